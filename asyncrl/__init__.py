@@ -1,0 +1,1 @@
+"""Asynchronous reinforcement learning with verifiable rewards, on SGLang and Megatron-core."""

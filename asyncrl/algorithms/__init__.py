@@ -1,0 +1,1 @@
+"""Advantages (plain floats) and losses (torch)."""

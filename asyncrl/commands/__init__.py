@@ -1,0 +1,1 @@
+"""The subcommands of `asyncrl`, one module each, imported only when asked for."""

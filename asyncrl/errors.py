@@ -1,0 +1,33 @@
+"""The errors that cross a boundary of this project; everything else propagates as it is.
+
+AsyncrlError
+├── InputError            the user's recipe, data, model folder or machine: exit code 2, one clear sentence
+├── ServerError           a rollout server refused, died or answered what we cannot read
+│   └── WeightMismatch    a server's weights are not the ones that were published
+├── QueueError            the replay queue was asked for something its states do not allow
+└── StalenessBreach       a token is older than max_staleness: the admission proof does not hold, stop
+"""
+
+
+class AsyncrlError(Exception):
+    """The root: catching it catches what this project raises on purpose and nothing else."""
+
+
+class InputError(AsyncrlError, ValueError):
+    """Something the user can mend. The message: what was wrong, the value, what was expected, the knob."""
+
+
+class ServerError(AsyncrlError):
+    """A rollout server failed one request; the trajectory it carried is not lost."""
+
+
+class WeightMismatch(ServerError):
+    """Digests of a server's loaded weights differ from the published ones; it must not serve."""
+
+
+class QueueError(AsyncrlError):
+    """A call that the state of the queue does not allow, such as a take of a step that is long past."""
+
+
+class StalenessBreach(AsyncrlError, AssertionError):
+    """The staleness bound was broken in spite of admission control: a defect, never a condition to ignore."""

@@ -1,0 +1,1 @@
+"""Tasks and base models that a laptop can make by itself."""

@@ -1,0 +1,1 @@
+"""Placing and supervising the processes of a run."""

@@ -1,0 +1,1 @@
+"""What a person sees: metrics, the live line, the report, the page of trajectories."""

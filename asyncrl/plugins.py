@@ -1,0 +1,40 @@
+"""From a name, "package.module:name" or "./file.py:name", to the object; owns the errors of a wrong name."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from asyncrl.errors import InputError
+
+
+def load_object(target: str, *, folder: Path | None = None) -> object:
+    """The object that `target` names; a path is taken relative to `folder`. Raises InputError."""
+    module_name, separator, name = target.partition(":")
+    if not separator or not module_name or not name:
+        raise InputError(f'"{target}" names no object. Write "package.module:name" or "./file.py:name".')
+    module = _load_file(module_name, folder) if module_name.endswith(".py") else _load_module(module_name)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        public = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))) or "nothing"
+        raise InputError(f'"{target}": {module_name} has no "{name}". It has: {public}.') from None
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f'"{name}" cannot be imported: {error}. Is it installed, or on PYTHONPATH?'
+        ) from error
+
+
+def _load_file(name: str, folder: Path | None) -> ModuleType:
+    path = ((folder or Path.cwd()) / name).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise InputError(f'"{name}" is not a Python file: looked for {path}.')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,1 @@
+"""The replay queue, its journal and the wire to the trainer."""

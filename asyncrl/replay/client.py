@@ -1,0 +1,58 @@
+"""The trainer's end of wire 2: blocking calls that outlive a restart of the controller's socket.
+
+A take waits as long as the queue needs: the watchdog of that wait is the controller, which answers an
+empty reply at least every POLL_SECONDS, so that a dead controller is told from a slow rollout.
+"""
+
+import http.client
+import urllib.parse
+
+import msgspec
+
+from asyncrl.errors import QueueError
+from asyncrl.replay.wire import (
+    COMMIT_PATH,
+    TAKE_PATH,
+    CommitReply,
+    CommitRequest,
+    TakeReply,
+    TakeRequest,
+)
+
+POLL_SECONDS = 20.0
+"""The service answers "not yet" (204) after this long; the client asks again."""
+
+
+class QueueClient:
+    """Speaks to the queue service at `url`. Not thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        address = urllib.parse.urlsplit(url)
+        self._connection = http.client.HTTPConnection(
+            address.hostname or "127.0.0.1", address.port, timeout=3 * POLL_SECONDS
+        )
+
+    def take(self, request: TakeRequest) -> TakeReply:
+        """The batch of `request.step`, however long it takes to become ready. Raises QueueError, OSError."""
+        while True:
+            body = self._post(TAKE_PATH, msgspec.msgpack.encode(request))
+            if body is not None:
+                return msgspec.msgpack.decode(body, type=TakeReply)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        """Tells the queue that a checkpoint is durable. Raises QueueError, OSError."""
+        body = self._post(COMMIT_PATH, msgspec.msgpack.encode(request))
+        return msgspec.msgpack.decode(body or b"", type=CommitReply)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _post(self, path: str, body: bytes) -> bytes | None:
+        self._connection.request("POST", path, body, {"Content-Type": "application/msgpack"})
+        response = self._connection.getresponse()
+        answer = response.read()
+        if response.status == 204:
+            return None
+        if response.status != 200:
+            raise QueueError(f"{path} answered {response.status}: {answer.decode(errors='replace')}")
+        return answer

@@ -1,0 +1,56 @@
+"""Wire 2, trainer -> controller: the messages of `take` and `commit`, as msgpack over HTTP.
+
+Both sides import this module and nothing else of each other. Types are checked when a message is decoded.
+"""
+
+from dataclasses import dataclass, field
+
+from asyncrl.types import Batch, PolicyVersion
+
+TAKE_PATH = "/take"
+COMMIT_PATH = "/commit"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What became of one server in the last publish."""
+
+    is_installed: bool
+    seconds: float
+    detail: str = ""
+    """Why not, when not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequest:
+    """ "Version `step` is published; give me the batch of step `step`." Idempotent per step."""
+
+    step: PolicyVersion
+    published: dict[str, PublishOutcome] = field(default_factory=dict)
+    """Server URL -> outcome of publishing version `step`."""
+    publication_folder: str = ""
+    """Holds the weights of version `step` and their digests, for servers that join later."""
+    step_metrics: dict[str, float] | None = None
+    """Of the step that made version `step`; None at the first take of a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeReply:
+    batch: Batch | None
+    """None: the run is over or was asked to stop; save a checkpoint, commit and exit."""
+    servers: list[str] = field(default_factory=list)
+    """Where the version that this batch makes is to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A durable checkpoint holds version `version`: the batches of all steps below it are trained."""
+
+    version: PolicyVersion
+    checkpoint_folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    num_groups_trained: int
+    """Groups that this commit moved from taken to trained; 0 when it repeats an earlier one."""

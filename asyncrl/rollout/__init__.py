@@ -1,0 +1,1 @@
+"""From tasks to scored groups: data, admission, generation, verdicts."""

@@ -1,0 +1,1 @@
+"""Rollout servers: starting them, speaking to them, trusting their weights."""

@@ -1,0 +1,1 @@
+"""Megatron-core training: batches, model, step, publish, checkpoints. Imports torch."""

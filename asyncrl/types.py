@@ -1,0 +1,121 @@
+"""The records that travel between the parts: one type per stage, a field exists when it is true.
+
+Task -> Group of Trajectory (prompt + Segments, growing) -> Batch of Sequence (scored, for the trainer).
+No torch and no numpy: tokens and log-probs are plain lists, so that every process can read them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PolicyVersion = int
+"""Number of optimizer steps behind the weights; 0 is the base model. Only the trainer increments it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierSpec:
+    """Which verifier grades a task, with its options, as the data row or the recipe names it."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One verifiable problem: a row of a data file, read and checked."""
+
+    task_id: str
+    """Stable over runs: "<file stem>:<line number>"."""
+    prompt: str
+    """The text the model continues: a chat prompt is rendered before it comes here."""
+    prompt_tokens: tuple[int, ...]
+    reference: Any
+    """What the verifier made of the row's answer (`Verifier.parse_reference`)."""
+    verifier: VerifierSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a server samples; behavior log-probs are of this distribution."""
+
+    temperature: float
+    max_new_tokens: int
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens that one policy version sampled, confirmed by the server's version spans."""
+
+    version: PolicyVersion
+    tokens: list[int]
+    behavior_logprobs: list[float]
+    """As long as `tokens`; natural log, of the distribution the tokens were sampled from."""
+    is_continued_in_place: bool = False
+    """True when the keys and values before it were computed by an older version (pause mode in_place)."""
+
+
+class Finish(StrEnum):
+    """Why a trajectory ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """A prompt and the segments generated so far. Grows while it streams; versions never decrease."""
+
+    trajectory_id: str
+    prompt_tokens: tuple[int, ...]
+    segments: list[Segment] = field(default_factory=list)
+    finish: Finish | None = None
+
+    def response_tokens(self) -> list[int]:
+        return [token for segment in self.segments for token in segment.tokens]
+
+    def num_response_tokens(self) -> int:
+        return sum(len(segment.tokens) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a verdict says of one trajectory, as far as training and its filters need to know."""
+
+    outcome: str
+    """A `verifiers.verdict.Outcome` value."""
+    correctness: float | None
+    """Raw score in [0, 1]; None iff the outcome is a fault."""
+    reward: float | None
+    """Correctness plus shaping; None iff the outcome is a fault."""
+    extracted: str | None
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One scored trajectory as the trainer sees it: numbers only."""
+
+    sequence_id: str
+    prompt_tokens: list[int]
+    response_tokens: list[int]
+    behavior_logprobs: list[float]
+    """[len(response_tokens)] natural log."""
+    token_versions: list[int]
+    """[len(response_tokens)] the policy version that sampled each token."""
+    advantage: float
+    """The same for each token of the response."""
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one optimizer step trains on."""
+
+    step: int
+    """Trained by the step that makes version step + 1 out of version step."""
+    temperature: float
+    """Log-probs are taken of logits / temperature, as they were sampled."""
+    sequences: list[Sequence]
