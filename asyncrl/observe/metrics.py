@@ -1,0 +1,130 @@
+"""metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run goes on.
+
+A row has a `kind` (step, eval or event) and `time_seconds` (Unix time). Nothing is ever rewritten: after a
+resume the rows of steps that are trained again stay in the file and readers let the later ones supersede
+them. Does not know what the numbers mean.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+Row = dict[str, Any]
+
+RESUMED = "resumed"
+"""The event that says which step is trained next after a restart."""
+
+
+class MetricsWriter:
+    """Appends rows to one file; each row is on disk (in the page cache) when the call returns."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_half_line(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._clock = clock
+
+    def step(self, fields: Mapping[str, Any]) -> None:
+        """One optimizer step; `fields` holds `step`."""
+        self._write("step", fields)
+
+    def evaluation(self, fields: Mapping[str, Any]) -> None:
+        """One evaluation; `fields` holds `step` and `when` (before, during or after)."""
+        self._write("eval", fields)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Anything else worth a line, such as a server that left."""
+        self._write("event", {"event": event, **fields})
+
+    def resumed(self, next_step: int) -> None:
+        """Supersedes what an earlier process wrote of `next_step` and later steps."""
+        self.event(RESUMED, step=next_step)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
+        row = {"kind": kind, "time_seconds": round(self._clock(), 3), **_flat(fields)}
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What a metrics file says, superseded rows left out."""
+
+    steps: list[Row] = field(default_factory=list)
+    """One per step, in order."""
+    evaluations: list[Row] = field(default_factory=list)
+    """One per (step, when), in order of writing."""
+    events: list[Row] = field(default_factory=list)
+
+    def evaluation(self, when: str) -> Row | None:
+        """The last evaluation "before" or "after" training, if it was made."""
+        return next((row for row in reversed(self.evaluations) if row["when"] == when), None)
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The rows of `path`; a missing file is an empty run, an unfinished last line is ignored."""
+    steps: dict[int, Row] = {}
+    evaluations: dict[tuple[int, str], Row] = {}
+    events: list[Row] = []
+    for row in _rows(path):
+        match row["kind"]:
+            case "step":
+                steps[row["step"]] = row
+            case "eval":
+                key = (row["step"], row["when"])
+                # Popped first, so that a repeated evaluation takes its new place in the order.
+                evaluations.pop(key, None)
+                evaluations[key] = row
+            case "event":
+                events.append(row)
+                if row["event"] == RESUMED:
+                    again = row["step"]
+                    steps = {step: kept for step, kept in steps.items() if step < again}
+                    evaluations = {key: kept for key, kept in evaluations.items() if key[0] <= again}
+    return Metrics([steps[step] for step in sorted(steps)], list(evaluations.values()), events)
+
+
+def _rows(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines() if line]
+
+
+def _cut_half_line(path: Path) -> None:
+    """Removes what follows the last newline: the row that a killed process was writing."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        with path.open("r+b") as file:
+            file.truncate(end)
+
+
+def _flat(fields: Mapping[str, Any]) -> Row:
+    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null."""
+    row: Row = {}
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            row.update(_flat({f"{name}_{key}": inner for key, inner in value.items()}))
+        elif isinstance(value, float) and not math.isfinite(value):
+            row[name] = None
+        else:
+            row[name] = value
+    return row

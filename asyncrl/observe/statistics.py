@@ -1,0 +1,84 @@
+"""Estimates from graded samples, with 95% intervals over tasks. Plain floats, no numpy.
+
+Tasks are the unit of sampling: the samples of one task are correlated, so an interval over all samples as if
+they were independent would be too narrow (Miller 2024, arxiv.org/abs/2411.00640). All intervals are Wilson
+score intervals (Wilson 1927), which stay inside [0, 1] and keep a width at 0 and 1, where mean +- 1.96
+standard errors collapses to a point. Does not say how to compare two runs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Z_95 = 1.959963984540054
+"""Two-sided 95% quantile of the standard normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over tasks with its 95% interval; all in [0, 1]."""
+
+    value: float
+    low: float
+    high: float
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCount:
+    """How many of a task's graded samples are correct; faults are not samples."""
+
+    num_correct: int
+    num_samples: int
+
+
+def accuracy(num_correct: int, num_tasks: int) -> Estimate:
+    """Share of tasks answered correctly, one answer per task. Raises ValueError when there is no task."""
+    if not 0 <= num_correct <= num_tasks or num_tasks == 0:
+        raise ValueError(f"{num_correct} correct of {num_tasks} tasks is not a share.")
+    return _wilson(num_correct / num_tasks, effective_tasks=num_tasks, num_tasks=num_tasks)
+
+
+def average_at_k(counts: Sequence[TaskCount]) -> Estimate:
+    """avg@k: mean over tasks of the share of correct samples; it is pass@1 by the unbiased estimator."""
+    return pass_at_k(counts, k=1)
+
+
+def pass_at_k(counts: Sequence[TaskCount], *, k: int) -> Estimate:
+    """pass@k: mean over tasks of the unbiased estimate (Chen et al. 2021, arxiv.org/abs/2107.03374).
+
+    Tasks with fewer than k graded samples are left out. The interval is Wilson's with the effective number of
+    tasks p(1 - p) / (variance of the mean), as complex surveys use it (Franco, Little, Louis and Slud 2019,
+    J. Survey Statistics and Methodology 7(3)), kept between the number of tasks and the number of disjoint
+    sets of k samples. Raises ValueError when no task is left.
+    """
+    usable = [count for count in counts if count.num_samples >= k]
+    if not usable:
+        raise ValueError(f"pass@{k} needs at least one task with {k} graded samples.")
+    scores = [task_pass_at_k(count, k=k) for count in usable]
+    num_tasks = len(scores)
+    mean = math.fsum(scores) / num_tasks
+    most = math.fsum(count.num_samples / k for count in usable)
+    squares = math.fsum((score - mean) ** 2 for score in scores)
+    if num_tasks == 1 or squares == 0.0:
+        # No spread was seen: at 0 or 1 that is no evidence of precision, in between all samples count.
+        effective = float(num_tasks) if mean in (0.0, 1.0) else most
+    else:
+        variance_of_mean = squares / (num_tasks - 1) / num_tasks
+        effective = min(max(mean * (1 - mean) / variance_of_mean, num_tasks), most)
+    return _wilson(mean, effective_tasks=effective, num_tasks=num_tasks)
+
+
+def task_pass_at_k(count: TaskCount, *, k: int) -> float:
+    """Chance that k samples drawn without replacement hold a correct one: 1 - C(n-c, k) / C(n, k)."""
+    num_wrong = count.num_samples - count.num_correct
+    return 1.0 - math.comb(num_wrong, k) / math.comb(count.num_samples, k)
+
+
+def _wilson(share: float, *, effective_tasks: float, num_tasks: int) -> Estimate:
+    spread = Z_95 * Z_95 / effective_tasks
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
+    # Rounding can leave 1e-17 on the wrong side of the share itself.
+    low, high = min(share, centre - half), max(share, centre + half)
+    return Estimate(share, max(0.0, low), min(1.0, high), num_tasks)

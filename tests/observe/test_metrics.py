@@ -1,0 +1,88 @@
+"""The metrics file: rows as written, resumption, half-written lines."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+def test_a_row_is_one_flat_line_with_its_kind_and_time(path: Path) -> None:
+    with MetricsWriter(path, clock=lambda: 12.5) as writer:
+        writer.step({"step": 3, "reward_mean": 0.25, "outcomes": {"correct": 1, "wrong": 3}})
+    assert json.loads(path.read_text()) == {
+        "kind": "step",
+        "time_seconds": 12.5,
+        "step": 3,
+        "reward_mean": 0.25,
+        "outcomes_correct": 1,
+        "outcomes_wrong": 3,
+    }
+
+
+def test_a_row_can_be_read_before_the_writer_is_closed(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.event("server_joined", url="http://127.0.0.1:1")
+        assert read_metrics(path).events[0]["url"] == "http://127.0.0.1:1"
+
+
+def test_a_number_that_is_not_finite_is_written_as_null(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.step({"step": 0, "loss": float("nan")})
+    assert read_metrics(path).steps[0]["loss"] is None
+
+
+def test_reopening_cuts_a_half_written_line_and_keeps_the_rest(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.step({"step": 0})
+    with path.open("a") as file:
+        file.write('{"kind": "step", "ste')
+    assert [row["step"] for row in read_metrics(path).steps] == [0]
+    with MetricsWriter(path) as writer:
+        writer.step({"step": 1})
+    assert [row["step"] for row in read_metrics(path).steps] == [0, 1]
+
+
+def test_readers_take_the_last_row_of_a_step(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.step({"step": 0, "reward_mean": 0.1})
+        writer.step({"step": 1, "reward_mean": 0.2})
+        writer.step({"step": 1, "reward_mean": 0.3})
+    assert [row["reward_mean"] for row in read_metrics(path).steps] == [0.1, 0.3]
+
+
+def test_a_resume_supersedes_later_steps_even_before_they_are_trained_again(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        for step in range(4):
+            writer.step({"step": step, "attempt": 1})
+            writer.evaluation({"step": step, "when": "during", "attempt": 1})
+        writer.resumed(2)
+        writer.step({"step": 2, "attempt": 2})
+    metrics = read_metrics(path)
+    assert [(row["step"], row["attempt"]) for row in metrics.steps] == [(0, 1), (1, 1), (2, 2)]
+    # The evaluation "at step 2" measured the checkpoint that the run resumed from.
+    assert [row["step"] for row in metrics.evaluations] == [0, 1, 2]
+    # Nothing is rewritten: the superseded rows are still in the file.
+    assert len(path.read_text().splitlines()) == 10
+
+
+def test_evaluations_are_found_by_when_they_were_made(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.evaluation({"step": 0, "when": "before", "greedy_accuracy": 0.5})
+        writer.evaluation({"step": 50, "when": "after", "greedy_accuracy": 0.75})
+    metrics = read_metrics(path)
+    before, after = metrics.evaluation("before"), metrics.evaluation("after")
+    assert before is not None and before["greedy_accuracy"] == 0.5
+    assert after is not None and after["greedy_accuracy"] == 0.75
+    assert metrics.evaluation("during") is None
+
+
+def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    assert (metrics.steps, metrics.evaluations, metrics.events) == ([], [], [])
