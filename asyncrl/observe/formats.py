@@ -1,0 +1,70 @@
+"""Numbers as a person reads them: short, aligned, and a dash where nothing was measured."""
+
+NOTHING = "-"
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def compact(value: float | None) -> str:
+    """At most five characters: 7.25, 31.2, 950, 4.2k, 12k, 3.4M."""
+    if value is None:
+        return NOTHING
+    # Each bound is where rounding would carry into the next form: 999.6 is "1.0k", never "1000".
+    for limit, scale, digits, unit in (
+        (9.995, 1, 2, ""),
+        (99.95, 1, 1, ""),
+        (999.5, 1, 0, ""),
+        (9_950, 1e3, 1, "k"),
+        (999_500, 1e3, 0, "k"),
+        (9_950_000, 1e6, 1, "M"),
+        (999_500_000, 1e6, 0, "M"),
+    ):
+        if abs(value) < limit:
+            return f"{value / scale:.{digits}f}{unit}"
+    return f"{value / 1e9:.1f}G"
+
+
+def percent(share: float | None) -> str:
+    """0.912 -> "91%"."""
+    return NOTHING if share is None else f"{100 * share:.0f}%"
+
+
+def percent_with_interval(share: float | None, low: float | None, high: float | None) -> str:
+    """0.912, 0.874, 0.941 -> "91% 87-94"."""
+    if share is None or low is None or high is None:
+        return percent(share)
+    return f"{percent(share)} {100 * low:.0f}-{100 * high:.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """8.25 -> "8.2 s" below ten seconds, then "42 s", "1:35" and "2:05:00"."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def tiny_bar(share: float, *, width: int, is_unicode: bool) -> str:
+    """`share` of `width` characters filled, in eighths of a character where the terminal has them."""
+    share = min(1.0, max(0.0, share))
+    if not is_unicode:
+        full = round(share * width)
+        return "#" * full + "." * (width - full)
+    full, eighth = divmod(round(share * width * 8), 8)
+    return ("█" * full + (EIGHTHS[eighth] if full < width else "")).ljust(width)
+
+
+def sparkline(values: list[float], *, width: int) -> str:
+    """The last `width` values between their own minimum and maximum, oldest at the left."""
+    shown = values[-width:]
+    if not shown:
+        return " " * width
+    low, span = min(shown), max(shown) - min(shown)
+    line = "".join(LEVELS[round((value - low) / span * 7) if span else 3] for value in shown)
+    return line.ljust(width)

@@ -1,0 +1,223 @@
+"""One readable line per optimizer step, aligned, as wide as the terminal allows; 80 columns are enough.
+
+Which columns appear is decided once, by width: the most needed ones first. Without a terminal the same lines
+come without colours. Only prints; the numbers are the controller's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from asyncrl.observe.formats import (
+    NOTHING,
+    compact,
+    duration,
+    percent,
+    percent_with_interval,
+    sparkline,
+    tiny_bar,
+)
+from asyncrl.observe.metrics import Row
+
+HEADER_EVERY_LINES = 20
+ETA_WINDOW_STEPS = 20
+BAR_WIDTH = 4
+SPARK_WIDTH = 16
+
+# Where a number deserves a look. An idle tenth is the goal the project sets itself; the other two are where
+# truncation and mismatch begin to change what is learned.
+IDLE_SHARE_TO_NOTICE = 0.10
+CAPPED_SHARE_TO_NOTICE = 0.05
+MISMATCH_KL_TO_NOTICE = 0.01
+
+
+@dataclass(slots=True)
+class _State:
+    """What a line shows besides its own row."""
+
+    total_steps: int
+    is_unicode: bool
+    rewards: list[float] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    evaluation: Row | None = None
+    is_evaluation_fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    unit: str
+    width: int
+    rank: int
+    """1 is kept longest when the terminal is narrow."""
+    cell: Callable[[Row, _State], tuple[str, str]]
+    """Text and rich style."""
+
+
+class LiveLine:
+    """Prints the header now and then and a line per step. Not thread-safe."""
+
+    def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        is_unicode = self._console.encoding.lower().startswith("utf")
+        self._state = _State(total_steps, is_unicode)
+        self._columns = _fitting(_columns(total_steps), self._console.width)
+        self._lines_since_header = HEADER_EVERY_LINES
+
+    def step(self, row: Row) -> None:
+        """Prints the line of one step; a field that is missing or None shows as a dash."""
+        state = self._state
+        state.rewards.append(row.get("reward_mean") or 0.0)
+        if row.get("step_seconds") is not None:
+            state.step_seconds.append(row["step_seconds"])
+        if self._lines_since_header >= HEADER_EVERY_LINES:
+            self._print_header()
+        self._lines_since_header += 1
+        line = Text()
+        for column in self._columns:
+            text, style = column.cell(row, state)
+            line.append(text.rjust(column.width), style=style)
+            line.append(" ")
+        self._print(line)
+        state.is_evaluation_fresh = False
+
+    def evaluation(self, row: Row) -> None:
+        """Remembers a held-out evaluation for the next lines; before and after training, prints it too."""
+        self._state.evaluation = row
+        self._state.is_evaluation_fresh = True
+        if row["when"] == "during":
+            return
+        line = Text(f"held-out {row['when']} training: greedy ")
+        line.append(_percent_and_interval(row, "greedy_accuracy", "greedy"), style="bold cyan")
+        if row.get("k") is not None:
+            line.append(f", avg@{row['k']} " + _percent_and_interval(row, "avg_at_k", "avg"))
+            line.append(f", pass@{row['k']} " + _percent_and_interval(row, "pass_at_k", "pass"))
+        self._print(line)
+
+    def note(self, text: str, *, style: str = "yellow") -> None:
+        """A remark between the lines, such as a server that left."""
+        self._print(Text(text, style=style))
+
+    def _print_header(self) -> None:
+        self._lines_since_header = 0
+        for words in ([c.title for c in self._columns], [c.unit for c in self._columns]):
+            cells = [word.rjust(c.width) for word, c in zip(words, self._columns, strict=True)]
+            self._print(Text(" ".join(cells), style="dim"))
+
+    def _print(self, line: Text) -> None:
+        line.rstrip()
+        self._console.print(line, soft_wrap=True)
+
+
+def _fitting(columns: list[_Column], width: int) -> list[_Column]:
+    """The columns that fit, most needed first, in their order on the line."""
+    kept: list[_Column] = []
+    for column in sorted(columns, key=lambda column: column.rank):
+        if sum(c.width + 1 for c in kept) + column.width <= width:
+            kept.append(column)
+    return [column for column in columns if column in kept]
+
+
+def _columns(total_steps: int) -> list[_Column]:
+    step_width = max(5, 2 * len(str(total_steps)) + 1)
+    return [
+        _Column("step", "", step_width, 1, _step),
+        _Column("reward", "", 5 + BAR_WIDTH, 2, _reward),
+        _Column("trend", "", SPARK_WIDTH, 14, _trend),
+        _Column("held-out", "95% CI", 11, 3, _heldout),
+        _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
+        _Column("stale", "av/mx", 5, 5, _staleness),
+        _Column("roll", "tok/s", 5, 6, lambda row, _: (compact(row.get("rollout_tokens_per_second")), "")),
+        _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
+        _Column("mism", "KL", 5, 10, _mismatch),
+        _Column("capd", "%", 4, 12, _capped),
+        _Column("idle%", "tr/ro", 5, 9, _idle),
+        _Column("zero", "grps", 5, 15, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
+        _Column("entr", "nats", 5, 16, lambda row, _: (compact(row.get("entropy")), "")),
+        _Column("grad", "norm", 5, 17, lambda row, _: (compact(row.get("grad_norm")), "")),
+        _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
+        _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
+    ]
+
+
+def _step(row: Row, state: _State) -> tuple[str, str]:
+    return f"{row['step']}/{state.total_steps}", "bold"
+
+
+def _reward(row: Row, state: _State) -> tuple[str, str]:
+    reward = row.get("reward_mean")
+    if reward is None:
+        return NOTHING, ""
+    # The bar is the share of correct answers: a shaped reward need not lie between 0 and 1.
+    correct = row.get("correct_mean")
+    bar = tiny_bar(reward if correct is None else correct, width=BAR_WIDTH, is_unicode=state.is_unicode)
+    return f"{reward:.2f} {bar}", "green"
+
+
+def _trend(row: Row, state: _State) -> tuple[str, str]:
+    return (sparkline(state.rewards, width=SPARK_WIDTH) if state.is_unicode else ""), "green"
+
+
+def _heldout(row: Row, state: _State) -> tuple[str, str]:
+    """With its interval on the first line after it was measured, without it on the following ones."""
+    if state.evaluation is None:
+        return NOTHING, "dim"
+    if state.is_evaluation_fresh:
+        text, style = _percent_and_interval(state.evaluation, "greedy_accuracy", "greedy"), "bold cyan"
+    else:
+        text, style = percent(state.evaluation.get("greedy_accuracy")), "dim cyan"
+    value, _, interval = text.partition(" ")
+    return f"{value:>4} {interval:<6}", style
+
+
+def _staleness(row: Row, _: _State) -> tuple[str, str]:
+    mean, most = row.get("staleness_mean"), row.get("staleness_max")
+    return (NOTHING if mean is None or most is None else f"{mean:.1f}/{most:.0f}"), ""
+
+
+def _mismatch(row: Row, _: _State) -> tuple[str, str]:
+    kl = row.get("mismatch_kl")
+    if kl is None:
+        return NOTHING, ""
+    return f"{kl:.0e}", _noticed(abs(kl), MISMATCH_KL_TO_NOTICE)
+
+
+def _capped(row: Row, _: _State) -> tuple[str, str]:
+    share = row.get("capped_share")
+    if share is None:
+        return NOTHING, ""
+    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(
+        share, CAPPED_SHARE_TO_NOTICE
+    )
+
+
+def _idle(row: Row, _: _State) -> tuple[str, str]:
+    trainer, rollout = row.get("trainer_idle_share"), row.get("rollout_idle_share")
+    if trainer is None or rollout is None:
+        return NOTHING, ""
+    # Only one side can be the bottleneck: what counts is that the busier one hardly waits.
+    return f"{100 * trainer:.0f}/{100 * rollout:.0f}", _noticed(min(trainer, rollout), IDLE_SHARE_TO_NOTICE)
+
+
+def _left(row: Row, state: _State) -> tuple[str, str]:
+    recent = state.step_seconds[-ETA_WINDOW_STEPS:]
+    if not recent:
+        return NOTHING, ""
+    # A row's step counts from 0 or 1; a plan that is off by one step does not matter here.
+    steps_left = max(0, state.total_steps - row["step"])
+    return duration(steps_left * sum(recent) / len(recent)), ""
+
+
+def _noticed(value: float, limit: float) -> str:
+    return "yellow" if value > limit else ""
+
+
+def _plain(value: Any) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def _percent_and_interval(row: Row, value: str, bounds: str) -> str:
+    return percent_with_interval(row.get(value), row.get(f"{bounds}_low"), row.get(f"{bounds}_high"))

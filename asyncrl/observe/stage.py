@@ -1,0 +1,100 @@
+"""Progress of what takes longer than a few seconds before the first step: set-up, base model, servers.
+
+On a terminal a bar that disappears when the stage ends and leaves one line; elsewhere plain lines, now and
+then. Does not measure anything but time.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from asyncrl.observe.formats import duration
+
+PLAIN_INTERVAL_SECONDS = 10.0
+"""Between two lines of one stage where there is no terminal."""
+
+
+class Stage:
+    """A running stage: tell it how far it is. `report` has the form that `prepare.target` functions call."""
+
+    def __init__(self, name: str, total: float | None, *, show: Callable[["Stage"], None]) -> None:
+        self.name = name
+        self.total = total
+        """None while the end is not known."""
+        self.done = 0.0
+        self._show = show
+
+    def advance(self, amount: float = 1.0) -> None:
+        self.done += amount
+        self._show(self)
+
+    def report(self, name: str, done: float, total: float) -> None:
+        """Where the part of the stage called `name` stands."""
+        self.name, self.done, self.total = name, done, total
+        self._show(self)
+
+
+@contextmanager
+def stage(
+    name: str,
+    total: float | None = None,
+    *,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Stage]:
+    """Shows `name` as running until the block ends, then how long it took, or that it failed."""
+    console = console or Console(highlight=False)
+    began = clock()
+    try:
+        with (
+            _terminal(name, total, console)
+            if console.is_terminal
+            else _plain(name, total, console, clock) as it
+        ):
+            yield it
+    except BaseException:
+        console.print(f"[red]failed[/]  {name} after {duration(clock() - began)}", highlight=False)
+        raise
+    console.print(f"[green]done[/]    {name} in {duration(clock() - began)}", highlight=False)
+
+
+@contextmanager
+def _terminal(name: str, total: float | None, console: Console) -> Iterator[Stage]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=total)
+
+        def show(it: Stage) -> None:
+            progress.update(task, description=it.name, completed=it.done, total=it.total)
+
+        yield Stage(name, total, show=show)
+
+
+@contextmanager
+def _plain(name: str, total: float | None, console: Console, clock: Callable[[], float]) -> Iterator[Stage]:
+    console.print(f"start   {name}", highlight=False)
+    last = clock()
+
+    def show(it: Stage) -> None:
+        nonlocal last
+        if clock() - last >= PLAIN_INTERVAL_SECONDS and it.total:
+            last = clock()
+            console.print(f"        {it.name} {100 * it.done / it.total:.0f}%", highlight=False)
+
+    yield Stage(name, total, show=show)

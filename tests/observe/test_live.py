@@ -1,0 +1,125 @@
+"""The line per step: widths, headers, colours only on a terminal."""
+
+import io
+from typing import Any, Literal
+
+import pytest
+from rich.console import Console
+
+from asyncrl.observe.live import HEADER_EVERY_LINES, LiveLine
+
+
+def console(width: int, *, is_terminal: bool = False) -> tuple[Console, io.TextIOWrapper]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    colors: Literal["standard"] | None = "standard" if is_terminal else None
+    return Console(file=file, width=width, force_terminal=is_terminal, color_system=colors), file
+
+
+def printed(file: io.TextIOWrapper) -> list[str]:
+    file.seek(0)
+    return file.read().splitlines()
+
+
+def row(step: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "reward_mean": 0.62,
+        "correct_mean": 0.5,
+        "response_tokens_mean": 31.2,
+        "staleness_mean": 1.24,
+        "staleness_max": 2,
+        "rollout_tokens_per_second": 4231.0,
+        "tokens_per_second": 11_400.0,
+        "mismatch_kl": 8.2e-5,
+        "capped_share": 0.003,
+        "trainer_idle_share": 0.12,
+        "rollout_idle_share": 0.03,
+        "step_seconds": 0.5,
+        **fields,
+    }
+
+
+EVALUATION = {
+    "step": 10,
+    "when": "during",
+    "greedy_accuracy": 0.912,
+    "greedy_low": 0.874,
+    "greedy_high": 0.941,
+}
+
+
+def test_a_line_at_eighty_columns_holds_the_needed_numbers() -> None:
+    screen, file = console(80)
+    live = LiveLine(50, console=screen)
+    live.evaluation(EVALUATION)
+    live.step(row(12))
+    title, units, line = printed(file)
+    # 38 steps left at 0.5 s each: 19 s.
+    expected = "12/50 0.62 ██ 91% 87-94 31.2 1.2/2 4.2k 11k 8e-05 0.3 12/3 0.50 19 s"
+    assert line.split() == expected.split()
+    assert max(map(len, (title, units, line))) <= 80
+
+
+def test_columns_stay_aligned_under_their_titles() -> None:
+    screen, file = console(100)
+    live = LiveLine(50, console=screen)
+    live.step(row(9))
+    live.step(row(10, rollout_tokens_per_second=None, step_seconds=12.0, mismatch_kl=0.013))
+    title, _, first, second = printed(file)
+    end = title.index("roll") + len("roll")
+    assert first[:end].endswith("4.2k")
+    assert second[:end].endswith("    -")
+    assert len(first) == len(second)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
+@pytest.mark.parametrize("total", [50, 1000, 100_000])
+def test_no_line_is_wider_than_the_terminal(width: int, total: int) -> None:
+    screen, file = console(width)
+    live = LiveLine(total, console=screen)
+    live.evaluation({**EVALUATION, "greedy_accuracy": 1.0, "greedy_high": 1.0})
+    live.step(row(total))
+    assert max(map(len, printed(file))) <= width
+
+
+def test_the_interval_is_shown_only_on_the_first_line_after_an_evaluation() -> None:
+    screen, file = console(80)
+    live = LiveLine(50, console=screen)
+    live.evaluation(EVALUATION)
+    live.step(row(11))
+    live.step(row(12))
+    first, second = printed(file)[2:]
+    assert "91% 87-94" in first
+    assert "91%" in second and "87-94" not in second
+
+
+def test_the_evaluations_before_and_after_have_their_own_line() -> None:
+    screen, file = console(80)
+    live = LiveLine(50, console=screen)
+    samples = {"k": 4, "avg_at_k": 0.5, "avg_low": 0.45, "avg_high": 0.55}
+    samples |= {"pass_at_k": 0.8, "pass_low": 0.7, "pass_high": 0.9}
+    live.evaluation({**EVALUATION, "when": "before", **samples})
+    assert printed(file) == ["held-out before training: greedy 91% 87-94, avg@4 50% 45-55, pass@4 80% 70-90"]
+
+
+def test_the_header_returns_after_a_screenful() -> None:
+    screen, file = console(80)
+    live = LiveLine(50, console=screen)
+    for step in range(HEADER_EVERY_LINES + 1):
+        live.step(row(step))
+    assert [line.split()[0] for line in printed(file)].count("step") == 2
+
+
+def test_a_step_that_measured_nothing_prints_dashes() -> None:
+    screen, file = console(80)
+    LiveLine(50, console=screen).step({"step": 1})
+    assert set(printed(file)[2].split()[1:]) == {"-"}
+
+
+def test_control_codes_appear_on_a_terminal_only() -> None:
+    for is_terminal in (True, False):
+        screen, file = console(80, is_terminal=is_terminal)
+        live = LiveLine(50, console=screen)
+        live.note("a server left")
+        live.step(row(1))
+        assert any("\x1b" in line for line in printed(file)) == is_terminal
