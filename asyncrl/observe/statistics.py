@@ -18,18 +18,10 @@ Z_95 = 1.959963984540054
 class Estimate:
     """A mean over tasks with its 95% interval; all in [0, 1]."""
 
-    value: float
+    mean: float
     low: float
     high: float
     num_tasks: int
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCount:
-    """How many of a task's graded samples are correct; faults are not samples."""
-
-    num_correct: int
-    num_samples: int
 
 
 def accuracy(num_correct: int, num_tasks: int) -> Estimate:
@@ -39,28 +31,29 @@ def accuracy(num_correct: int, num_tasks: int) -> Estimate:
     return _wilson(num_correct / num_tasks, effective_tasks=num_tasks, num_tasks=num_tasks)
 
 
-def average_at_k(counts: Sequence[TaskCount]) -> Estimate:
+def avg_at_k(tasks: Sequence[Sequence[bool]]) -> Estimate:
     """avg@k: mean over tasks of the share of correct samples; it is pass@1 by the unbiased estimator."""
-    return pass_at_k(counts, k=1)
+    return pass_at_k(tasks, 1)
 
 
-def pass_at_k(counts: Sequence[TaskCount], *, k: int) -> Estimate:
+def pass_at_k(tasks: Sequence[Sequence[bool]], k: int) -> Estimate:
     """pass@k: mean over tasks of the unbiased estimate (Chen et al. 2021, arxiv.org/abs/2107.03374).
 
-    Tasks with fewer than k graded samples are left out. The interval is Wilson's with the effective number of
-    tasks p(1 - p) / (variance of the mean), as complex surveys use it (Franco, Little, Louis and Slud 2019,
-    J. Survey Statistics and Methodology 7(3)), kept between the number of tasks and the number of disjoint
-    sets of k samples. Raises ValueError when no task is left.
+    `tasks` holds, per task, which of its graded samples are correct; tasks with fewer than k are left out.
+    The interval is Wilson's with the effective number of tasks p(1 - p) / (variance of the mean), as complex
+    surveys use it (Franco, Little, Louis and Slud 2019, J. Survey Statistics and Methodology 7(3)), kept
+    between the number of tasks and the number of disjoint sets of k samples.
+    Raises ValueError when no task is left.
     """
-    usable = [count for count in counts if count.num_samples >= k]
+    usable = [samples for samples in tasks if len(samples) >= k]
     if not usable:
         raise ValueError(f"pass@{k} needs at least one task with {k} graded samples.")
-    scores = [task_pass_at_k(count, k=k) for count in usable]
+    scores = [chance_of_a_correct_draw(sum(samples), len(samples), k=k) for samples in usable]
     num_tasks = len(scores)
     mean = math.fsum(scores) / num_tasks
-    most = math.fsum(count.num_samples / k for count in usable)
+    most = math.fsum(len(samples) / k for samples in usable)
     squares = math.fsum((score - mean) ** 2 for score in scores)
-    if num_tasks == 1 or squares == 0.0:
+    if squares == 0.0:
         # No spread was seen: at 0 or 1 that is no evidence of precision, in between all samples count.
         effective = float(num_tasks) if mean in (0.0, 1.0) else most
     else:
@@ -69,10 +62,9 @@ def pass_at_k(counts: Sequence[TaskCount], *, k: int) -> Estimate:
     return _wilson(mean, effective_tasks=effective, num_tasks=num_tasks)
 
 
-def task_pass_at_k(count: TaskCount, *, k: int) -> float:
+def chance_of_a_correct_draw(num_correct: int, num_samples: int, *, k: int) -> float:
     """Chance that k samples drawn without replacement hold a correct one: 1 - C(n-c, k) / C(n, k)."""
-    num_wrong = count.num_samples - count.num_correct
-    return 1.0 - math.comb(num_wrong, k) / math.comb(count.num_samples, k)
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
 def _wilson(share: float, *, effective_tasks: float, num_tasks: int) -> Estimate:
