@@ -1,0 +1,193 @@
+"""Attention for SGLang on a CPU: whole batches instead of one request after the other.
+
+SGLang's own CPU fallback (torch_native) calls the kernel once per request and layer: two thirds of the time
+of a small model. Here requests of similar length are padded to one length and computed by one call;
+which cache slots they read, and their masks, are worked out once per forward pass for all layers.
+Sliding windows, cross-attention and encoders are left to torch_native.
+
+B requests, Q and K query and key positions after padding, G heads of keys and values, D head size.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+from sglang.srt.layers.radix_attention import AttentionType
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from torch.nn.functional import scaled_dot_product_attention
+
+BUCKET_TOKENS = 8192
+"""Most key positions that one call reads, padding included: more would not fit the processor's cache."""
+PADDED_FREE = 1.25
+"""A longer request opens a new bucket when it would lengthen the shortest one in it by more than this..."""
+SMALL_TOKENS = 2048
+"""...unless the bucket has fewer key positions than this: then padding is cheaper than another call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Requests that are computed together, in the order of `rows`."""
+
+    slots: torch.Tensor
+    """[B * K] int64, the cache slot of each key; padding reads slot 0, which SGLang never writes."""
+    mask: torch.Tensor
+    """[B, 1, Q or 1, K] 0 where a query may see a key, else -inf."""
+    rows: torch.Tensor | None
+    """Decode: [B] places of the requests, None for all in order. Extend: [B * Q] places of the tokens."""
+    kept: torch.Tensor | None = None
+    """Extend: [tokens] places in [B * Q] that are no padding."""
+
+
+def plan_buckets(lengths: list[int], extents: list[int]) -> list[list[int]]:
+    """Places in `lengths` (keys) and `extents` (queries), grouped by similar length, longest first."""
+    order = sorted(range(len(lengths)), key=lambda place: (lengths[place], extents[place]), reverse=True)
+    buckets: list[list[int]] = []
+    longest = 0
+    for place in order:
+        if buckets:
+            padded = longest * (len(buckets[-1]) + 1)
+            is_similar = lengths[place] * PADDED_FREE >= longest or padded <= SMALL_TOKENS
+            if is_similar and padded <= BUCKET_TOKENS:
+                buckets[-1].append(place)
+                continue
+        buckets.append([place])
+        longest = lengths[place]
+    return buckets
+
+
+class BatchedAttention(TorchNativeAttnBackend):
+    """One scaled_dot_product_attention call per bucket and layer."""
+
+    def __init__(self, model_runner):
+        super().__init__(model_runner)
+        self._dtype = model_runner.dtype
+        self._buckets: list[Bucket] = []
+        self._workspaces: dict[tuple, torch.Tensor] = {}
+
+    def init_forward_metadata(self, forward_batch):
+        super().init_forward_metadata(forward_batch)
+        mode = forward_batch.forward_mode
+        if forward_batch.encoder_lens is not None or mode.is_idle():
+            self._buckets = []
+        elif mode.is_decode():
+            self._buckets = self._plan_decode(forward_batch)
+        else:
+            self._buckets = self._plan_extend(forward_batch)
+
+    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        if not self._is_batched(layer, q):
+            return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache)
+        self._store(layer, forward_batch, k, v, save_kv_cache)
+        kv_heads, size = layer.tp_k_head_num, layer.qk_head_dim
+        queries = q.reshape(-1, kv_heads, layer.tp_q_head_num // kv_heads, size)
+        output = q.new_empty(queries.shape[0], layer.tp_q_head_num * layer.v_head_dim)
+        for bucket in self._buckets:
+            mine = queries if bucket.rows is None else queries.index_select(0, bucket.rows)
+            keys, values = self._gather(layer, bucket)
+            # The heads that share a KV head are its queries: no copy of keys for grouped-query attention.
+            attended = scaled_dot_product_attention(
+                mine, keys, values, attn_mask=bucket.mask, scale=layer.scaling
+            ).view(mine.shape[0], -1)
+            if bucket.rows is None:
+                return attended
+            output.index_copy_(0, bucket.rows, attended)
+        return output
+
+    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        if not self._is_batched(layer, q):
+            return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache)
+        self._store(layer, forward_batch, k, v, save_kv_cache)
+        heads, size = layer.tp_q_head_num, layer.qk_head_dim
+        queries = q.reshape(-1, heads * size)
+        output = q.new_empty(queries.shape[0], heads * layer.v_head_dim)
+        for bucket in self._buckets:
+            num_requests, _, extent, _ = bucket.mask.shape
+            mine = queries.index_select(0, bucket.rows).view(num_requests, extent, heads, size)
+            keys, values = self._gather(layer, bucket)
+            attended = scaled_dot_product_attention(
+                mine.transpose(1, 2),
+                keys,
+                values,
+                attn_mask=bucket.mask,
+                scale=layer.scaling,
+                enable_gqa=heads != layer.tp_k_head_num,
+            )
+            attended = attended.transpose(1, 2).reshape(num_requests * extent, -1)
+            tokens = bucket.rows.index_select(0, bucket.kept)
+            output.index_copy_(0, tokens, attended.index_select(0, bucket.kept))
+        return output
+
+    def _is_batched(self, layer, q):
+        has_window = layer.sliding_window_size is not None and layer.sliding_window_size > -1
+        is_causal = not layer.is_cross_attention and layer.attn_type != AttentionType.ENCODER_ONLY
+        return bool(self._buckets) and is_causal and not has_window and q.dtype == self._dtype
+
+    def _store(self, layer, forward_batch, k, v, save_kv_cache):
+        if save_kv_cache and k is not None and v is not None:
+            slots = KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc)
+            self.token_to_kv_pool.set_kv_buffer(layer, slots, k, v)
+
+    def _gather(self, layer, bucket):
+        """The bucket's keys and values, [B, G, K, D] each, valid until the next call."""
+        pool = self.token_to_kv_pool
+        shape = (bucket.mask.shape[0], bucket.mask.shape[-1])
+        gathered = []
+        for kind, cache in (
+            ("key", pool.get_key_buffer(layer.layer_id)),
+            ("value", pool.get_value_buffer(layer.layer_id)),
+        ):
+            flat = cache.view(cache.shape[0], -1)
+            out = self._workspace(kind, bucket.slots.shape[0], flat)
+            torch.index_select(flat, 0, bucket.slots, out=out)
+            heads = out.view(*shape, cache.shape[1], cache.shape[2]).transpose(1, 2)
+            gathered.append(heads.to(self._dtype))
+        return gathered
+
+    def _workspace(self, kind, length, like):
+        # Reused because fresh megabytes cost more in page faults than filling them.
+        key = (kind, like.shape[1], like.dtype)
+        held = self._workspaces.get(key)
+        if held is None or held.shape[0] < length:
+            held = self._workspaces[key] = like.new_empty(max(length, BUCKET_TOKENS), like.shape[1])
+        return held[:length]
+
+    def _plan_decode(self, forward_batch):
+        lengths = forward_batch.seq_lens.tolist()
+        plans = plan_buckets(lengths, [1] * len(lengths))
+        is_whole = len(plans) == 1
+        buckets = []
+        for plan in plans:
+            rows = torch.arange(len(lengths)) if is_whole else torch.tensor(plan)
+            ends = forward_batch.seq_lens.index_select(0, rows)
+            slots, positions = self._slots(forward_batch, rows, ends, lengths[plan[0]])
+            mask = self._mask(positions < ends[:, None])[:, None, None, :]
+            buckets.append(Bucket(slots, mask, None if is_whole else rows))
+        return buckets
+
+    def _plan_extend(self, forward_batch):
+        extents = forward_batch.extend_seq_lens.tolist()
+        lengths = forward_batch.seq_lens.tolist()
+        starts = forward_batch.extend_seq_lens.cumsum(0) - forward_batch.extend_seq_lens
+        buckets = []
+        for plan in plan_buckets(lengths, extents):
+            rows = torch.tensor(plan)
+            ends = forward_batch.seq_lens.index_select(0, rows)
+            slots, positions = self._slots(forward_batch, rows, ends, lengths[plan[0]])
+            extent = max(extents[place] for place in plan)
+            steps = torch.arange(extent)
+            is_token = steps < forward_batch.extend_seq_lens.index_select(0, rows)[:, None]
+            tokens = torch.where(is_token, starts.index_select(0, rows)[:, None] + steps, 0)
+            queried = forward_batch.extend_prefix_lens.index_select(0, rows)[:, None] + steps
+            mask = self._mask(positions <= queried[:, :, None])[:, None]
+            buckets.append(Bucket(slots, mask, tokens.view(-1), is_token.view(-1).nonzero().view(-1)))
+        return buckets
+
+    def _slots(self, forward_batch, rows, ends, longest):
+        """Cache slots [B * K] of the requests at `rows`, and key positions [K]."""
+        positions = torch.arange(longest)
+        pool_rows = forward_batch.req_pool_indices.index_select(0, rows)
+        slots = self.req_to_token_pool.req_to_token[pool_rows, :longest].long()
+        return torch.where(positions < ends[:, None], slots, 0).view(-1), positions
+
+    def _mask(self, is_seen):
+        return torch.zeros(is_seen.shape, dtype=self._dtype).masked_fill_(~is_seen, float("-inf"))

@@ -1,0 +1,40 @@
+"""The entry point that SGLang calls in each of its processes (group "sglang.srt.plugins" in pyproject.toml).
+
+Registers hooks and names only, and imports little: the processes that do not use a hook pay for it too.
+"""
+
+CPU_ATTENTION = "asyncrl_cpu"
+
+
+def load() -> None:
+    """Version spans everywhere, the batched attention backend on a CPU."""
+    import torch
+
+    from asyncrl.serving.engine import version_spans
+
+    version_spans.install()
+    if not torch.cuda.is_available():
+        _register_cpu_attention()
+
+
+def _register_cpu_attention() -> None:
+    from sglang.srt.arg_groups.choices import add_attention_backend_choices
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    add_attention_backend_choices([CPU_ATTENTION])
+    register_attention_backend(CPU_ATTENTION)(_make_cpu_attention)
+    # SGLang asks for the name "torch_native" here to learn that there is no Triton.
+    HookRegistry.register("sglang.srt.mem_cache.allocation.get_last_loc", _last_slots, HookType.REPLACE)
+
+
+def _make_cpu_attention(model_runner):
+    from asyncrl.serving.engine.cpu_attention import BatchedAttention
+
+    return BatchedAttention(model_runner)
+
+
+def _last_slots(req_to_token, req_pool_indices_tensor, prefix_lens_tensor):
+    from sglang.srt.mem_cache.allocation import get_last_loc_torch
+
+    return get_last_loc_torch(req_to_token, req_pool_indices_tensor, prefix_lens_tensor)

@@ -1,0 +1,68 @@
+"""Confirmed version spans in every streamed chunk, and the right ones while a step is in flight.
+
+SGLang 0.5.23 says which weight version sampled which token (`meta_info.weight_versions`), but only in a
+request's last chunk, and it gives the token that is being computed at the moment of an in-place update to the
+new version. Both hooks run in the scheduler, with and without a GPU.
+"""
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_version_spans
+
+
+def install() -> None:
+    """Registers the hooks; SGLang applies them when all plugins are loaded."""
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.accept",
+        _add_spans_to_unfinished,
+        HookType.AFTER,
+    )
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler.Scheduler.record_weight_version_change",
+        _give_pending_tokens_to_the_old_version,
+        HookType.AROUND,
+    )
+
+
+def _add_spans_to_unfinished(result, accumulator, *, req):
+    """Spans over all tokens sent so far, where `accept` took the request and left them out."""
+    if not accumulator.output_reqs or accumulator.output_reqs[-1] is not req:
+        return
+    if accumulator.weight_versions[-1] is None:
+        accumulator.weight_versions[-1] = compute_weight_version_spans(
+            req.weight_version_events,
+            current_version=accumulator.current_weight_version,
+            num_output_tokens=req.send_token_offset,
+        )
+
+
+def _give_pending_tokens_to_the_old_version(original, scheduler, new_version):
+    """Under the overlap schedule one step is sampled but not yet appended when the version changes."""
+    old_version = _serving_version()
+    original(scheduler, new_version)
+    if new_version is None or new_version == old_version or not scheduler.enable_overlap:
+        return
+    for batch, _ in scheduler.result_queue:
+        for req in batch.reqs:
+            if _yields_a_token(batch, req):
+                _extend_last_event(req, old_version)
+
+
+def _serving_version():
+    from sglang.srt.runtime_context import get_serving
+
+    return get_serving().weight_version
+
+
+def _yields_a_token(batch, req):
+    """Decode steps do; a prefill step does not while chunks of the prompt are left."""
+    return not req.finished() and (batch.forward_mode.is_decode() or req.inflight_middle_chunks <= 0)
+
+
+def _extend_last_event(req, old_version):
+    num_tokens = len(req.output_ids) + 1
+    event = WeightVersionEvent(old_version=old_version, num_output_tokens=num_tokens)
+    # `record_weight_version_change` has just recorded one for requests that have tokens already.
+    if req.output_ids:
+        req.weight_version_events[-1] = event
+    else:
+        req.weight_version_events.append(event)
