@@ -1,0 +1,89 @@
+"""What one step says about the policy: sums over tokens, added over micro-batches and ranks, then divided.
+
+Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it. Never mixed.
+Shapes: T response tokens of one micro-batch.
+"""
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.losses import LossInputs, bounded_ratio
+
+SUMS = (
+    "loss",
+    "denominator",
+    "tokens",
+    "nonfinite",
+    "packed",
+    "entropy",
+    "ratio",
+    "capped",
+    "lag",
+    "fresh",
+    "fresh_k1",
+    "fresh_k3",
+    "stale",
+    "stale_k1",
+    "stale_k3",
+)
+MAXIMA = ("ratio", "lag")
+
+
+def micro_batch_sums(
+    inputs: LossInputs,
+    *,
+    loss: Tensor,
+    denominator: Tensor,
+    entropies: Tensor,
+    lags: Tensor,
+    num_packed: int,
+    importance_cap: float,
+) -> tuple[Tensor, Tensor]:
+    """([len(SUMS)], [len(MAXIMA)]) float64, over the tokens that count."""
+    mask = inputs.mask
+    num_tokens = mask.sum()
+    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
+    ratio, lags = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double(), lags[mask].double()
+    stale = (lags > 0).double()
+    # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
+    # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
+    k1, k3 = -log_ratio, ratio - 1 - log_ratio
+    rows = torch.stack([entropies[mask].double(), ratio, (ratio > importance_cap).double(), lags, 1 - stale])
+    fresh = torch.stack([k1, k3]) * (1 - stale)
+    aged = torch.stack([stale, k1 * stale, k3 * stale])
+    counts = torch.stack([loss.double(), denominator.double(), num_tokens.double(), (~mask).sum().double()])
+    sums = torch.cat(
+        [
+            counts,
+            torch.tensor([float(num_packed)], dtype=torch.float64),
+            torch.cat([rows, fresh, aged]).sum(1),
+        ]
+    )
+    zero = torch.zeros(1, dtype=torch.float64)
+    return sums, torch.stack([torch.cat([ratio, zero]).max(), torch.cat([lags, zero]).max()])
+
+
+def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
+    """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
+    total = dict(zip(SUMS, sums.tolist(), strict=True))
+    largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
+
+    def mean(name: str, count: str) -> float:
+        return total[name] / total[count] if total[count] else 0.0
+
+    return {
+        "loss": mean("loss", "denominator"),
+        "num_tokens": total["tokens"],
+        "num_packed_tokens": total["packed"],
+        "nonfinite_tokens": total["nonfinite"],
+        "entropy": mean("entropy", "tokens"),
+        "mean_importance_ratio": mean("ratio", "tokens"),
+        "max_importance_ratio": largest["ratio"],
+        "capped_share": mean("capped", "tokens"),
+        "staleness_mean": mean("lag", "tokens"),
+        "staleness_max": largest["lag"],
+        "mismatch_kl": mean("fresh_k3", "fresh"),
+        "mismatch_kl_k1": mean("fresh_k1", "fresh"),
+        "staleness_kl": mean("stale_k3", "stale"),
+        "staleness_kl_k1": mean("stale_k1", "stale"),
+    }

@@ -1,0 +1,48 @@
+"""What SGLang's /weights_checker will report for our weights: its fused tensors, each as a short digest.
+
+SGLang keeps q, k, v and gate, up stacked in one parameter each; with tied embeddings there is no lm_head. A
+digest is the first 8 bytes of the SHA-256 over the contiguous bytes, as 16 hex digits (tensor_hash on CPU).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+FUSED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+_FUSED_OF = {part: (fused, parts) for fused, parts in FUSED.items() for part in parts}
+_PART = re.compile(r"(.*\.)(self_attn\.[qkv]_proj|mlp\.(?:gate|up)_proj)\.(weight|bias)")
+
+
+def engine_digests(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Engine parameter name -> digest, of weights under their Hugging Face names."""
+    return {name: tensor_digest(parts) for name, parts in engine_tensors(weights)}
+
+
+def engine_tensors(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+    """(engine parameter name, the tensors that are stacked row-wise in it)."""
+    for name, tensor in weights.items():
+        match = _PART.fullmatch(name)
+        if match is None:
+            yield name, [tensor]
+            continue
+        prefix, part, kind = match.groups()
+        fused, parts = _FUSED_OF[part]
+        if part == parts[0]:
+            yield f"{prefix}{fused}.{kind}", [weights[f"{prefix}{each}.{kind}"] for each in parts]
+
+
+def tensor_digest(parts: list[Tensor]) -> str:
+    """Digest of `parts` stacked along their first dimension, as a server on CPU computes it.
+
+    A server on CUDA uses SGLang's gpu_tensor_hash instead, which is a Triton kernel: it goes in here.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(memoryview(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+    return digest.digest()[:8].hex()

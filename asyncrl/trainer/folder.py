@@ -1,0 +1,197 @@
+"""A Hugging Face model folder, checked without torch: config.json and the headers of the safetensors files.
+
+Owns which architectures the trainer knows and which tensors each of them has. Anything this trainer would
+compute differently from transformers (sliding windows, biases it has no place for) is refused here.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
+WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A dense decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU, rotary positions."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn_size: int
+    vocab_size: int
+    max_positions: int
+    rope_theta: float
+    rope_scaling_factor: float | None
+    """Llama 3 scaling; None: plain rotary positions."""
+    norm_epsilon: float
+    is_tied: bool
+    """The output layer is the embedding."""
+    has_qkv_bias: bool
+    has_qk_norm: bool
+
+    def num_parameters(self) -> int:
+        return sum(_product(size) for _, size in expected_tensors(self))
+
+
+def check_model_folder(path: Path) -> ModelShape:
+    """The shape of the model in `path`. Raises InputError when the folder cannot be trained from."""
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(
+            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder."
+        )
+    shape = _read_shape(path / "config.json")
+    found = {name: size for file in weight_files(path) for name, size in _read_header(file)}
+    for name, size in expected_tensors(shape):
+        if name not in found:
+            raise InputError(
+                f"{path}: no tensor {name} in its safetensors files, which {shape.architecture} needs."
+            )
+        if found[name] != size:
+            raise InputError(
+                f"{path}: tensor {name} has shape {found[name]}, but config.json makes it {size}."
+            )
+    known = {name for name, _ in expected_tensors(shape)} | ({"lm_head.weight"} if shape.is_tied else set())
+    if unknown := sorted(found.keys() - known):
+        raise InputError(
+            f"{path}: {len(unknown)} tensors that {shape.architecture} does not have here, first "
+            f"{unknown[0]}. Training would lose them."
+        )
+    return shape
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files of a model folder. Raises InputError when there are none."""
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise InputError(f"{path} holds no *.safetensors file. Convert the weights to safetensors first.")
+    return files
+
+
+def other_files(path: Path) -> list[Path]:
+    """Configuration and tokenizer: every plain file of the folder that holds no weights."""
+    return [file for file in sorted(path.iterdir()) if file.is_file() and not _holds_weights(file)]
+
+
+def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(Hugging Face name, size) of every tensor of the architecture."""
+    hidden, q_size, kv_size = (
+        shape.hidden_size,
+        shape.num_heads * shape.head_size,
+        shape.num_kv_heads * shape.head_size,
+    )
+    yield "model.embed_tokens.weight", (shape.vocab_size, hidden)
+    for layer in range(shape.num_layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", (hidden,)
+        yield prefix + "post_attention_layernorm.weight", (hidden,)
+        for part, size in (("q", q_size), ("k", kv_size), ("v", kv_size)):
+            yield prefix + f"self_attn.{part}_proj.weight", (size, hidden)
+            if shape.has_qkv_bias:
+                yield prefix + f"self_attn.{part}_proj.bias", (size,)
+        yield prefix + "self_attn.o_proj.weight", (hidden, q_size)
+        if shape.has_qk_norm:
+            yield prefix + "self_attn.q_norm.weight", (shape.head_size,)
+            yield prefix + "self_attn.k_norm.weight", (shape.head_size,)
+        yield prefix + "mlp.gate_proj.weight", (shape.ffn_size, hidden)
+        yield prefix + "mlp.up_proj.weight", (shape.ffn_size, hidden)
+        yield prefix + "mlp.down_proj.weight", (hidden, shape.ffn_size)
+    yield "model.norm.weight", (hidden,)
+    if not shape.is_tied:
+        yield "lm_head.weight", (shape.vocab_size, hidden)
+
+
+def _read_shape(file: Path) -> ModelShape:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            f"{file.parent} holds no config.json: it is not a Hugging Face model folder."
+        ) from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{file} cannot be read as JSON: {error}") from error
+    architecture = (config.get("architectures") or ["missing"])[0]
+    if architecture not in ARCHITECTURES:
+        raise InputError(
+            f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(ARCHITECTURES)}."
+        )
+    _refuse_unsupported(file, config)
+    theta, factor = _read_rope(file, config)
+    try:
+        return ModelShape(
+            architecture=architecture,
+            num_layers=config["num_hidden_layers"],
+            hidden_size=config["hidden_size"],
+            num_heads=config["num_attention_heads"],
+            num_kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+            head_size=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
+            ffn_size=config["intermediate_size"],
+            vocab_size=config["vocab_size"],
+            max_positions=config["max_position_embeddings"],
+            rope_theta=theta,
+            rope_scaling_factor=factor,
+            norm_epsilon=config["rms_norm_eps"],
+            is_tied=bool(config.get("tie_word_embeddings", False)),
+            has_qkv_bias=architecture == "Qwen2ForCausalLM",
+            has_qk_norm=architecture == "Qwen3ForCausalLM",
+        )
+    except KeyError as error:
+        raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
+
+
+def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
+    """Settings under which this trainer would compute something else than transformers does."""
+    wanted: dict[str, object] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+    wanted |= {"use_sliding_window": False}
+    for key, value in wanted.items():
+        if config.get(key) not in (None, value):
+            raise InputError(f"{file}: {key} is {config[key]!r}; only {value!r} can be trained.")
+    if other := set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")
+
+
+def _read_rope(file: Path, config: dict[str, Any]) -> tuple[float, float | None]:
+    """(theta, Llama 3 factor or None), from the keys of transformers 5 (rope_parameters) or 4."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return theta, None
+    if kind == "llama3" and all(rope.get(key) == value for key, value in LLAMA3_ROPE.items()):
+        return theta, float(rope["factor"])
+    raise InputError(
+        f"{file}: rotary positions {rope} cannot be trained; only default and llama3 {LLAMA3_ROPE}."
+    )
+
+
+def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """(name, size) of each tensor: 8 bytes of length, then JSON (the safetensors format)."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(length))
+        yield from ((name, tuple(entry["shape"])) for name, entry in header.items() if name != "__metadata__")
+    except (ValueError, KeyError, AttributeError, TypeError, OSError, MemoryError, OverflowError) as error:
+        raise InputError(f"{file} is not a safetensors file: {error}") from error
+
+
+def _holds_weights(file: Path) -> bool:
+    return file.name.endswith(WEIGHT_SUFFIXES)
+
+
+def _product(size: tuple[int, ...]) -> int:
+    total = 1
+    for extent in size:
+        total *= extent
+    return total

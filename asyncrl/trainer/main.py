@@ -1,0 +1,78 @@
+"""The trainer process: `python -m asyncrl.trainer.main --run-folder RUN --queue-url URL`, one per rank.
+
+Ends when the queue says so. Ctrl-C in a terminal reaches every process of the group: this one ignores it and
+waits for the controller's end of run, and it dies when its parent does.
+"""
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.trainer.folder import check_model_folder
+
+PR_SET_PDEATHSIG = 1
+log = logging.getLogger("asyncrl.trainer")
+
+
+def main() -> int:
+    arguments = _parse_arguments()
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("asyncrl").setLevel(logging.INFO)
+    try:
+        recipe = load_recipe(arguments.run_folder / "recipe.yaml")
+        _check_ranks(recipe)
+        shape = check_model_folder(Path(recipe.model.path))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    # Megatron warns of each CUDA package that is missing; on a CPU all of them are.
+    warnings.filterwarnings("ignore", module=r"megatron\..*")
+    from asyncrl.trainer import ranks
+
+    ranks.start(threads=recipe.trainer.threads_per_process, seed=recipe.seed)
+    if not ranks.is_first():
+        logging.getLogger("asyncrl").setLevel(logging.WARNING)
+    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.loop import train
+
+    millions = shape.num_parameters() / 1e6
+    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, recipe.model.dtype)
+    train(Learner(shape, recipe), recipe, run_folder=arguments.run_folder, queue_url=arguments.queue_url)
+    ranks.stop()
+    return 0
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the launcher dies, however it dies (Linux)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="asyncrl.trainer.main", description=__doc__)
+    parser.add_argument("--run-folder", type=Path, required=True, help="holds recipe.yaml, resolved")
+    parser.add_argument("--queue-url", required=True, help="the controller's replay queue")
+    return parser.parse_args()
+
+
+def _check_ranks(recipe: Recipe) -> None:
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != recipe.trainer.num_processes:
+        raise InputError(
+            f"WORLD_SIZE is {started} but trainer.num_processes is {recipe.trainer.num_processes}: start one "
+            f"process per rank, or set trainer.num_processes to {started}."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Publishing a version: a folder of weights with digests, then installed on every server at once.
+
+A server that fails becomes an outcome for the controller, which decides what to do with it; training goes on.
+Publications are not synced to disk: after a crash they are written anew from the checkpoint.
+"""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.replay.wire import PublishOutcome
+from asyncrl.serving.publication import Publication, install
+from asyncrl.trainer import ranks
+from asyncrl.trainer.convert import export_weights
+from asyncrl.trainer.digests import engine_digests
+from asyncrl.trainer.export import fresh_part, remove, write_weights
+from asyncrl.trainer.model import PolicyModel
+from asyncrl.types import PolicyVersion
+
+NUM_KEPT = 2
+"""The current publication, and the one before it that a joining server may still be reading."""
+
+
+class Publisher:
+    """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
+
+    def __init__(self, folder: Path, *, base: Path) -> None:
+        self.folder = folder
+        self._config = base / "config.json"
+        self._runner = asyncio.Runner()
+        self._session: aiohttp.ClientSession | None = None
+
+    def write(self, version: PolicyVersion, model: PolicyModel) -> Publication:
+        """Writes the folder of `version`, manifest last, and deletes the ones before the last two."""
+        weights = dict(export_weights(model))
+        target = self.folder / f"v{version}"
+        if not ranks.is_first():
+            return Publication(version, target, {})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = fresh_part(target)
+        write_weights(part, weights)
+        shutil.copyfile(self._config, part / "config.json")
+        remove(target)
+        part.rename(target)
+        publication = Publication(version, target, engine_digests(weights))
+        publication.write_manifest()
+        self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
+        return publication
+
+    def install(self, publication: Publication, servers: list[str]) -> dict[str, PublishOutcome]:
+        """Server URL -> outcome; the servers work at the same time."""
+        if not ranks.is_first() or not servers:
+            return {}
+        return self._runner.run(self._install_everywhere(publication, servers))
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._runner.run(self._session.close())
+        self._runner.close()
+
+    async def _install_everywhere(
+        self, publication: Publication, servers: list[str]
+    ) -> dict[str, PublishOutcome]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        outcomes = await asyncio.gather(*(self._install_on(url, publication) for url in servers))
+        return dict(zip(servers, outcomes, strict=True))
+
+    async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
+        begin = time.perf_counter()
+        try:
+            await install(self._session, url, publication)
+        except ServerError as error:
+            return PublishOutcome(False, time.perf_counter() - begin, str(error))
+        return PublishOutcome(True, time.perf_counter() - begin)
+
+    def _forget_all_but(self, versions: range) -> None:
+        kept = {f"v{version}" for version in versions}
+        for path in self.folder.iterdir():
+            if path.name not in kept:
+                remove(path) if not path.name.startswith(".") else shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,63 @@
+"""A replay queue that hands out prepared batches over real HTTP and remembers what it was told."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+
+from asyncrl.replay.wire import (
+    COMMIT_PATH,
+    TAKE_PATH,
+    CommitReply,
+    CommitRequest,
+    TakeReply,
+    TakeRequest,
+)
+from asyncrl.types import Batch
+
+
+class QueueService:
+    """Serves `batches[step]` for take(step), and the end of the run where there is none."""
+
+    def __init__(self, batches: list[Batch], servers: list[str] | None = None) -> None:
+        self.batches = {batch.step: batch for batch in batches}
+        self.servers = servers or []
+        self.takes: list[TakeRequest] = []
+        self.commits: list[CommitRequest] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> "QueueService":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, body: bytes) -> TakeReply | CommitReply:
+        if path == TAKE_PATH:
+            self.takes.append(msgspec.msgpack.decode(body, type=TakeRequest))
+            return TakeReply(self.batches.get(self.takes[-1].step), self.servers)
+        assert path == COMMIT_PATH
+        self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))
+        return CommitReply(num_groups_trained=0)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                reply = msgspec.msgpack.encode(service.answer(self.path, body))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
