@@ -1,0 +1,52 @@
+"""The conservation table: what was generated = what was trained, is still queued, or was dropped, per reason.
+
+Each fate was counted where it happened, so a token that nobody accounts for shows. Does not decide what to
+do about it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GENERATED = "generated"
+TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """One row of the table."""
+
+    name: str
+    """trained, taken, queued or "dropped: <reason>"."""
+    tokens: int
+    groups: int
+    share: float
+    """Of the generated tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    tokens: Mapping[str, int]
+    """"generated", and each fate, in tokens."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """Each fate in groups; a part of a group (a trajectory that could not be verified) has tokens only."""
+
+    def generated_tokens(self) -> int:
+        return self.tokens[GENERATED]
+
+    def generated_groups(self) -> int:
+        return sum(self.groups.values())
+
+    def missing_tokens(self) -> int:
+        """Generated and not accounted for: 0 when the books balance, negative when counted twice."""
+        return 2 * self.tokens[GENERATED] - sum(self.tokens.values())
+
+    def fates(self) -> list[Fate]:
+        """Trained first, then the others with anything in them, largest first."""
+        names = {*self.tokens, *self.groups} - {GENERATED}
+        whole = max(1, self.tokens[GENERATED])
+        rows = [
+            Fate(name, self.tokens.get(name, 0), self.groups.get(name, 0), self.tokens.get(name, 0) / whole)
+            for name in names
+        ]
+        kept = [row for row in rows if row.tokens or row.groups or row.name == TRAINED]
+        return sorted(kept, key=lambda row: (row.name != TRAINED, -row.tokens, row.name))

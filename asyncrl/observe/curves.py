@@ -1,0 +1,216 @@
+"""The curves of a run as a picture: what was learned, how stale it was, how fast it went.
+
+Matplotlib is imported when a picture is drawn, with the Agg canvas and without pyplot's global state.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.observe.metrics import Metrics, Row
+
+INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
+# Okabe-Ito: distinct for every kind of colour vision.
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa5a9c"
+
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlepad": 26,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "ytick.left": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    # Fixed ids: the same run gives the same file.
+    "svg.hashsalt": "asyncrl",
+}
+
+
+def write_png(metrics: Metrics, path: Path) -> None:
+    path.write_bytes(_render(metrics, "png"))
+
+
+def as_svg(metrics: Metrics) -> str:
+    """An <svg> element to put into a page."""
+    svg = _render(metrics, "svg").decode()
+    return svg[svg.index("<svg") :]
+
+
+def _render(metrics: Metrics, kind: str) -> bytes:
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    with matplotlib.rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.04, wspace=0.03)
+        figure = Figure(figsize=(11, 11), dpi=130, layout=layout, facecolor="white")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(3, 2, sharex=True)
+        for panel, draw in zip(axes.flat, PANELS, strict=True):
+            draw(panel, metrics)
+            panel.margins(x=0.015)
+            if not panel.lines:
+                _say_nothing_was_measured(panel)
+        for panel in axes[-1]:
+            panel.set_xlabel("optimizer step")
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def _accuracy(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Accuracy")
+    _line(axis, metrics.steps, "correct_mean", "training samples", ORANGE, width=1.2)
+    rows = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
+    if rows:
+        steps = [row["step"] for row in rows]
+        axis.fill_between(
+            steps,
+            [row["greedy_low"] for row in rows],
+            [row["greedy_high"] for row in rows],
+            color=BLUE,
+            alpha=0.18,
+            linewidth=0,
+        )
+        values = [row["greedy_accuracy"] for row in rows]
+        axis.plot(steps, values, color=BLUE, linewidth=2, marker="o", markersize=4, label="held-out, greedy")
+        _annotate_ends(axis, steps, values, lambda value: f"{100 * value:.0f}%", BLUE)
+    axis.set_ylim(0, 1.12)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    _legend(axis)
+
+
+def _length(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Response length (tokens)")
+    _line(axis, metrics.steps, "response_tokens_mean", "training samples", PURPLE)
+    rows = [row for row in metrics.evaluations if row.get("response_tokens_mean") is not None]
+    if rows:
+        steps, values = [row["step"] for row in rows], [row["response_tokens_mean"] for row in rows]
+        axis.plot(steps, values, color=BLUE, linestyle="", marker="o", markersize=5, label="held-out, greedy")
+        _annotate_ends(axis, steps, values, lambda value: f"{value:.0f}", BLUE)
+    _from_zero(axis)
+    _legend(axis)
+
+
+def _staleness(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Staleness (versions)")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _line(axis, metrics.steps, "staleness_max", "oldest token", MUTED, width=1.2)
+    _line(axis, metrics.steps, "staleness_mean", "mean", BLUE)
+    _from_zero(axis)
+    _legend(axis)
+
+
+def _mismatch(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Behavior against trainer, KL (nats per token)")
+    _line(axis, metrics.steps, "staleness_kl", "lag ≥ 1: with staleness", ORANGE, is_log=True)
+    _line(axis, metrics.steps, "mismatch_kl", "lag 0: engines alone", BLUE, is_log=True)
+    if axis.lines:
+        axis.set_yscale("log")
+    _legend(axis)
+
+
+def _throughput(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Throughput (tokens per second)")
+    _line(axis, metrics.steps, "tokens_per_second", "trainer", ORANGE)
+    _line(axis, metrics.steps, "rollout_tokens_per_second", "rollout", BLUE)
+    _from_zero(axis)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+    _legend(axis)
+
+
+def _idle(axis: Any, metrics: Metrics) -> None:
+    axis.set_title("Idle time and truncated weights")
+    _line(axis, metrics.steps, "trainer_idle_share", "trainer idle", ORANGE)
+    _line(axis, metrics.steps, "rollout_idle_share", "rollout idle", BLUE)
+    _line(axis, metrics.steps, "capped_share", "tokens with capped weight", GREEN, width=1.2)
+    _from_zero(axis)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
+    _legend(axis)
+
+
+PANELS: Sequence[Callable[[Any, Metrics], None]] = (
+    _accuracy,
+    _length,
+    _staleness,
+    _mismatch,
+    _throughput,
+    _idle,
+)
+
+
+def _line(
+    axis: Any,
+    rows: Sequence[Row],
+    name: str,
+    label: str,
+    color: str,
+    *,
+    width: float = 2.0,
+    is_log: bool = False,
+) -> None:
+    """A curve over the steps that measured `name`; on a log axis, over those that are above zero."""
+    points = [
+        (row["step"], row[name])
+        for row in rows
+        if row.get(name) is not None and (row[name] > 0 or not is_log)
+    ]
+    if points:
+        steps, values = zip(*points, strict=True)
+        axis.plot(
+            steps, values, color=color, linewidth=width, label=label, marker="." if len(points) == 1 else ""
+        )
+
+
+def _annotate_ends(
+    axis: Any, steps: Sequence[int], values: Sequence[float], text: Callable[[float], str], color: str
+) -> None:
+    """Writes the first and the last value beside their points."""
+    ends = {0: "left", len(steps) - 1: "right"}
+    for index, side in ends.items():
+        axis.annotate(
+            text(values[index]),
+            (steps[index], values[index]),
+            textcoords="offset points",
+            xytext=(0, 8),
+            ha=side,
+            color=color,
+            fontweight="bold",
+        )
+
+
+def _from_zero(axis: Any) -> None:
+    """Zero at the bottom and a tenth of air above the highest value."""
+    highest = max((max(line.get_ydata()) for line in axis.lines), default=0.0)
+    axis.set_ylim(0, 1.12 * highest if highest > 0 else 1.0)
+
+
+def _say_nothing_was_measured(axis: Any) -> None:
+    axis.grid(False)
+    axis.tick_params(left=False, labelleft=False)
+    axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center", color=MUTED)
+
+
+def _legend(axis: Any) -> None:
+    """A row between the title and the curves, where it hides none of them."""
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(
+            loc="lower left", bbox_to_anchor=(-0.015, 0.985), ncols=3, handlelength=1.4, columnspacing=1.6
+        )

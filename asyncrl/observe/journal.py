@@ -1,0 +1,140 @@
+"""The journal of a run, read only and while the controller writes it: groups, trajectories, segments.
+
+Each call reads one consistent state. Never locks the writer out (SQLite WAL), never writes.
+"""
+
+import sqlite3
+from array import array
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+
+Row = dict[str, Any]
+TOKEN_BYTES = 4
+"""Tokens and log-probs are little-endian 4-byte numbers."""
+
+_GROUPS = """
+SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds, g.step, g.reason,
+       COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
+       SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
+       SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
+       SUM(s.bytes) / {bytes} AS tokens, MIN(s.low) AS version_min, MAX(s.high) AS version_max
+FROM (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit) AS g
+LEFT JOIN trajectories AS t USING (group_id)
+LEFT JOIN (SELECT trajectory_id, SUM(LENGTH(tokens)) AS bytes, MIN(version) AS low, MAX(version) AS high
+           FROM segments WHERE trajectory_id IN (
+               SELECT trajectory_id FROM trajectories WHERE group_id IN (
+                   SELECT group_id FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit))
+           GROUP BY trajectory_id) AS s USING (trajectory_id)
+GROUP BY g.group_id ORDER BY g.group_id DESC
+"""
+
+_FATES = """
+SELECT CASE WHEN state = 'dropped' THEN 'dropped: ' || reason
+            WHEN state IN ('open', 'ready') THEN 'queued' ELSE state END AS fate, COUNT(*)
+FROM groups GROUP BY fate
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFilter:
+    """Which groups to list; None lets all through."""
+
+    state: str | None = None
+    step: int | None = None
+    outcome: str | None = None
+    """Groups with at least one trajectory of this outcome."""
+    before: int | None = None
+    """Groups with a smaller id: the next page."""
+    limit: int = 100
+
+
+class Journal:
+    """Reads RUN/journal.sqlite. Raises InputError when there is none."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise InputError(f"There is no journal at {path}. Name the folder of a run, such as runs/NAME.")
+        self._uri = f"{path.resolve().as_uri()}?mode=ro"
+
+    def groups(self, wanted: GroupFilter) -> list[Row]:
+        """Newest first, each with its trajectories' rewards, outcomes, lengths and versions summed up."""
+        conditions, values = ["1"], {"limit": wanted.limit}
+        for column, condition in (
+            ("state", "state = :state"),
+            ("step", "step = :step"),
+            ("before", "group_id < :before"),
+            ("outcome", "group_id IN (SELECT group_id FROM trajectories WHERE outcome = :outcome)"),
+        ):
+            if getattr(wanted, column) is not None:
+                conditions.append(condition)
+                values[column] = getattr(wanted, column)
+        query = _GROUPS.format(where=" AND ".join(conditions), bytes=TOKEN_BYTES)
+        with self._read() as db:
+            return [dict(row) for row in db.execute(query, values)]
+
+    def group(self, group_id: int) -> Row | None:
+        """One group with its trajectories and their segments, tokens and log-probs as lists."""
+        with self._read() as db:
+            found = db.execute("SELECT * FROM groups WHERE group_id = ?", (group_id,)).fetchone()
+            if found is None:
+                return None
+            trajectories = [
+                _trajectory(db, row)
+                for row in db.execute(
+                    "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample", (group_id,)
+                )
+            ]
+        return {**dict(found), "trajectories": trajectories}
+
+    def step_range(self) -> tuple[int, int] | None:
+        """The first and the last step that took a group."""
+        with self._read() as db:
+            first, last = db.execute("SELECT MIN(step), MAX(step) FROM groups").fetchone()
+        return None if first is None else (first, last)
+
+    def fates(self) -> dict[str, int]:
+        """Groups by fate: trained, taken, queued, "dropped: <reason>"."""
+        with self._read() as db:
+            return dict(db.execute(_FATES).fetchall())
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._uri, uri=True, timeout=10.0)) as db:
+            db.row_factory = sqlite3.Row
+            # One transaction per call: the writer goes on, this reader sees one state.
+            db.execute("BEGIN")
+            yield db
+
+
+def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> Row:
+    segments = db.execute(
+        "SELECT position, version, is_continued, tokens, logprobs FROM segments"
+        " WHERE trajectory_id = ? ORDER BY position",
+        (row["trajectory_id"],),
+    )
+    return {
+        **dict(row),
+        "prompt_tokens": numbers("i", row["prompt_tokens"]),
+        "segments": [
+            {
+                "position": segment["position"],
+                "version": segment["version"],
+                "is_continued": bool(segment["is_continued"]),
+                "tokens": numbers("i", segment["tokens"]),
+                "logprobs": numbers("f", segment["logprobs"]),
+            }
+            for segment in segments
+        ],
+    }
+
+
+def numbers(kind: str, blob: bytes) -> list[Any]:
+    """A little-endian int32 ("i") or float32 ("f") blob as a list."""
+    values = array(kind)
+    values.frombytes(blob)
+    return values.tolist()

@@ -1,0 +1,95 @@
+"""What a finished run comes to: evaluations before and after, conservation, where the time went.
+
+Read from metrics.jsonl, so that it can be made again at any time. Does not draw.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.observe.conservation import Conservation
+from asyncrl.observe.journal import Journal
+from asyncrl.observe.metrics import Metrics, Row, read_metrics
+
+METRICS_FILE = "metrics.jsonl"
+RECIPE_FILE = "recipe.yaml"
+JOURNAL_FILE = "journal.sqlite"
+REPORT_FILE = "report.html"
+CURVES_FILE = "curves.png"
+
+TIMED_PARTS = {
+    "train_seconds": "training",
+    "wait_seconds": "waiting for rollouts",
+    "publish_seconds": "publishing weights",
+    "checkpoint_seconds": "saving checkpoints",
+}
+"""Parts of a trainer step in metrics.jsonl and what people call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    run_folder: Path
+    metrics: Metrics
+    conservation: Conservation
+    time_shares: dict[str, float]
+    """Part of the trainer's steps -> share of their time; sums to 1 when there is a step."""
+    trainer_idle_share: float | None
+    """Mean over the steady steps; None when no step measured it."""
+    rollout_idle_share: float | None
+    training_seconds: float
+    """Sum over steps: without start-up and without evaluation before and after."""
+    checkpoint: Path | None
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """What a person may do next -> the command line."""
+
+    @property
+    def report(self) -> Path:
+        return self.run_folder / REPORT_FILE
+
+    @property
+    def curves(self) -> Path:
+        return self.run_folder / CURVES_FILE
+
+
+def summarize(
+    run_folder: Path,
+    tokens: Mapping[str, int],
+    *,
+    checkpoint: Path | None = None,
+    commands: Mapping[str, str] | None = None,
+) -> Summary:
+    """`tokens` says what became of what was generated, as `Conservation.tokens`; groups are the journal's."""
+    metrics = read_metrics(run_folder / METRICS_FILE)
+    journal = run_folder / JOURNAL_FILE
+    groups = Journal(journal).fates() if journal.exists() else {}
+    # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
+    steady = metrics.steps[len(metrics.steps) // 10 :]
+    return Summary(
+        run_folder=run_folder,
+        metrics=metrics,
+        conservation=Conservation(tokens, groups),
+        time_shares=_time_shares(metrics.steps),
+        trainer_idle_share=_weighted_mean(steady, "trainer_idle_share"),
+        rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
+        training_seconds=sum(row.get("step_seconds") or 0.0 for row in metrics.steps),
+        checkpoint=checkpoint,
+        commands=commands or {},
+    )
+
+
+def _time_shares(steps: list[Row]) -> dict[str, float]:
+    whole = sum(row.get("step_seconds") or 0.0 for row in steps)
+    if not whole:
+        return {}
+    shares = {
+        words: sum(row.get(name) or 0.0 for row in steps) / whole for name, words in TIMED_PARTS.items()
+    }
+    # Parts are measured one by one and the step as a whole: what lies between them is shown, not spread.
+    return {**shares, "the rest": max(0.0, 1.0 - sum(shares.values()))}
+
+
+def _weighted_mean(steps: list[Row], name: str) -> float | None:
+    """Mean of a share over steps, a step weighing as much as it lasted."""
+    pairs = [(row[name], row.get("step_seconds") or 0.0) for row in steps if row.get(name) is not None]
+    weight = sum(seconds for _, seconds in pairs)
+    return sum(share * seconds for share, seconds in pairs) / weight if weight else None

@@ -1,0 +1,77 @@
+"""The report: one self-contained page and a picture."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from asyncrl.observe.report import write_report
+
+
+@pytest.fixture
+def page(run_folder: Path, generated: dict[str, int]) -> str:
+    summary = write_report(
+        run_folder, generated, checkpoint=Path("runs/sums/10"), commands={"chat": "asyncrl chat x"}
+    )
+    return summary.report.read_text()
+
+
+class _Addresses(HTMLParser):
+    """Collects what a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            # A fragment points into the page itself.
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#"):
+                self.found.append(value)
+
+
+def test_the_page_fetches_nothing(page: str) -> None:
+    addresses = _Addresses()
+    addresses.feed(page)
+    assert addresses.found == []
+    assert "@import" not in page and "url(http" not in page
+
+
+def test_the_page_holds_evaluations_books_times_recipe_and_commands(page: str) -> None:
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    for expected in (
+        "held-out accuracy 50% → 80% 95% interval 49-94%",
+        "greedy accuracy 50% 24-76 80% 49-94",
+        "avg@2 70% 50-90 70% 50-90",
+        "generated 10 3",
+        "= trained 7 1 70.0%",
+        "Every generated token is accounted for.",
+        "training 50%",
+        "name: sums",
+        "asyncrl chat x",
+        "runs/sums/10",
+    ):
+        assert expected in text, expected
+
+
+def test_what_the_model_wrote_is_escaped(page: str) -> None:
+    assert "&lt;b&gt;5" in page
+    assert "<b>5" not in page
+
+
+def test_the_curves_are_also_a_png_file(page: str, run_folder: Path) -> None:
+    assert (run_folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in page
+
+
+def test_a_run_that_stopped_before_its_first_step_gets_a_report(run_folder: Path) -> None:
+    (run_folder / "metrics.jsonl").unlink()
+    (run_folder / "journal.sqlite").unlink()
+    summary = write_report(run_folder, {"generated": 0, "trained": 0})
+    assert "0 optimizer steps" in summary.report.read_text()
+
+
+def test_missing_tokens_are_named_a_defect(run_folder: Path) -> None:
+    summary = write_report(run_folder, {"generated": 10, "trained": 7})
+    assert "this is a defect" in summary.report.read_text()
