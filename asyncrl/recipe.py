@@ -115,7 +115,7 @@ class Algorithm(Section):
     clip_high: PositiveFloat = 0.2
     """Policy ratio is clipped above at 1 + clip_high (DAPO raises it to 0.28)."""
     reduction: Literal["token_mean", "dr_grpo_constant"] = "token_mean"
-    """token_mean: over the response tokens of the batch; dr_grpo_constant: sum / (sequences x max_new_tokens)."""
+    """token_mean: over all response tokens; dr_grpo_constant: sum / (sequences x max_new_tokens)."""
 
 
 class Trainer(Section):

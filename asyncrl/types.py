@@ -119,3 +119,13 @@ class Batch:
     temperature: float
     """Log-probs are taken of logits / temperature, as they were sampled."""
     sequences: list[Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOutcome:
+    """What became of one server in the trainer's last publish."""
+
+    is_installed: bool
+    seconds: float
+    detail: str = ""
+    """Why not, when not installed."""

@@ -5,20 +5,10 @@ Both sides import this module and nothing else of each other. Types are checked 
 
 from dataclasses import dataclass, field
 
-from asyncrl.types import Batch, PolicyVersion
+from asyncrl.types import Batch, PolicyVersion, PublishOutcome
 
 TAKE_PATH = "/take"
 COMMIT_PATH = "/commit"
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOutcome:
-    """What became of one server in the last publish."""
-
-    is_installed: bool
-    seconds: float
-    detail: str = ""
-    """Why not, when not installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,9 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
     if wrong:
         name = wrong[0]
         raise WeightMismatch(
-            f"{url} does not hold version {publication.version}: {len(wrong)} of {len(published)} tensors differ, "
-            f"first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves nothing until "
-            f"its weights are verified."
+            f"{url} does not hold version {publication.version}: {len(wrong)} of {len(published)} tensors "
+            f"differ, first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves nothing "
+            f"until its weights are verified."
         )
 
 

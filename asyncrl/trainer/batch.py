@@ -1,12 +1,14 @@
 """From a batch of sequences to packed micro-batches: which sequence goes where, and the tensors.
 
-Every rank computes the same plan from the same batch and packs its own share. Nothing is truncated: a
-sequence longer than the token budget gets a micro-batch of its own. The last response token is a target only.
+Every rank computes the same plan from the same batch and packs its own share. The prompt that the sequences of
+a group share is packed, and so computed, once per micro-batch. Nothing is truncated: what is longer than the
+token budget gets a micro-batch of its own. The last response token is a target, never an input.
 
 Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 """
 
 import heapq
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import chain
 
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.attention import PackedSequences, pack_sequences
+from asyncrl.trainer.attention import PackedSequences, describe_pack
 from asyncrl.types import Batch, PolicyVersion, Sequence
 
 
@@ -23,7 +25,7 @@ class MicroBatch:
     """One forward-backward."""
 
     tokens: Tensor
-    """[P] int64, sequences one after the other, longest first."""
+    """[P] int64: each distinct prompt, followed by the responses to it."""
     sequences: PackedSequences
     predicting: Tensor
     """[T] int64, the packed position whose output predicts each response token."""
@@ -39,58 +41,72 @@ class MicroBatch:
     """[T] int64, 0 to N - 1."""
 
 
-def packed_length(sequence: Sequence) -> int:
-    return len(sequence.prompt_tokens) + len(sequence.response_tokens) - 1
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Sequences that share a prompt and a micro-batch."""
+
+    indices: tuple[int, ...]
+    num_tokens: int
+    """Packed tokens: the prompt once, and every response but its last token."""
 
 
-def plan_micro_batches(lengths: list[int], *, budget_tokens: int, num_ranks: int) -> list[list[list[int]]]:
-    """[rank][micro-batch] -> indices of sequences, longest first; as many micro-batches on every rank.
+def rank_micro_batches(batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int) -> list[MicroBatch]:
+    """The micro-batches of this rank."""
+    plan = plan_micro_batches(batch.sequences, budget_tokens=budget_tokens, num_ranks=num_ranks)
+    return [make_micro_batch([batch.sequences[i] for i in chosen], batch.step) for chosen in plan[rank]]
 
-    Longest first into the emptiest micro-batch, one more per rank until all fit. Micro-batches are empty
-    where there are fewer sequences than micro-batches.
+
+def plan_micro_batches(
+    sequences: list[Sequence], *, budget_tokens: int, num_ranks: int
+) -> list[list[list[int]]]:
+    """[rank][micro-batch] -> indices of sequences; every rank gets as many micro-batches.
+
+    The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
+    empty where there are fewer bundles than micro-batches.
     """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    needed = sum(max(length, 1) for length in lengths) / budget_tokens
+    bundles = make_bundles(sequences, max_tokens=budget_tokens)
+    needed = sum(bundle.num_tokens for bundle in bundles) / budget_tokens
     per_rank = max(1, int(np.ceil(needed / num_ranks)))
-    while (bins := _fill(order, lengths, budget_tokens, per_rank * num_ranks)) is None:
+    while (plan := _fill(bundles, budget_tokens, per_rank * num_ranks)) is None:
         per_rank += 1
-    return [bins[rank::num_ranks] for rank in range(num_ranks)]
+    return [plan[rank::num_ranks] for rank in range(num_ranks)]
 
 
-def _fill(order: list[int], lengths: list[int], budget_tokens: int, num_bins: int) -> list[list[int]] | None:
-    bins: list[list[int]] = [[] for _ in range(num_bins)]
-    emptiest = [(0, i) for i in range(num_bins)]
-    for index in order:
-        load, i = emptiest[0]
-        if load and load + lengths[index] > budget_tokens:
-            return None
-        heapq.heapreplace(emptiest, (load + lengths[index], i))
-        bins[i].append(index)
-    return bins
+def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
+    """Groups sequences by prompt, largest bundle first, split where one would not fit into `max_tokens`."""
+    by_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, sequence in enumerate(sequences):
+        by_prompt[tuple(sequence.prompt_tokens)].append(i)
+    bundles = []
+    for prompt, indices in by_prompt.items():
+        chosen, load = [], len(prompt)
+        for i in indices:
+            extra = max(len(sequences[i].response_tokens) - 1, 0)
+            if chosen and load + extra > max_tokens:
+                bundles.append(Bundle(tuple(chosen), load))
+                chosen, load = [], len(prompt)
+            chosen.append(i)
+            load += extra
+        bundles.append(Bundle(tuple(chosen), load))
+    return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
 
 
 def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> MicroBatch:
-    """Packs `sequences`, which come longest first; none at all makes a pack of one token without targets."""
-    if not sequences:
-        sequences = [_FILLER]
-    prompts = np.fromiter((len(s.prompt_tokens) for s in sequences), np.int64, len(sequences))
-    responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
-    assert prompts.min() > 0, "a response needs a prompt token before it"
-    num_targets = int(responses.sum())
-    inputs = chain.from_iterable((*s.prompt_tokens, *s.response_tokens[:-1]) for s in sequences)
-    lengths = prompts + np.maximum(responses - 1, 0)
-    sequence_ids = np.repeat(np.arange(len(sequences)), responses)
-    # Response token j of a sequence is predicted at its start + prompt - 1 + j.
-    firsts = np.cumsum(lengths) - lengths + prompts - 1 - (np.cumsum(responses) - responses)
-    versions = _flatten((s.token_versions for s in sequences), np.int64, num_targets)
+    """Packs `sequences`, neighbours with the same prompt together; none at all makes a pack without targets."""
+    sequences = sequences or [Sequence("", [0], [], [], [], 0.0, 0.0)]
+    parts, positions, rows, predicting = _lay_out(sequences)
+    num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
+    num_targets = int(num_responses.sum())
+    sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
     advantages = np.fromiter((s.advantage for s in sequences), np.float32, len(sequences))
+    versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
     return MicroBatch(
-        tokens=torch.from_numpy(_flatten([inputs], np.int64, int(lengths.sum()))),
-        sequences=pack_sequences(lengths),
-        predicting=torch.from_numpy(firsts[sequence_ids] + np.arange(num_targets)),
-        targets=torch.from_numpy(_flatten((s.response_tokens for s in sequences), np.int64, num_targets)),
+        tokens=torch.from_numpy(_flatten(parts, np.int64, len(positions))),
+        sequences=describe_pack(rows, positions),
+        predicting=torch.from_numpy(predicting),
+        targets=torch.from_numpy(_flatten([s.response_tokens for s in sequences], np.int64, num_targets)),
         behavior=torch.from_numpy(
-            _flatten((s.behavior_logprobs for s in sequences), np.float32, num_targets)
+            _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
         ),
         advantages=torch.from_numpy(advantages[sequence_ids]),
         lags=torch.from_numpy(version - versions),
@@ -98,15 +114,41 @@ def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> Micro
     )
 
 
-def rank_micro_batches(batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int) -> list[MicroBatch]:
-    """The micro-batches of this rank."""
-    lengths = [packed_length(sequence) for sequence in batch.sequences]
-    plan = plan_micro_batches(lengths, budget_tokens=budget_tokens, num_ranks=num_ranks)
-    return [make_micro_batch([batch.sequences[i] for i in chosen], batch.step) for chosen in plan[rank]]
+def _lay_out(
+    sequences: list[Sequence],
+) -> tuple[list[list[int]], np.ndarray, list[np.ndarray], np.ndarray]:
+    """(token runs, position of each packed token, packed tokens of each sequence, predicting tokens)."""
+    parts, positions, rows, predicting = [], [], [], []
+    end, last_prompt, prompt_places = 0, None, np.empty(0, np.int64)
+    for sequence in sequences:
+        prompt, inputs = sequence.prompt_tokens, sequence.response_tokens[:-1]
+        assert prompt, "a response needs a prompt token before it"
+        if prompt != last_prompt:
+            parts.append(prompt)
+            positions.append(np.arange(len(prompt)))
+            prompt_places = np.arange(end, end + len(prompt))
+            end, last_prompt = end + len(prompt), prompt
+        parts.append(inputs)
+        positions.append(np.arange(len(prompt), len(prompt) + len(inputs)))
+        rows.append(np.concatenate([prompt_places, np.arange(end, end + len(inputs))]))
+        if sequence.response_tokens:
+            predicting.append(rows[-1][len(prompt) - 1 :])
+        end += len(inputs)
+    empty = [np.empty(0, np.int64)]
+    return parts, np.concatenate(positions), rows, np.concatenate(predicting or empty)
 
 
-def _flatten(parts, dtype, count: int) -> np.ndarray:
+def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list[int]] | None:
+    bins: list[list[int]] = [[] for _ in range(num_bins)]
+    emptiest = [(0, i) for i in range(num_bins)]
+    for bundle in bundles:
+        load, i = emptiest[0]
+        if load and load + bundle.num_tokens > budget_tokens:
+            return None
+        heapq.heapreplace(emptiest, (load + bundle.num_tokens, i))
+        bins[i].extend(bundle.indices)
+    return bins
+
+
+def _flatten(parts: list[list], dtype: type, count: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), dtype, count)
-
-
-_FILLER = Sequence("", [0], [], [], [], 0.0, 0.0)

@@ -12,7 +12,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.trainer.attention import PackedAttention, PackedSequences
+from asyncrl.trainer.attention import PackedAttention, PackedRotary, PackedSequences
 from asyncrl.trainer.folder import ModelShape
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -38,18 +38,24 @@ class PolicyModel(GPTModel):
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
     """A model of `shape` with random weights."""
     config = transformer_config(shape, dtype)
-    return PolicyModel(
+    model = PolicyModel(
         config,
         layer_spec(config),
         vocab_size=shape.vocab_size,
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
-        rotary_base=shape.rope_theta,
-        rope_scaling=shape.rope_scaling_factor is not None,
-        rope_scaling_factor=shape.rope_scaling_factor or 1.0,
         share_embeddings_and_output_weights=shape.is_tied,
         parallel_output=True,
     )
+    model.rotary_pos_emb = PackedRotary(
+        shape.head_size,
+        rotary_percent=1.0,
+        rotary_base=shape.rope_theta,
+        rope_scaling=shape.rope_scaling_factor is not None,
+        rope_scaling_factor=shape.rope_scaling_factor or 1.0,
+        use_cpu_initialization=config.use_cpu_initialization,
+    )
+    return model
 
 
 def layer_spec(config: TransformerConfig) -> ModuleSpec:

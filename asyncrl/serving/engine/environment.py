@@ -21,6 +21,7 @@ def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",
         "PYTHONPATH": str(CPU_PATH),
+        "SGLANG_EXTERNAL_MODEL_PACKAGE": "asyncrl.serving.engine.models",
         # The compiler would take the stand-in for Triton for the real one.
         "TORCHDYNAMO_DISABLE": "1",
     }

@@ -14,6 +14,9 @@ def load() -> None:
 
     version_spans.install()
     if not torch.cuda.is_available():
+        from asyncrl.serving.engine import cpu_processes
+
+        cpu_processes.install()
         _register_cpu_attention()
 
 

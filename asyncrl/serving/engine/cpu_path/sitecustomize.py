@@ -5,12 +5,15 @@ sets only where there is no GPU. Importing a name from a stand-in always works; 
 returns what it decorates; nothing it stands for is computed.
 """
 
+import gc
 import importlib.abc
 import importlib.machinery
 import sys
 import types
 
 STAND_INS = ("torchvision", "triton")
+UNUSED = ("megatron",)
+"""SGLang imports these where they are installed, for debugging tools, and goes on where they are not."""
 
 
 def _is_decorated(arguments, keywords):
@@ -85,6 +88,8 @@ def _fill_triton(module):
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
+        if name in UNUSED:
+            raise ModuleNotFoundError(f"{name} is not imported into a CPU server", name=name)
         if name.partition(".")[0] in STAND_INS:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
@@ -103,3 +108,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.insert(0, _Finder())
+# Importing SGLang makes millions of objects and no garbage; cpu_processes.py enables the collector after it.
+gc.disable()

@@ -1,0 +1,61 @@
+# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | test | test-all | bench
+PYTHON ?= python3
+RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
+ARGS ?=
+RUN ?= $(shell ls -dt runs/*/ 2>/dev/null | head -1)
+BIN := .venv/bin
+READY := .venv/.ready
+# PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check
+
+.PHONY: setup train eval check view chat test test-all lint bench clean
+
+setup: $(READY)
+
+$(READY): cpu.lock pyproject.toml
+	@echo "Setting up .venv (about 2 minutes, 2 GB)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "  1/3 torch (CPU build)"
+	@$(PIP) --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
+	@$(BIN)/python -c "import importlib.metadata as m, sys; v = m.version('torch'); \
+	  sys.exit(0 if v.endswith('+cpu') else f'torch {v} is not a CPU build: set TORCH_INDEX to an index that has one')"
+	@echo "  2/3 $$(grep -c == cpu.lock) pinned packages"
+	@$(PIP) --progress-bar on -r cpu.lock
+	@echo "  3/3 asyncrl itself"
+	@$(PIP) --no-build-isolation -e .
+	@touch $@
+
+train: setup
+	@$(BIN)/asyncrl train $(RECIPE) $(ARGS)
+
+eval: setup
+	@$(BIN)/asyncrl eval $(RECIPE) $(ARGS)
+
+view: setup
+	@$(BIN)/asyncrl view $(RUN)
+
+chat: setup
+	@$(BIN)/asyncrl chat $(RUN)
+
+test: setup
+	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+
+test-all: setup
+	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+# Everything that reads the code without running it, then the quick tests' collection as a smoke test.
+check: lint
+	@$(BIN)/asyncrl check $(RECIPE) $(ARGS)
+
+bench: setup
+	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+clean:
+	rm -rf .venv .cache runs

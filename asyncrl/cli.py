@@ -1,0 +1,47 @@
+"""The `asyncrl` command: picks a subcommand and imports it only then, so that each starts as fast as it can.
+
+Exit codes: 0 done, 1 the run failed, 2 something the user can mend, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train by a recipe; run again to resume",
+    "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
+    "check": "validate a recipe and its data, print what would run",
+    "chat": "talk to a checkpoint",
+    "view": "browse the trajectories of a run",
+    "verify": "grade rows of answers with a verifier",
+    "verify-data": "check a recipe's data set against its verifier",
+    "sandbox": "run a program in the sandbox, or see what this machine enforces",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in COMMANDS:
+        return _usage(arguments)
+    command = importlib.import_module(f"asyncrl.commands.{arguments[0].replace('-', '_')}")
+    parser = argparse.ArgumentParser(prog=f"asyncrl {arguments[0]}", description=command.HELP)
+    command.add_arguments(parser)
+    code: int = command.run(parser.parse_args(arguments[1:]))
+    return code
+
+
+def _usage(arguments: list[str]) -> int:
+    is_question = not arguments or arguments[0] in ("-h", "--help", "help")
+    stream = sys.stdout if is_question else sys.stderr
+    if not is_question:
+        print(f'asyncrl has no command "{arguments[0]}".', file=stream)
+    print("usage: asyncrl COMMAND [options]\n", file=stream)
+    for name, text in COMMANDS.items():
+        print(f"  {name:<12} {text}", file=stream)
+    return 0 if is_question else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""`asyncrl check RECIPE`: validates a recipe and its data without starting anything; prints what would run where."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from asyncrl.controller import Inputs
+from asyncrl.errors import InputError
+from asyncrl.examples.prepare import is_prepared
+from asyncrl.launch.local import has_gpu
+from asyncrl.launch.preflight import check_machine, memory_bytes, read_inputs
+from asyncrl.launch.run_folder import RunFolder
+from asyncrl.recipe import Recipe, dump_recipe, load_recipe
+from asyncrl.trainer.folder import ModelShape
+
+HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when the recipe would run, 2 when not."""
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        print(dump_recipe(recipe))
+        if recipe.prepare is not None and not is_prepared(recipe.prepare):
+            print(
+                f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not checked."
+            )
+            return 0
+        inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
+        check_machine(recipe, shape, has_gpu=has_gpu())
+        resumes = RunFolder(recipe.folder()).check(recipe)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(_plan(recipe, inputs, shape, resumes=resumes))
+    return 0
+
+
+def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -> str:
+    rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
+    where = "GPU" if has_gpu() else "CPU"
+    if serving.servers:
+        servers = f"{len(serving.servers)} external server(s): {', '.join(serving.servers)}"
+    else:
+        servers = f"{serving.num_servers} SGLang server(s) here on {where}, {serving.threads_per_server} thread(s) each"
+    batch = rollout.groups_per_batch * rollout.samples_per_group
+    lines = [
+        f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M parameters, "
+        f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
+        f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
+        f"every answer parsed by its verifier",
+        f"rollout   {servers}",
+        f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
+        f"{trainer.threads_per_process} thread(s) each",
+        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} trajectories, "
+        f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
+        f"memory    about {memory_bytes(recipe, shape) / 2**30:.1f} GiB",
+        f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",
+    ]
+    return "\n".join(f"# {line}" for line in lines)

@@ -1,0 +1,61 @@
+"""`asyncrl train RECIPE`: prepares, checks, trains, reports. Running it again on the same run folder resumes."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.launch import local
+from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.launch.prepare import prepare
+from asyncrl.launch.run_folder import RunFolder
+from asyncrl.observe.report import print_summary, write_report
+from asyncrl.recipe import Recipe, load_recipe
+
+HELP = "Train by a recipe. Run it again to resume after any interruption."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.key=value", help="such as rollout.max_staleness=0"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        prepare(recipe, arguments.recipe, arguments.overrides)
+        return _train(recipe, arguments.recipe.parent)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    except BaseExceptionGroup as group:
+        cause = local.first_cause(group)
+        if not isinstance(cause, AsyncrlError):
+            raise
+        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
+        return 1
+    except AsyncrlError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _train(recipe: Recipe, recipe_folder: Path) -> int:
+    folder = RunFolder(recipe.folder())
+    folder.check(recipe)
+    inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
+    check_machine(recipe, shape, has_gpu=local.has_gpu())
+    with folder:
+        folder.open(recipe)
+        ending = asyncio.run(local.train(inputs, folder))
+        print_summary(write_report(folder.path, ending.conservation))
+    if ending.is_stopped:
+        print(f"\nStopped. The same command resumes {folder.path}.")
+    return 130 if ending.is_stopped else 0

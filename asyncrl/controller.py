@@ -1,0 +1,360 @@
+"""The controller: one asyncio process without torch that owns tasks, trajectories, verdicts and the replay queue.
+
+task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped} -> take -> [train] -> publish -> servers
+                            ^ segments as they stream, verdicts, advantages: [rollout x K] <- generate <- servers
+
+| loop (process)         | takes         | gives                                | waits for                  | woken by |
+|------------------------|---------------|--------------------------------------|----------------------------|----------|
+| feed (controller)      | a task        | an open group                        | bound and server room      | take, drop, a new version, a free place |
+| rollout x K (controller) | an open group | segments as they stream; then ready | tokens, then verdicts      | the stream, the verifier pool |
+| serve (controller)     | `take`        | a batch of scored sequences          | enough ready groups        | rollout, per ready group |
+| train (trainer)        | a batch       | a new version                        | `take`; its last publish   | serve; the servers' replies |
+
+Every wait goes through one Signal, which knows all waits by name: when nothing moves for too long, the run ends and
+says who waited for what.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+
+from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.errors import AsyncrlError, QueueError
+from asyncrl.evaluate import Evaluator
+from asyncrl.recipe import Recipe
+from asyncrl.replay.group import Group
+from asyncrl.replay.journal import Journal
+from asyncrl.replay.queue import GENERATED, ReplayQueue
+from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.replay.service import QueueService
+from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.tasks import TaskOrder, VerifierCache
+from asyncrl.rollout.text import TextCodec
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.publication import read_publication
+from asyncrl.signal import Signal
+from asyncrl.types import Batch, SamplingParams, Task
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_SECONDS = 5.0
+INTERRUPT_SECONDS = 10.0
+"""Longest wait for streams to end after they were aborted."""
+
+
+class Observer(Protocol):
+    """Who is told what happened: the terminal, the metrics file."""
+
+    def step(self, row: dict[str, Any]) -> None: ...
+    def evaluation(self, row: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run works on, read and checked before anything starts."""
+
+    recipe: Recipe
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    codec: TextCodec
+    verifiers: VerifierCache
+    context_tokens: int
+
+
+class Controller:
+    """Everything between the task file and the trainer. Async context manager; `run` once."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        *,
+        journal: Journal,
+        session: aiohttp.ClientSession,
+        server_urls: list[str],
+        restart_server: Callable[[str], Awaitable[None]],
+        observer: Observer,
+    ) -> None:
+        recipe = inputs.recipe
+        self._recipe = recipe
+        self._inputs = inputs
+        self._observer = observer
+        self.signal = Signal()
+        self.queue = ReplayQueue(
+            journal,
+            groups_per_batch=recipe.rollout.groups_per_batch,
+            samples_per_group=recipe.rollout.samples_per_group,
+            max_staleness=recipe.rollout.max_staleness,
+            num_steps=recipe.trainer.num_steps,
+            changed=self.signal.notify,
+        )
+        self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+        restore(self.queue, self._order.by_id)
+        self.is_resumed = self.queue.num_admitted > 0
+        self.fleet = Fleet(
+            server_urls,
+            session=session,
+            signal=self.signal,
+            max_running_requests=recipe.serving.max_running_requests,
+            restart=restart_server,
+        )
+        sampling = SamplingParams(
+            recipe.rollout.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
+        )
+        retries = recipe.rollout.max_fault_retries
+        run_id = secrets.token_hex(4)
+        self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries)
+        self._generator = Generator(
+            queue=self.queue,
+            fleet=self.fleet,
+            signal=self.signal,
+            sampling=sampling,
+            context_tokens=inputs.context_tokens,
+            silence_seconds=recipe.serving.request_timeout_seconds,
+            max_retries=retries,
+            run_id=run_id,
+        )
+        self._completion = GroupCompletion(
+            self.queue, self._generator, self._grader, inputs.codec, ADVANTAGES[recipe.algorithm.advantage]
+        )
+        self._evaluator = Evaluator(
+            fleet=self.fleet,
+            signal=self.signal,
+            grader=self._grader,
+            codec=inputs.codec,
+            sampling=SamplingParams(
+                recipe.evaluation.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
+            ),
+            context_tokens=inputs.context_tokens,
+            silence_seconds=recipe.serving.request_timeout_seconds,
+            run_id=run_id,
+            counter=itertools.count(),
+        )
+        self._service = QueueService(self._on_take, self._on_commit)
+        self._evaluations: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._loops: asyncio.TaskGroup | None = None
+        self._open_step: tuple[int, Reading, dict[str, Any]] | None = None
+        self._num_takes_waiting = 0
+        self._last_progress: tuple[Any, float] = ((), time.monotonic())
+        self.is_over = False
+        """The trainer was or will be told that there is no further batch."""
+        self.is_stopped = False
+        """Somebody asked the run to stop before its end."""
+
+    @property
+    def queue_url(self) -> str:
+        return self._service.url
+
+    async def __aenter__(self) -> "Controller":
+        await self._grader.__aenter__()
+        await self._service.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._service.close()
+        await self.fleet.close()
+        await self._grader.__aexit__(*exception)
+
+    def stop(self) -> None:
+        """Ends the run after the step in work; what streams is aborted and kept as a prefix."""
+        self.is_stopped = self.is_over = self._generator.is_stopping = True
+        self.signal.notify()
+        if self._loops is not None:
+            self._loops.create_task(self._interrupt(), name="interrupt")
+
+    async def run(self, train: Callable[[], Awaitable[None]]) -> None:
+        """Runs all loops until `train` returns, then evaluates what it made. Raises what any loop raised."""
+        self.fleet.start()
+        try:
+            async with asyncio.TaskGroup() as loops:
+                self._loops = loops
+                background = [
+                    loops.create_task(self._feed(), name="feed"),
+                    loops.create_task(self._watch(), name="watch"),
+                ]
+                await train()
+                self.is_over = self._generator.is_stopping = True
+                self.signal.notify()
+                if not self.is_stopped:
+                    await self._evaluate("after")
+                for task in background:
+                    task.cancel()
+        finally:
+            self._loops = None
+
+    async def _feed(self) -> None:
+        """Resumes what the journal left open, then admits tasks while bound and servers allow."""
+        assert self._loops is not None
+        for group in list(self.queue.live.values()):
+            if not group.advantages:
+                self._loops.create_task(self._completion.run(group), name=f"group {group.group_id}")
+        size = self._recipe.rollout.samples_per_group
+        while True:
+            await self.signal.wait_until(
+                lambda: not self.is_over and self.queue.can_admit() and self.fleet.pick(size) is not None,
+                owner="feed",
+                blocker="the staleness bound or room on a server",
+            )
+            group = self.queue.admit(self._order.at(self.queue.num_admitted))
+            self._loops.create_task(self._completion.run(group), name=f"group {group.group_id}")
+            # One loop turn, so that the new group takes its place on a server before the next is admitted.
+            await asyncio.sleep(0)
+
+    async def _on_take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None:
+        self._num_takes_waiting += 1
+        try:
+            async with asyncio.timeout(wait_seconds):
+                return await self._take(request)
+        except TimeoutError:
+            return None
+        finally:
+            self._num_takes_waiting -= 1
+
+    async def _take(self, request: TakeRequest) -> TakeReply:
+        self._close_step(request)
+        await self._announce(request)
+        if request.step == 0 and not self.is_resumed:
+            await self._evaluate("before")
+        if request.step >= self._recipe.trainer.num_steps or self.is_over:
+            self.is_over = True
+            self.signal.notify()
+            return TakeReply(None)
+        batch, verdicts = await self._batch(request.step)
+        if batch is None:
+            return TakeReply(None)
+        await self.signal.wait_until(
+            lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
+        )
+        await self.queue.journal.barrier()
+        servers = await self.fleet.hand_wire_to_trainer()
+        self._open_step = (request.step, self._read(), {**batch_metrics(batch), **verdicts})
+        return TakeReply(batch, servers)
+
+    async def _announce(self, request: TakeRequest) -> None:
+        """Takes note of the trainer's version, once per version even when the take is asked again."""
+        if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
+            return
+        if request.step < self.queue.highest_version and not await self._interrupt():
+            raise QueueError("streams of a lost policy did not end; the trainer must start again")
+        try:
+            publication = read_publication(Path(request.publication_folder))
+        except (OSError, ValueError, KeyError) as error:
+            raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error
+        self.queue.announce(request.step)
+        await self.fleet.announce(publication, request.published)
+        for url, outcome in request.published.items():
+            if not outcome.is_installed:
+                self._observer.note(f"server {url} leaves: {outcome.detail}")
+        every = self._recipe.evaluation.every_steps
+        is_last = request.step >= self._recipe.trainer.num_steps
+        if every and request.step and request.step % every == 0 and not is_last:
+            assert self._loops is not None
+            self._start_evaluation("during")
+
+    async def _batch(self, step: int) -> tuple[Batch | None, dict[str, Any]]:
+        """The batch of `step` and what its verdicts say; None when the run stops meanwhile."""
+        temperature = self._recipe.rollout.temperature
+        if step < self.queue.num_steps_taken:
+            await self.queue.journal.barrier()
+            return load_batch(self.queue.journal, step, temperature), {}
+        taken: list[Group] = []
+
+        def try_take() -> bool:
+            if not self.is_over and step == self.queue.num_steps_taken:
+                taken.extend(self.queue.take(step) or [])
+            return bool(taken) or self.is_over
+
+        await self.signal.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
+        return (batch_of(taken, step, temperature), group_metrics(taken)) if taken else (None, {})
+
+    async def _on_commit(self, request: CommitRequest) -> CommitReply:
+        num_groups = self.queue.commit(request.version, request.checkpoint_folder)
+        await self.queue.journal.barrier()
+        return CommitReply(num_groups)
+
+    def _close_step(self, request: TakeRequest) -> None:
+        """Reports the step that the trainer has just finished."""
+        if self._open_step is None or request.step_metrics is None or self._open_step[0] != request.step - 1:
+            return
+        step, before, taken = self._open_step
+        self._open_step = None
+        speed = rollout_metrics(before, self._read())
+        trained = request.step_metrics
+        row = {"step": step, **taken, **trained, **speed}
+        row["step_seconds"] = speed["step_seconds"] + trained.get("wait_seconds", 0.0)
+        row["trainer_idle_share"] = trained.get("wait_seconds", 0.0) / max(row["step_seconds"], 1e-9)
+        self._observer.step(row)
+
+    def _read(self) -> Reading:
+        return Reading(
+            time.monotonic(),
+            self.queue.counters.get(GENERATED, 0),
+            self.fleet.busy_seconds(),
+            len(self.fleet.servers),
+        )
+
+    def _start_evaluation(self, when: str) -> "asyncio.Task[None]":
+        """The evaluation of the current version, started once however often it is asked for."""
+        assert self._loops is not None and self.queue.version is not None
+        key = (self.queue.version, when)
+        if key not in self._evaluations:
+            self._evaluations[key] = self._loops.create_task(
+                self._run_evaluation(*key), name=f"evaluation {key}"
+            )
+        return self._evaluations[key]
+
+    async def _evaluate(self, when: str) -> None:
+        if self._inputs.heldout_tasks and self.queue.version is not None:
+            await asyncio.shield(self._start_evaluation(when))
+
+    async def _run_evaluation(self, version: int, when: str) -> None:
+        tasks, section = self._inputs.heldout_tasks, self._recipe.evaluation
+        row: dict[str, Any] = {"step": version, "when": when}
+        if when != "during":
+            row.update(await self._evaluator.sampled(tasks, num_samples=section.samples_per_task))
+        row.update(await self._evaluator.greedy(tasks))
+        self._observer.evaluation(row)
+        target = section.stop_at_accuracy
+        if target is not None and when == "during" and row["greedy_accuracy"] >= target:
+            self._observer.note(
+                f"held-out accuracy {row['greedy_accuracy']:.3f} reached {target}: the run ends"
+            )
+            self.is_over = True
+            self.signal.notify()
+
+    async def _interrupt(self) -> bool:
+        return await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
+
+    async def _watch(self) -> None:
+        """Ends the run when the trainer waits and nothing moves: no token, verdict, take or commit."""
+        limit = self._recipe.serving.request_timeout_seconds
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+            if not self.fleet.has_hope():
+                reasons = "; ".join(f"{s.url}: {s.reason}" for s in self.fleet.servers.values())
+                raise AsyncrlError(f"No rollout server is left. {reasons}")
+            now = time.monotonic()
+            verdicts = sum(len(group.scores) for group in self.queue.live.values())
+            progress = (dict(self.queue.counters), self.queue.num_steps_taken, self.queue.version, verdicts)
+            if progress != self._last_progress[0] or not self._num_takes_waiting:
+                self._last_progress = (progress, now)
+            elif now - self._last_progress[1] > limit:
+                waits = "\n".join(
+                    f"  {w.owner} waits for {w.blocker} since {now - w.since_seconds:.0f} s"
+                    for w in self.signal.waits
+                )
+                raise AsyncrlError(
+                    f"Nothing moved for {limit:.0f} s (serving.request_timeout_seconds):\n{waits}"
+                )

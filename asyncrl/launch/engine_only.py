@@ -1,0 +1,62 @@
+"""Servers without a trainer, for `eval` and `chat`: any Hugging Face folder, verified, served as version 0."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from asyncrl.launch.local import has_gpu
+from asyncrl.launch.servers import LocalServers
+from asyncrl.observe.stage import stage
+from asyncrl.recipe import Recipe
+from asyncrl.serving.client import new_session
+from asyncrl.serving.fleet import Fleet
+from asyncrl.signal import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    session: aiohttp.ClientSession
+    fleet: Fleet
+    signal: Signal
+
+
+@contextlib.asynccontextmanager
+async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[ServedModel]:
+    """Starts the recipe's servers on `model_folder`; they are gone when the block ends.
+
+    The engine loads the folder itself and nobody updates it, so its start-up version is the only one.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-")))
+        session = await stack.enter_async_context(new_session())
+        fixed = recipe.serving.model_copy(
+            update={"extra_arguments": [*recipe.serving.extra_arguments, "--weight-version", "0"]}
+        )
+        servers = LocalServers(
+            recipe.model_copy(update={"serving": fixed}),
+            model_folder=model_folder,
+            logs=logs,
+            session=session,
+            has_gpu=has_gpu(),
+        )
+        stack.push_async_callback(servers.stop)
+        with stage(f"starting {len(servers.urls)} server(s) on {model_folder}"):
+            await servers.start()
+        signal = Signal()
+        fleet = Fleet(
+            servers.urls,
+            session=session,
+            signal=signal,
+            max_running_requests=recipe.serving.max_running_requests,
+            restart=servers.restart,
+        )
+        fleet.serve_fixed(version=0)
+        try:
+            yield ServedModel(session, fleet, signal)
+        finally:
+            await asyncio.shield(fleet.close())

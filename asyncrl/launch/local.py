@@ -1,0 +1,204 @@
+"""A run on this machine: servers, controller and trainer, from start-up to the last process gone.
+
+The launcher and the controller share one process: when it dies, by whatever signal, the kernel takes the others
+with it, and the same command resumes from the journal and the last checkpoint.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.controller import Controller, Inputs, Observer
+from asyncrl.errors import AsyncrlError
+from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.stage import stage
+from asyncrl.replay.journal import Journal
+from asyncrl.serving.client import new_session
+
+log = logging.getLogger(__name__)
+
+STOP_TRAINER_SECONDS = 6.0
+"""After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
+loses is repeated from the journal."""
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU and a torch that can use it, without importing torch."""
+    is_cpu_build = importlib.metadata.version("torch").endswith("+cpu")
+    return not is_cpu_build and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+class TerminalAndFile:
+    """Tells both the person and metrics.jsonl."""
+
+    def __init__(self, live: LiveLine, metrics: MetricsWriter) -> None:
+        self._live = live
+        self._metrics = metrics
+
+    def step(self, row: dict[str, Any]) -> None:
+        self._metrics.step(row)
+        self._live.step(row)
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self._metrics.evaluation(row)
+        self._live.evaluation(row)
+
+    def note(self, text: str) -> None:
+        self._metrics.event("note", text=text)
+        self._live.note(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    is_stopped: bool
+    """Ended by Ctrl-C or SIGTERM before its last step."""
+    conservation: dict[str, int]
+    """Tokens: generated, and what became of them (`ReplayQueue.conservation`)."""
+
+
+async def train(inputs: Inputs, folder: RunFolder) -> Ending:
+    """Runs the recipe to its end, or until Ctrl-C.
+
+    Raises ServerError or TrainerFailed with the last lines of a process that cannot be kept alive. Every process
+    has ended when this returns or raises.
+    """
+    recipe = inputs.recipe
+    journal = Journal(folder.journal)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(journal.close)
+        session = await stack.enter_async_context(new_session())
+        servers = LocalServers(
+            recipe,
+            model_folder=Path(recipe.model.path),
+            logs=folder.logs,
+            session=session,
+            has_gpu=has_gpu(),
+        )
+        metrics = stack.enter_context(MetricsWriter(folder.metrics))
+        observer = TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics)
+        controller = Controller(
+            inputs,
+            journal=journal,
+            session=session,
+            server_urls=servers.urls,
+            restart_server=servers.restart,
+            observer=observer,
+        )
+        await stack.enter_async_context(controller)
+        if controller.is_resumed:
+            committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
+            metrics.resumed(committed)
+            observer.note(
+                f"resuming {folder.path} at step {committed}: {controller.queue.num_admitted} groups admitted"
+            )
+        trainers = TrainerRanks(
+            recipe, run_folder=folder.path, logs=folder.logs, queue_url=controller.queue_url
+        )
+        stack.push_async_callback(servers.stop)
+        stack.push_async_callback(trainers.stop)
+        async with _stop_on_signals(controller) as stopped:
+            what = f"starting {len(servers.urls)} rollout server(s) and {recipe.trainer.num_processes} trainer rank(s)"
+            with stage(what):
+                await trainers.start()
+                await _first_done(servers.start(), stopped, trainers)
+            if not stopped.is_set():
+                await controller.run(lambda: _keep_training(trainers, controller, observer, stopped))
+        journal.barrier_blocking()
+        return Ending(stopped.is_set(), controller.queue.conservation())
+
+
+async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRanks) -> None:
+    """Waits for the servers, but no longer than the trainer lives or nobody asks to stop."""
+    ready = asyncio.create_task(starting)
+    others = [asyncio.create_task(stopped.wait()), asyncio.create_task(trainers.wait())]
+    try:
+        await asyncio.wait((ready, *others), return_when=asyncio.FIRST_COMPLETED)
+        if others[1].done():
+            others[1].result()
+        if ready.done():
+            ready.result()
+    finally:
+        for task in (ready, *others):
+            task.cancel()
+        await asyncio.gather(ready, *others, return_exceptions=True)
+
+
+async def _keep_training(
+    trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
+) -> None:
+    """Returns when the trainer ended well; restarts one that died, as long as it makes steps in between."""
+    num_failures, steps_before = 0, controller.queue.num_steps_taken
+    while True:
+        try:
+            return await _wait_or_stop(trainers, stopped)
+        except TrainerFailed as error:
+            if stopped.is_set():
+                return
+            steps = controller.queue.num_steps_taken
+            num_failures = num_failures + 1 if steps == steps_before else 1
+            if steps == 0 or num_failures > MAX_RESTARTS:
+                raise
+            steps_before = steps
+            log.error("%s", error)
+            observer.note(f"{str(error).splitlines()[0]} It restarts from its last checkpoint.")
+            await trainers.stop()
+            await trainers.start()
+
+
+async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
+    """Waits for the trainer; once the run was asked to stop, for STOP_TRAINER_SECONDS at most."""
+    ended = asyncio.create_task(trainers.wait())
+    asked = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await asyncio.wait((ended,), timeout=STOP_TRAINER_SECONDS)
+        if ended.done():
+            ended.result()
+        else:
+            log.warning("the trainer did not finish its step in time; it repeats it when the run resumes")
+    finally:
+        ended.cancel()
+        asked.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Event]:
+    """SIGINT and SIGTERM end the run after the step in work; a second one at once."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    main_task = asyncio.current_task()
+    assert main_task is not None
+
+    def on_signal() -> None:
+        if stopped.is_set():
+            main_task.cancel()
+            return
+        stopped.set()
+        log.warning("stopping: the step in work is finished and saved; once more to stop at once")
+        controller.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield stopped
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error of ours (or the first one) inside the groups that task groups raise."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    causes = [first_cause(inner) for inner in error.exceptions]
+    return next((cause for cause in causes if isinstance(cause, AsyncrlError)), causes[0])

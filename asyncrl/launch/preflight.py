@@ -1,0 +1,103 @@
+"""Everything that can be known to be wrong before any process starts or any file of the run is written.
+
+Raises InputError with one clear sentence; returns what the run works on.
+"""
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import psutil
+
+import verifiers
+from asyncrl.controller import Inputs
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe
+from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
+from asyncrl.rollout.text import TextCodec
+from asyncrl.trainer.folder import ModelShape, check_model_folder
+
+SERVER_MEMORY_BYTES = 900 * 2**20
+"""A server's processes without weights and cache, as measured on a CPU."""
+TRAINER_MEMORY_BYTES = 600 * 2**20
+MIN_DISK_BYTES = 200 * 2**20
+
+
+def check_distribution() -> None:
+    """`verifiers` is also another project's import name: refuse to grade with somebody else's package."""
+    found = Path(verifiers.__file__ or "").resolve().parent
+    ours = Path(__file__).resolve().parents[2] / "verifiers"
+    if found != ours:
+        raise InputError(
+            f'"import verifiers" finds {found}, not asyncrl\'s own package at {ours}. Uninstall the other package '
+            f"called verifiers, or run asyncrl in an environment of its own."
+        )
+
+
+def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
+    """Model folder and data of a recipe, checked in full."""
+    check_distribution()
+    model_folder = Path(recipe.model.path)
+    shape = check_model_folder(model_folder)
+    context_tokens = recipe.model.context_tokens or shape.max_positions
+    if context_tokens > shape.max_positions:
+        raise InputError(
+            f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} positions "
+            f"(max_position_embeddings of {model_folder}). Lower model.context_tokens."
+        )
+    if recipe.rollout.max_new_tokens >= context_tokens:
+        raise InputError(
+            f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds {context_tokens} "
+            f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
+        )
+    codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
+    train = read_train_tasks(recipe, codec, cache, context_tokens)
+    heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
+    return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
+
+
+def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
+    """Memory, disk and ports for what the recipe would start here."""
+    needed = memory_bytes(recipe, shape)
+    available = psutil.virtual_memory().available
+    if not has_gpu and needed > available:
+        raise InputError(
+            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free. Lower "
+            f"serving.max_total_tokens, serving.num_servers or trainer.num_processes, or use a smaller model."
+        )
+    existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
+    free = shutil.disk_usage(existing).free
+    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * recipe.trainer.keep_checkpoints
+    if free < disk:
+        raise InputError(
+            f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
+            f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
+        )
+    for url in recipe.serving.servers:
+        _check_reachable(url)
+
+
+def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
+    """An estimate of all processes of a run on this machine."""
+    width = 4 if recipe.model.dtype == "float32" else 2
+    parameters = shape.num_parameters()
+    cache = (
+        recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
+    )
+    num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
+    # Weights, gradients, two Adam moments and, below float32, master weights.
+    state = parameters * (width + 4 + 8 + (4 if width == 2 else 0))
+    servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
+    return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
+
+
+def _check_reachable(url: str) -> None:
+    address = url.removeprefix("http://").rstrip("/").partition(":")
+    try:
+        with socket.create_connection((address[0], int(address[2] or 80)), timeout=5.0):
+            return
+    except (OSError, ValueError) as error:
+        raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None

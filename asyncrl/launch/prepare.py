@@ -1,0 +1,35 @@
+"""Making data and base model before the first run, in a process of its own with a progress bar."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.examples.prepare import is_prepared
+from asyncrl.observe.stage import stage
+from asyncrl.recipe import Recipe
+
+
+def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
+    """Makes `prepare.folder` unless it is up to date. Raises InputError with what the process said."""
+    if recipe.prepare is None or is_prepared(recipe.prepare):
+        return
+    command = [sys.executable, "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
+    with stage(f"preparing {recipe.prepare.folder}") as progress:
+        # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            assert process.stdout is not None
+            for line in process.stdout:
+                said = json.loads(line)
+                progress.report(said["stage"], said["done"], said["total"])
+            process.wait()
+            errors.seek(0)
+            complaint = errors.read()
+        if process.returncode != 0:
+            raise InputError(f"preparing {recipe.prepare.folder} failed:\n{complaint.strip()[-2000:]}")

@@ -1,0 +1,124 @@
+"""The folder of one run: its resolved recipe, journal, metrics, logs, checkpoints; one launcher at a time.
+
+A second start with the same recipe resumes; with one that would train something else it is refused.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe, dump_recipe, load_recipe
+
+RECIPE = "recipe.yaml"
+JOURNAL = "journal.sqlite"
+METRICS = "metrics.jsonl"
+
+CHANGEABLE = (
+    "trainer.num_steps",
+    "trainer.checkpoint_every_steps",
+    "trainer.keep_checkpoints",
+    "trainer.num_processes",
+    "trainer.threads_per_process",
+    "trainer.tokens_per_micro_batch",
+    "rollout.max_fault_retries",
+    "rollout.stream_interval_tokens",
+    "verifying.num_workers",
+    "run_folder",
+    "serving",
+    "evaluation",
+    "prepare",
+)
+"""Keys that may differ between two starts on one folder: they change speed and length, not what is learned."""
+
+
+class RunFolder:
+    """Opened for writing by one launcher; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.journal = path / JOURNAL
+        self.metrics = path / METRICS
+        self._lock: IO[str] | None = None
+
+    def check(self, recipe: Recipe) -> bool:
+        """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
+        if not (self.path / RECIPE).is_file():
+            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+                raise InputError(
+                    f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
+                )
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"run_folder {self.path} is a file. Name a folder.")
+            return False
+        there = load_recipe(self.path / RECIPE)
+        differing = _differences(there.model_dump(), recipe.model_dump())
+        if differing:
+            key, old, new = differing[0]
+            raise InputError(
+                f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To resume, "
+                f"put the old value back; to start afresh, set run_folder (or name) to a new one."
+            )
+        return True
+
+    def open(self, recipe: Recipe) -> None:
+        """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / ".lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip()
+            raise InputError(
+                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set run_folder "
+                f"to another one."
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        self.logs.mkdir(exist_ok=True)
+        part = self.path / f"{RECIPE}.part"
+        part.write_text(dump_recipe(recipe), encoding="utf-8")
+        os.replace(part, self.path / RECIPE)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def newest_export(self) -> Path | None:
+        """The newest Hugging Face folder among the checkpoints."""
+        found = sorted((self.path / "checkpoints").glob("step-*/hf"), key=lambda p: p.stat().st_mtime)
+        return found[-1] if found else None
+
+
+def read_run_recipe(path: Path) -> Recipe:
+    """The resolved recipe of an existing run. Raises InputError."""
+    if not (path / RECIPE).is_file():
+        raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
+    return load_recipe(path / RECIPE)
+
+
+def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Keys whose values differ and must not."""
+    if prefix.removesuffix(".") in CHANGEABLE:
+        return []
+    if isinstance(there, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*there, *now])
+        return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
+    return [] if there == now else [(prefix.removesuffix("."), _plain(there), _plain(now))]
+
+
+def _plain(value: Any) -> Any:
+    return yaml.safe_load(yaml.safe_dump(value))

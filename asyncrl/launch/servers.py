@@ -1,0 +1,122 @@
+"""The local rollout servers of a run: where they listen, how they start, restart and stop."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+import aiohttp
+
+from asyncrl.errors import InputError, ServerError
+from asyncrl.launch.process import ChildProcess
+from asyncrl.recipe import Recipe
+from asyncrl.serving import client
+from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 3.0
+
+
+class LocalServers:
+    """Server processes by URL; with `serving.servers` set it owns none and only waits for them."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        model_folder: Path,
+        logs: Path,
+        session: aiohttp.ClientSession,
+        has_gpu: bool,
+    ) -> None:
+        self._recipe = recipe
+        self._session = session
+        self.processes: dict[str, ChildProcess] = {}
+        self.urls = list(recipe.serving.servers)
+        if not self.urls:
+            for index, port in enumerate(choose_ports(recipe)):
+                url = f"http://127.0.0.1:{port}"
+                self.urls.append(url)
+                self.processes[url] = ChildProcess(
+                    f"server {index}",
+                    engine_arguments(
+                        recipe.serving,
+                        recipe.model,
+                        has_gpu=has_gpu,
+                        port=port,
+                        model_folder=model_folder,
+                        stream_interval=recipe.rollout.stream_interval_tokens,
+                        seed=recipe.seed + index,
+                    ),
+                    environment=engine_environment(
+                        threads=recipe.serving.threads_per_server, has_gpu=has_gpu
+                    ),
+                    log_path=logs / f"server-{index}.log",
+                )
+
+    async def start(self) -> None:
+        """Starts all; returns when each is ready. Raises ServerError with the last lines of one that is not."""
+        for process in self.processes.values():
+            await process.start()
+        await asyncio.gather(*(self._wait(url) for url in self.urls))
+
+    async def restart(self, url: str) -> None:
+        """Brings the server at `url` up again; an external one is only waited for. Raises ServerError."""
+        process = self.processes.get(url)
+        if process is not None:
+            log.warning("%s restarts, exit code was %s", process.name, process.returncode())
+            await process.stop(grace_seconds=STOP_SECONDS)
+            await process.start()
+        await self._wait(url)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(p.stop(grace_seconds=STOP_SECONDS) for p in self.processes.values()))
+
+    async def _wait(self, url: str) -> None:
+        timeout = self._recipe.serving.start_timeout_seconds
+        ready = asyncio.create_task(client.wait_until_ready(self._session, url, timeout_seconds=timeout))
+        process = self.processes.get(url)
+        if process is None:
+            return await ready
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise ServerError(
+                    f"{process.name} ended with exit code {ended.result()} while it started. Its last lines "
+                    f"({process.log_path}):\n{process.last_lines()}"
+                )
+            await ready
+        finally:
+            ready.cancel()
+            ended.cancel()
+
+
+def choose_ports(recipe: Recipe) -> list[int]:
+    """Free ports for the local servers. Raises InputError when a port that was asked for is taken."""
+    first, count = recipe.serving.first_port, recipe.serving.num_servers
+    if first:
+        ports = list(range(first, first + count))
+        for port in ports:
+            _check_free(port)
+        return ports
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} (serving.first_port) is taken: {error.strerror}. Name another one, or 0 for any."
+            ) from None

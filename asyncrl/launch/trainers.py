@@ -1,0 +1,82 @@
+"""The trainer ranks of a run: started together, watched together, restarted together from the last checkpoint."""
+
+import asyncio
+import logging
+import socket
+from pathlib import Path
+
+from asyncrl.errors import AsyncrlError
+from asyncrl.launch.process import ChildProcess
+from asyncrl.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 3
+"""Of the trainer in a row without a new step."""
+STOP_SECONDS = 1.0
+
+
+class TrainerFailed(AsyncrlError):
+    """The trainer ended with an error that a restart did not mend; the message holds its last lines."""
+
+
+class TrainerRanks:
+    """`num_processes` processes under torchrun's environment variables."""
+
+    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path, queue_url: str) -> None:
+        self._recipe = recipe
+        self._run_folder = run_folder
+        self._logs = logs
+        self._queue_url = queue_url
+        self.ranks: list[ChildProcess] = []
+
+    async def start(self) -> None:
+        world, port = self._recipe.trainer.num_processes, _free_port()
+        arguments = ["-m", "asyncrl.trainer.main"]
+        arguments += ["--run-folder", str(self._run_folder), "--queue-url", self._queue_url]
+        threads = str(self._recipe.trainer.threads_per_process)
+        self.ranks = [
+            ChildProcess(
+                f"trainer {rank}",
+                arguments,
+                environment={
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "OMP_NUM_THREADS": threads,
+                    "PYTHONUNBUFFERED": "1",
+                },
+                log_path=self._logs / f"trainer-{rank}.log",
+            )
+            for rank in range(world)
+        ]
+        for rank in self.ranks:
+            await rank.start()
+
+    async def wait(self) -> None:
+        """Returns when every rank ended well. Raises TrainerFailed as soon as one did not."""
+        running = {asyncio.create_task(rank.wait()): rank for rank in self.ranks}
+        try:
+            while running:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    rank = running.pop(task)
+                    if task.result() != 0:
+                        raise TrainerFailed(
+                            f"{rank.name} ended with exit code {task.result()}. Its last lines "
+                            f"({rank.log_path}):\n{rank.last_lines()}"
+                        )
+        finally:
+            for task in running:
+                task.cancel()
+
+    async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
+        await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,198 @@
+"""The journal: every group, segment, verdict, take and commit in one SQLite file (WAL), as it happens.
+
+One writer thread owns the connection; callers hand it statements and go on, so the event loop never waits for
+a disk except at a `barrier`. What is behind a passed barrier survives kill -9 and power loss. Statements that
+were handed over together are committed together. A failed write stops the journal for good and is raised by
+every later call: the run must end rather than go on unrecorded.
+"""
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import AsyncrlError
+
+SCHEMA_VERSION = "1"
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS groups (
+    group_id INTEGER PRIMARY KEY, task_id TEXT NOT NULL, prompt TEXT NOT NULL, state TEXT NOT NULL,
+    admitted_version INTEGER NOT NULL, admitted_seconds REAL NOT NULL, step INTEGER, reason TEXT);
+CREATE INDEX IF NOT EXISTS groups_by_step ON groups (step);
+CREATE TABLE IF NOT EXISTS trajectories (
+    trajectory_id TEXT PRIMARY KEY, group_id INTEGER NOT NULL, sample INTEGER NOT NULL,
+    prompt_tokens BLOB NOT NULL, finish TEXT, outcome TEXT, correctness REAL, reward REAL, advantage REAL,
+    extracted TEXT, detail TEXT, verify_seconds REAL, text TEXT);
+CREATE INDEX IF NOT EXISTS trajectories_by_group ON trajectories (group_id);
+CREATE TABLE IF NOT EXISTS segments (
+    trajectory_id TEXT NOT NULL, position INTEGER NOT NULL, version INTEGER NOT NULL,
+    is_continued INTEGER NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL,
+    PRIMARY KEY (trajectory_id, position)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS commits (
+    version INTEGER PRIMARY KEY, checkpoint_folder TEXT NOT NULL, committed_seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+COMMIT_INTERVAL_SECONDS = 0.05
+"""Statements wait at most this long for others to share a disk sync with; a barrier does not wait."""
+
+Statement = tuple[str, Sequence[Any]]
+_BUMP = "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"
+
+
+class JournalError(AsyncrlError):
+    """The journal could not be written or read; the message says why and what to do."""
+
+
+class Journal:
+    """Writes are asynchronous and ordered; reads see everything behind the last barrier."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._failure: JournalError | None = None
+        self._inbox: queue.SimpleQueue[list[Statement] | Future[None] | None] = queue.SimpleQueue()
+        self._connection = _open(path)
+        self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
+        self._thread.start()
+
+    def write(self, *statements: Statement) -> None:
+        """Hands over statements of one transaction. Raises JournalError once a write has failed."""
+        self._raise_failure()
+        self._inbox.put(list(statements))
+
+    async def barrier(self) -> None:
+        """Returns when everything handed over so far is on disk. Raises JournalError."""
+        await asyncio.wrap_future(self._barrier())
+
+    def barrier_blocking(self) -> None:
+        """The same for callers without an event loop."""
+        self._barrier().result()
+
+    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a query on a connection of its own, as any other reader of the file sees them."""
+        with contextlib.closing(
+            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as reader:
+            return reader.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        """Writes what was handed over, then closes. Raises JournalError when that fails."""
+        self._inbox.put(None)
+        self._thread.join()
+        self._connection.close()
+        self._raise_failure()
+
+    def _barrier(self) -> Future[None]:
+        self._raise_failure()
+        future: Future[None] = Future()
+        self._inbox.put(future)
+        return future
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _write_loop(self) -> None:
+        is_open = True
+        while is_open:
+            batch, is_open = self._gather()
+            statements = [s for item in batch if isinstance(item, list) for s in item]
+            barriers = [item for item in batch if isinstance(item, Future)]
+            self._commit(statements)
+            for barrier in barriers:
+                if self._failure is None:
+                    barrier.set_result(None)
+                else:
+                    barrier.set_exception(self._failure)
+
+    def _gather(self) -> tuple[list[list[Statement] | Future[None]], bool]:
+        """Items until a barrier, the end, or COMMIT_INTERVAL_SECONDS after the first."""
+        batch: list[list[Statement] | Future[None]] = []
+        deadline: float | None = None
+        while True:
+            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                item = self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                return batch, True
+            if item is None:
+                return batch, False
+            batch.append(item)
+            if isinstance(item, Future):
+                return batch, True
+            deadline = deadline or time.monotonic() + COMMIT_INTERVAL_SECONDS
+
+    def _commit(self, statements: Iterable[Statement]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            with self._connection:
+                for sql, parameters in statements:
+                    self._connection.execute(sql, parameters)
+        except sqlite3.Error as error:
+            self._failure = JournalError(
+                f"The journal {self.path} cannot be written: {error}. The run stops so that nothing goes "
+                f"unrecorded; make room on the disk and run the same command again, it resumes."
+            )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a take or commit that was answered must survive power loss, or a group could be trained twice.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(SCHEMA)
+        connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+        connection.commit()
+    except sqlite3.Error as error:
+        raise JournalError(f"The journal {path} cannot be opened: {error}.") from error
+    ((found,),) = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall()
+    if found != SCHEMA_VERSION:
+        raise JournalError(
+            f"The journal {path} has schema {found}, this version of asyncrl reads {SCHEMA_VERSION}. "
+            f"Use another run_folder."
+        )
+    return connection
+
+
+def bump(counter: str, amount: int) -> Statement:
+    """A statement that adds `amount` to a counter, in the transaction of what it counts."""
+    return _BUMP, (counter, amount)
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """int32, little-endian."""
+    return _little_endian(array("i", tokens)).tobytes()
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> bytes:
+    """float32, little-endian."""
+    return _little_endian(array("f", logprobs)).tobytes()
+
+
+def unpack_tokens(blob: bytes) -> list[int]:
+    values = array("i")
+    values.frombytes(blob)
+    return _little_endian(values).tolist()
+
+
+def unpack_logprobs(blob: bytes) -> list[float]:
+    values = array("f")
+    values.frombytes(blob)
+    return _little_endian(values).tolist()
+
+
+def _little_endian(values: "array[Any]") -> "array[Any]":
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

@@ -1,0 +1,112 @@
+"""From the journal back to memory: what a restarted controller resumes, what a restarted trainer repeats."""
+
+from collections.abc import Callable
+
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.journal import Journal, unpack_logprobs, unpack_tokens
+from asyncrl.replay.queue import ReplayQueue, extend
+from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
+
+
+def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
+    """Fills a new queue with what its journal holds: open and ready groups, counts, takes and commits.
+
+    `task_of` finds the task of a task id; it raises InputError when the data no longer holds it.
+    """
+    journal = queue.journal
+    ((num_admitted, num_dropped, num_steps_taken),) = journal.read(
+        "SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(step) + 1, 0) FROM groups"
+    )
+    queue.num_admitted, queue.num_dropped = num_admitted, num_dropped
+    queue.num_steps_taken = num_steps_taken
+    queue.counters.update(journal.read("SELECT name, value FROM counters"))
+    ((highest,),) = journal.read("SELECT coalesce(max(version), 0) FROM segments")
+    queue.highest_version = max(highest, num_steps_taken)
+    for row in journal.read(
+        "SELECT group_id, task_id, admitted_version, state FROM groups "
+        "WHERE state IN ('open', 'ready') ORDER BY group_id"
+    ):
+        group_id, task_id, admitted_version, state = row
+        group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state))
+        _restore_trajectories(journal, group)
+        queue.live[group_id] = group
+    queue.taken_tokens.update(
+        journal.read(
+            "SELECT g.step, sum(length(s.tokens) / 4) FROM groups g JOIN trajectories t USING (group_id) "
+            "JOIN segments s USING (trajectory_id) WHERE g.state = 'taken' AND t.advantage IS NOT NULL "
+            "GROUP BY g.step"
+        )
+    )
+
+
+def _restore_trajectories(journal: Journal, group: Group) -> None:
+    rows = journal.read(
+        "SELECT trajectory_id, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, "
+        "detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
+        (group.group_id,),
+    )
+    for name, prompt, finish, outcome, correctness, reward, advantage, extracted, detail, seconds in rows:
+        trajectory = Trajectory(name, tuple(unpack_tokens(prompt)), finish=Finish(finish) if finish else None)
+        for segment in _segments(journal, name):
+            extend(trajectory, segment)
+        group.trajectories.append(trajectory)
+        if outcome is not None:
+            group.scores[name] = Score(outcome, correctness, reward, extracted, detail, seconds)
+        if advantage is not None:
+            group.advantages[name] = advantage
+
+
+def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
+    """The batch that was taken at `step`, in the order of its first take."""
+    rows = journal.read(
+        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, tokens, logprobs FROM trajectories t "
+        "JOIN groups USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id "
+        "WHERE step = ? AND advantage IS NOT NULL ORDER BY group_id, sample, position",
+        (step,),
+    )
+    found: dict[str, tuple[Trajectory, float, float]] = {}
+    for name, prompt, reward, advantage, version, tokens, logprobs in rows:
+        trajectory, _, _ = found.setdefault(
+            name, (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
+        )
+        if version is not None:
+            trajectory.segments.append(Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs)))
+    return Batch(step, temperature, [sequence(*scored) for scored in found.values()])
+
+
+def batch_of(groups: list[Group], step: int, temperature: float) -> Batch:
+    """The batch of groups that were just taken."""
+    sequences = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            advantage = group.advantages.get(trajectory.trajectory_id)
+            if advantage is not None:
+                reward = group.scores[trajectory.trajectory_id].reward
+                assert reward is not None
+                sequences.append(sequence(trajectory, reward, advantage))
+    return Batch(step, temperature, sequences)
+
+
+def sequence(trajectory: Trajectory, reward: float, advantage: float) -> Sequence:
+    """A scored trajectory as the trainer sees it."""
+    segments = trajectory.segments
+    return Sequence(
+        sequence_id=trajectory.trajectory_id,
+        prompt_tokens=list(trajectory.prompt_tokens),
+        response_tokens=trajectory.response_tokens(),
+        behavior_logprobs=[logprob for segment in segments for logprob in segment.behavior_logprobs],
+        token_versions=[segment.version for segment in segments for _ in segment.tokens],
+        advantage=advantage,
+        reward=reward,
+    )
+
+
+def _segments(journal: Journal, trajectory_id: str) -> list[Segment]:
+    return [
+        Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued))
+        for version, is_continued, tokens, logprobs in journal.read(
+            "SELECT version, is_continued, tokens, logprobs FROM segments WHERE trajectory_id = ? "
+            "ORDER BY position",
+            (trajectory_id,),
+        )
+    ]

@@ -1,0 +1,66 @@
+"""The controller's end of wire 2: HTTP around two coroutines, `take` and `commit`.
+
+Owns no state. A take that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting
+trainer knows the controller alive.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from asyncrl.errors import AsyncrlError
+from asyncrl.replay.client import POLL_SECONDS
+from asyncrl.replay.wire import COMMIT_PATH, TAKE_PATH, CommitReply, CommitRequest, TakeReply, TakeRequest
+
+Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
+"""Given the request and the seconds it may wait."""
+Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
+
+
+class QueueService:
+    """Serves on 127.0.0.1 or `host`; `url` is known after `start`."""
+
+    def __init__(self, take: Take, commit: Commit, *, host: str = "127.0.0.1") -> None:
+        self._take = take
+        self._commit = commit
+        self._host = host
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        app = web.Application(client_max_size=2**30)
+        app.router.add_post(TAKE_PATH, self._on_take)
+        app.router.add_post(COMMIT_PATH, self._on_commit)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, 0)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.url = f"http://{self._host}:{port}"
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _on_take(self, request: web.Request) -> web.Response:
+        try:
+            message = msgspec.msgpack.decode(await request.read(), type=TakeRequest)
+            reply = await self._take(message, POLL_SECONDS)
+        except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
+            return _refusal(error)
+        if reply is None:
+            return web.Response(status=204)
+        return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+
+    async def _on_commit(self, request: web.Request) -> web.Response:
+        try:
+            message = msgspec.msgpack.decode(await request.read(), type=CommitRequest)
+            reply = await self._commit(message)
+        except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
+            return _refusal(error)
+        return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+
+
+def _refusal(error: Exception) -> web.Response:
+    return web.Response(status=409, text=f"{type(error).__name__}: {error}")

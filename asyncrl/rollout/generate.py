@@ -1,0 +1,166 @@
+"""Generating the trajectories of one group: streams from any server, resumes from confirmed prefixes.
+
+What a server confirmed is journaled by the queue at once and never generated again. A stream that breaks costs its
+unconfirmed tokens; the rest goes on from its prefix, on this or another server.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from asyncrl.errors import ServerError
+from asyncrl.replay.group import DropReason, Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.serving import client
+from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
+from asyncrl.signal import Signal
+from asyncrl.types import Finish, SamplingParams, Segment, Trajectory
+
+log = logging.getLogger(__name__)
+
+
+class GenerationFailed(ServerError):
+    """Every retry of a group's generation was spent without a single new token."""
+
+
+@dataclass(slots=True)
+class _Request:
+    trajectory: Trajectory
+    confirmation: Confirmation
+
+
+@dataclass
+class Generator:
+    """Streams groups until their trajectories end. One instance per run."""
+
+    queue: ReplayQueue
+    fleet: Fleet
+    signal: Signal
+    sampling: SamplingParams
+    context_tokens: int
+    silence_seconds: float
+    max_retries: int
+    run_id: str
+    """Opens every request id and cache salt, so that runs on shared servers do not meet."""
+    is_stopping: bool = False
+    running: dict[str, Server] = field(default_factory=dict)
+    """Request id -> server, of what streams now."""
+    _num_requests: int = 0
+
+    async def run(self, group: Group) -> AsyncIterator[Trajectory]:
+        """Each trajectory of `group` as it ends. Stops early, without error, when the run is stopping.
+
+        Raises GenerationFailed after `max_retries` attempts in a row that brought no token.
+        """
+        for trajectory in _pending(group):
+            finish = self._finish_already_reached(trajectory)
+            if finish is not None:
+                self.queue.append(group, trajectory, [], finish)
+                yield trajectory
+        num_failures = 0
+        while pending := _pending(group):
+            server = await self._wait_for_server(len(pending), group)
+            if server is None:
+                return
+            tokens_before = group.num_tokens()
+            try:
+                async for trajectory in self._stream(server, group, pending):
+                    yield trajectory
+            except ServerError as error:
+                log.warning("group %d: %s", group.group_id, error)
+                await self.fleet.suspect(server, str(error))
+                num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
+                if num_failures > self.max_retries:
+                    raise GenerationFailed(f"group {group.group_id}: {error}") from error
+
+    async def interrupt(self, *, timeout_seconds: float) -> bool:
+        """Aborts everything that streams; False when some stream has not ended within `timeout_seconds`."""
+        for request_id, server in list(self.running.items()):
+            try:
+                await client.abort(self.fleet.session, server.url, request_id)
+            except ServerError as error:
+                log.warning("abort of %s: %s", request_id, error)
+        return await self.signal.wait_until(
+            lambda: not self.running,
+            owner="interrupt",
+            blocker=f"{len(self.running)} streams",
+            timeout_seconds=timeout_seconds,
+        )
+
+    async def _wait_for_server(self, num_requests: int, group: Group) -> Server | None:
+        """A server with room, once the trainer has caught up with what was journaled; None when stopping."""
+        await self.signal.wait_until(
+            lambda: (
+                self.is_stopping
+                or (not self.queue.is_catching_up() and self.fleet.pick(num_requests) is not None)
+            ),
+            owner=f"group {group.group_id}",
+            blocker=f"a serving server with room for {num_requests} requests",
+        )
+        return None if self.is_stopping else self.fleet.pick(num_requests)
+
+    async def _stream(
+        self, server: Server, group: Group, pending: list[Trajectory]
+    ) -> AsyncIterator[Trajectory]:
+        assert server.version is not None
+        requests = {self._request_id(t): _Request(t, Confirmation(server.version)) for t in pending}
+        prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
+        body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        self.fleet.acquire(server, len(requests))
+        self.running.update(dict.fromkeys(requests, server))
+        try:
+            async for chunk in client.stream(
+                self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
+            ):
+                request = requests.get(chunk.request_id)
+                if request is None:
+                    raise ServerError(
+                        f"{server.url} streamed request {chunk.request_id}, which was not asked for"
+                    )
+                finish = self._receive(group, request, chunk)
+                if chunk.end is not None:
+                    del requests[chunk.request_id]
+                    self._release(server, chunk.request_id)
+                if finish is not None:
+                    yield request.trajectory
+        finally:
+            for request_id, request in requests.items():
+                self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
+                self._release(server, request_id)
+
+    def _receive(self, group: Group, request: _Request, chunk: Chunk) -> Finish | None:
+        segments: list[Segment] = request.confirmation.feed(chunk)
+        finish = chunk.end.finish() if chunk.end is not None else None
+        if chunk.end is not None and request.confirmation.pending_tokens:
+            raise ServerError(f"request {chunk.request_id} ended without version spans")
+        if segments or finish is not None:
+            self.queue.append(group, request.trajectory, segments, finish)
+        return finish
+
+    def _release(self, server: Server, request_id: str) -> None:
+        if self.running.pop(request_id, None) is not None:
+            self.fleet.release(server)
+
+    def _request_id(self, trajectory: Trajectory) -> str:
+        self._num_requests += 1
+        return f"{self.run_id}-{trajectory.trajectory_id}-{self._num_requests:010d}"
+
+    def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
+        tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
+        return Prefix(request_id, tokens, self._num_left(trajectory))
+
+    def _num_left(self, trajectory: Trajectory) -> int:
+        room = self.context_tokens - len(trajectory.prompt_tokens)
+        return min(self.sampling.max_new_tokens, room) - trajectory.num_response_tokens()
+
+    def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
+        """The end that a confirmed prefix implies: a stream may break between the last token and its finish."""
+        tokens = trajectory.segments[-1].tokens if trajectory.segments else []
+        if tokens and tokens[-1] in self.sampling.stop_token_ids:
+            return Finish.STOP
+        return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
+
+
+def _pending(group: Group) -> list[Trajectory]:
+    return [trajectory for trajectory in group.trajectories if trajectory.finish is None]

@@ -1,0 +1,190 @@
+"""Task files -> Tasks. Every row is checked before any work starts; an error names its file and line.
+
+The order of tasks is a pure function of (seed, position), so the number of admitted groups is the whole cursor.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe, Verifying
+from asyncrl.rollout.text import TextCodec
+from asyncrl.types import Task, VerifierSpec
+from verifiers.registry import load_verifier
+from verifiers.verifier import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a data file, parsed but not yet understood."""
+
+    path: Path
+    line: int
+    prompt: str | list[dict[str, Any]]
+    answer: Any
+    verifier: VerifierSpec
+
+    def where(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+class VerifierCache:
+    """Verifiers by specification: rows that name the same one share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._loaded: dict[str, Verifier] = {}
+
+    def get(self, spec: VerifierSpec) -> Verifier:
+        """Raises InputError when there is no such verifier."""
+        key = json.dumps([spec.name, spec.options], sort_keys=True, default=str)
+        if key not in self._loaded:
+            try:
+                self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
+            except (ValueError, TypeError, ImportError) as error:
+                raise InputError(
+                    f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'
+                ) from error
+        return self._loaded[key]
+
+
+def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:
+    """The rows of a JSONL file. Raises InputError with file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise InputError(
+            f"data file {path} does not exist. Set data.train / data.heldout to a JSONL file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"data file {path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _parse_row(path, number, line, verifying)
+
+
+def _parse_row(path: Path, number: int, line: str, verifying: Verifying) -> Row:
+    where = f"{path}:{number}"
+    try:
+        raw = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{where}: not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise InputError(f'{where}: {type(raw).__name__}, expected an object with "prompt" and "answer"')
+    for key in ("prompt", "answer"):
+        if key not in raw:
+            raise InputError(f'{where}: no "{key}"; the row has {", ".join(raw) or "no keys"}')
+    prompt = raw["prompt"]
+    is_chat = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "role" in m for m in prompt)
+    if not (isinstance(prompt, str) and prompt) and not is_chat:
+        raise InputError(
+            f'{where}: "prompt" is {str(prompt)[:80]!r}, expected text or a list of chat messages'
+        )
+    return Row(path, number, prompt, raw["answer"], _verifier_spec(raw.get("verifier"), where, verifying))
+
+
+def _verifier_spec(raw: Any, where: str, verifying: Verifying) -> VerifierSpec:
+    if raw is None:
+        return VerifierSpec(verifying.default, verifying.options)
+    if isinstance(raw, str):
+        options = verifying.options if raw == verifying.default else {}
+        return VerifierSpec(raw, options)
+    if isinstance(raw, dict) and isinstance(raw.get("name"), str) and raw.keys() <= {"name", "options"}:
+        return VerifierSpec(raw["name"], raw.get("options") or {})
+    raise InputError(
+        f'{where}: "verifier" is {str(raw)[:80]!r}, expected a name or {{"name": ..., "options": ...}}'
+    )
+
+
+def read_tasks(
+    path: Path, *, verifying: Verifying, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
+) -> list[Task]:
+    """The tasks of a data file, each with its reference parsed and its prompt known to fit.
+
+    Raises InputError for an empty file, a prompt that leaves no room in `context_tokens`, or an answer that its
+    verifier cannot parse.
+    """
+    tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
+    if not tasks:
+        raise InputError(f"data file {path} holds no rows.")
+    return tasks
+
+
+def _task(row: Row, codec: TextCodec, verifiers: VerifierCache, context_tokens: int) -> Task:
+    try:
+        text, tokens = codec.render_prompt(row.prompt)
+        reference = verifiers.get(row.verifier).parse_reference(row.answer)
+    except ValueError as error:
+        raise InputError(f"{row.where()}: {error}") from error
+    if not tokens:
+        raise InputError(f"{row.where()}: the prompt {text!r} has no tokens")
+    if len(tokens) >= context_tokens:
+        raise InputError(
+            f"{row.where()}: the prompt has {len(tokens)} tokens, the model's context {context_tokens}: no room is "
+            f"left for a response. Shorten the prompt or raise model.context_tokens."
+        )
+    return Task(f"{row.path.stem}:{row.line}", text, tokens, reference, row.verifier)
+
+
+def read_train_tasks(
+    recipe: Recipe, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
+) -> list[Task]:
+    return read_tasks(
+        Path(recipe.data.train),
+        verifying=recipe.verifying,
+        codec=codec,
+        verifiers=verifiers,
+        context_tokens=context_tokens,
+    )
+
+
+def read_heldout_tasks(
+    recipe: Recipe, codec: TextCodec, verifiers: VerifierCache, context_tokens: int
+) -> list[Task]:
+    """At most evaluation.num_tasks held-out tasks, the first of the file; none without data.heldout."""
+    if recipe.data.heldout is None:
+        return []
+    tasks = read_tasks(
+        Path(recipe.data.heldout),
+        verifying=recipe.verifying,
+        codec=codec,
+        verifiers=verifiers,
+        context_tokens=context_tokens,
+    )
+    return tasks[: recipe.evaluation.num_tasks]
+
+
+class TaskOrder:
+    """Position -> task: epoch after epoch, each a permutation seeded by (seed, epoch), or the file's order."""
+
+    def __init__(self, tasks: list[Task], *, seed: int, is_shuffled: bool) -> None:
+        self._tasks = tasks
+        self._by_id = {task.task_id: task for task in tasks}
+        self._seed = seed
+        self._is_shuffled = is_shuffled
+        self._permutation = lru_cache(maxsize=2)(self._make_permutation)
+
+    def at(self, position: int) -> Task:
+        epoch, offset = divmod(position, len(self._tasks))
+        return self._tasks[self._permutation(epoch)[offset]]
+
+    def by_id(self, task_id: str) -> Task:
+        """Raises InputError when the data no longer holds the task."""
+        try:
+            return self._by_id[task_id]
+        except KeyError:
+            raise InputError(
+                f"the run's journal refers to task {task_id}, which data.train no longer holds. Restore the file, "
+                f"or start afresh with another run_folder."
+            ) from None
+
+    def _make_permutation(self, epoch: int) -> list[int]:
+        order = list(range(len(self._tasks)))
+        if self._is_shuffled:
+            random.Random(f"{self._seed}-{epoch}").shuffle(order)
+        return order

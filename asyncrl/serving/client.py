@@ -1,0 +1,80 @@
+"""One rollout server over HTTP: streaming generation, aborts, readiness. Knows no tasks and no weights."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from asyncrl.errors import ServerError
+from asyncrl.serving.wire import Chunk, parse_event
+
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+def new_session() -> aiohttp.ClientSession:
+    """A session without a limit on connections and with room for long event lines. Owner closes it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**22, timeout=aiohttp.ClientTimeout(total=None)
+    )
+
+
+async def stream(
+    session: aiohttp.ClientSession, url: str, body: dict[str, object], *, silence_seconds: float
+) -> AsyncIterator[Chunk]:
+    """Chunks of a streamed /generate, until every request in it has ended.
+
+    Raises ServerError on a refusal, a broken connection or `silence_seconds` without a chunk.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
+    try:
+        async with session.post(f"{url}/generate", json=body, timeout=timeout) as response:
+            if response.status != 200:
+                text = await response.text()
+                raise ServerError(f"{url}/generate answered {response.status}: {text[:500]}")
+            async for line in response.content:
+                if not line.startswith(b"data:"):
+                    continue
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    return
+                yield parse_event(data)
+    except _FAILURES as error:
+        raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
+    raise ServerError(f"{url} closed a stream before its end")
+
+
+async def abort(session: aiohttp.ClientSession, url: str, request_id: str) -> None:
+    """Ends one running request early; its stream then carries what it has. Raises ServerError."""
+    await _post(session, url, "/abort_request", {"rid": request_id})
+
+
+async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """Whether the server answers that it can serve; False while it starts or when nobody listens."""
+    try:
+        async with session.get(f"{url}/ready", timeout=aiohttp.ClientTimeout(total=5.0)) as response:
+            return response.status == 200
+    except _FAILURES:
+        return False
+
+
+async def wait_until_ready(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> None:
+    """Raises ServerError when the server is not ready within `timeout_seconds`."""
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    while not await is_ready(session, url):
+        if asyncio.get_running_loop().time() > deadline:
+            raise ServerError(
+                f"{url} was not ready within {timeout_seconds:.0f} s. Is it an SGLang 0.5.23 server? "
+                f"Raise serving.start_timeout_seconds if it is only slow."
+            )
+        await asyncio.sleep(0.1)
+
+
+async def _post(session: aiohttp.ClientSession, url: str, path: str, body: dict[str, object]) -> None:
+    try:
+        async with session.post(
+            f"{url}{path}", json=body, timeout=aiohttp.ClientTimeout(total=30.0)
+        ) as response:
+            if response.status != 200:
+                raise ServerError(f"{url}{path} answered {response.status}: {(await response.text())[:300]}")
+    except _FAILURES as error:
+        raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error

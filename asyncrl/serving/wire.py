@@ -1,0 +1,200 @@
+"""SGLang JSON <-> our types: the only file that knows how a server spells things (SGLang 0.5.23).
+
+Replies are decoded into typed records; what does not fit is a ServerError that quotes it. Token versions come
+from the server's `weight_versions` spans alone: tokens without a span stay unconfirmed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from asyncrl.errors import ServerError
+from asyncrl.types import Finish, PolicyVersion, SamplingParams, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What one trajectory sends: its prompt and the response tokens confirmed so far."""
+
+    request_id: str
+    """Of fixed length within a run: an engine may abort by prefix of the id."""
+    tokens: list[int]
+    max_new_tokens: int
+
+
+class End(StrEnum):
+    """Why a stream of one request ended; ABORT leaves the trajectory unfinished."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+    def finish(self) -> Finish | None:
+        return None if self is End.ABORT else Finish(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    version: PolicyVersion
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of one request since its previous chunk."""
+
+    request_id: str
+    tokens: list[int]
+    behavior_logprobs: list[float]
+    """NaN where the server sent none."""
+    spans: list[Span] | None
+    """Over all response tokens of this request so far; None when the server does not say yet."""
+    end: End | None
+    num_cached_tokens: int
+
+
+def generate_body(
+    prefixes: Sequence[Prefix], sampling: SamplingParams, *, salt: str, is_greedy: bool = False
+) -> dict[str, Any]:
+    """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart."""
+    return {
+        "rid": [prefix.request_id for prefix in prefixes],
+        "input_ids": [prefix.tokens for prefix in prefixes],
+        "sampling_params": [
+            {
+                "temperature": 0.0 if is_greedy else sampling.temperature,
+                "max_new_tokens": prefix.max_new_tokens,
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "top_p": 1.0,
+                "top_k": -1,
+                "skip_special_tokens": False,
+            }
+            for prefix in prefixes
+        ],
+        "return_logprob": True,
+        "stream": True,
+        "cache_salt": [salt] * len(prefixes),
+    }
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Meta(msgspec.Struct):
+    id: str
+    finish_reason: _FinishReason | None
+    output_token_logprobs: list[tuple[float | None, int, Any]] = field(default_factory=list)
+    weight_versions: list[_Span] | None = None
+    cached_tokens: int = 0
+
+
+class _Event(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+def parse_event(data: bytes) -> Chunk:
+    """The chunk in the data of one server-sent event. Raises ServerError."""
+    try:
+        event = _EVENT.decode(data)
+    except msgspec.ValidationError as error:
+        raise ServerError(
+            f"a server streamed {data[:300]!r}, expected tokens and meta_info: {error}"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ServerError(f"a server streamed {data[:300]!r}, which is not JSON: {error}") from None
+    meta = event.meta_info
+    if len(meta.output_token_logprobs) != len(event.output_ids):
+        raise ServerError(
+            f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} log-probs; "
+            f"the server must run with --incremental-streaming-output"
+        )
+    return Chunk(
+        request_id=meta.id,
+        tokens=event.output_ids,
+        behavior_logprobs=[
+            math.nan if entry[0] is None else entry[0] for entry in meta.output_token_logprobs
+        ],
+        spans=None if meta.weight_versions is None else [_span(meta.id, s) for s in meta.weight_versions],
+        end=None if meta.finish_reason is None else _end(meta),
+        num_cached_tokens=meta.cached_tokens,
+    )
+
+
+def _span(request_id: str, span: _Span) -> Span:
+    if not span.version.isdecimal():
+        raise ServerError(
+            f'request {request_id} got tokens of weight version "{span.version}", expected a policy version: '
+            f"somebody else updated or started this server's weights"
+        )
+    return Span(int(span.version), span.start, span.end)
+
+
+def _end(meta: _Meta) -> End:
+    assert meta.finish_reason is not None
+    try:
+        return End(meta.finish_reason.type)
+    except ValueError:
+        raise ServerError(
+            f"request {meta.id} ended with {meta.finish_reason.type!r}: {meta.finish_reason.message}"
+        ) from None
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """Turns the chunks of one request into segments as soon as the server says which version made them."""
+
+    salt_version: PolicyVersion
+    """The version the prefix cache of this request was salted with."""
+    num_confirmed: int = 0
+    pending_tokens: list[int] = field(default_factory=list)
+    pending_logprobs: list[float] = field(default_factory=list)
+
+    def feed(self, chunk: Chunk) -> list[Segment]:
+        """Segments confirmed by `chunk`. Raises ServerError when its spans do not cover the tokens."""
+        self.pending_tokens.extend(chunk.tokens)
+        self.pending_logprobs.extend(chunk.behavior_logprobs)
+        if chunk.spans is None or not self.pending_tokens:
+            return []
+        segments = []
+        position, total = self.num_confirmed, self.num_confirmed + len(self.pending_tokens)
+        for index, span in enumerate(chunk.spans):
+            end = min(span.end, total)
+            if end <= position:
+                continue
+            if span.start > position:
+                break
+            used_old_cache = index > 0 or (chunk.num_cached_tokens > 0 and span.version != self.salt_version)
+            first, last = position - self.num_confirmed, end - self.num_confirmed
+            segments.append(
+                Segment(
+                    span.version,
+                    self.pending_tokens[first:last],
+                    self.pending_logprobs[first:last],
+                    is_continued_in_place=used_old_cache,
+                )
+            )
+            position = end
+        if position != total:
+            raise ServerError(
+                f"request {chunk.request_id}: version spans {chunk.spans} leave tokens {position}..{total} open"
+            )
+        self.num_confirmed = total
+        self.pending_tokens, self.pending_logprobs = [], []
+        return segments
