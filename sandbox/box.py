@@ -1,0 +1,255 @@
+"""One run inside the jail: mounts, an init process, the program below it. Entered in a fresh clone of the zygote.
+
+init (pid 1 of the run's own pid namespace, where there is one) outlives the program, reports how it ended and takes
+every descendant along. It runs no line of the program and cannot be signalled, traced or starved of limits by it."""
+
+import gc
+import json
+import os
+import resource
+import signal
+import struct
+import time
+from typing import Any, NoReturn
+
+from sandbox import kernel, landlock, seccomp, warm
+
+REPORT = struct.Struct("<ciQ")
+"""b"R", wait status, nanoseconds; then per collected file a LENGTH and its bytes."""
+LENGTH = struct.Struct("<q")
+MAX_COLLECTED_BYTES = 64 << 20
+EXEC_FAILED = 127
+_SPEC, _STDIN, _STDOUT, _STDERR, _REPORT, _LINK = range(6)
+THREAD_STACK_BYTES = 8 << 20
+# Above the descriptors that a box is handed.
+_KEPT_REPORT = 60
+
+
+def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
+    """The box's description, and the offset at which the files' contents begin."""
+    (size,) = LENGTH.unpack(os.pread(descriptor, LENGTH.size, 0))
+    return json.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
+
+
+def _mount_private(disk_bytes: int) -> None:
+    inodes = max(1024, disk_bytes // 8192)
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", "/run", "tmpfs", flags, f"size={disk_bytes},nr_inodes={inodes},mode=755")
+    for name in ("work", "tmp", "shm"):
+        os.mkdir(f"/run/{name}", 0o777)
+    flags |= kernel.MS_NOEXEC
+    try:
+        kernel.mount("proc", "/proc", "proc", flags, "subset=pid")
+    except OSError:
+        # Where /proc is partly masked the kernel gives no new one; the old one must not stay visible.
+        kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k")
+
+
+def _copy(source: int, offset: int, size: int, target: int) -> None:
+    while size > 0:
+        sent = os.sendfile(target, source, offset, size)
+        if sent == 0:
+            raise OSError(f"file content ends {size} bytes early")
+        offset, size = offset + sent, size - sent
+
+
+def _write_files(spec: dict[str, Any], source: int, offset: int, directory: str) -> None:
+    for name, size in spec["files"]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        target = os.open(f"{directory}/{name}", flags, 0o755)
+        _copy(source, offset, size, target)
+        os.close(target)
+        offset += size
+
+
+def _limit(limits: dict[str, Any], stack_bytes: int, extra_processes: int) -> None:
+    seconds = -int(-limits["cpu_seconds"] // 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    for which, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 65536),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_FSIZE, limits["disk_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_NPROC, limits["processes"] + extra_processes),
+        (resource.RLIMIT_STACK, stack_bytes),
+        (resource.RLIMIT_AS, limits["memory_bytes"] + stack_bytes),
+    ):
+        _, hard = resource.getrlimit(which)
+        bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (bounded, bounded))
+
+
+def _set_oom_score(score: int) -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(score))
+    except OSError:
+        # Without a /proc the run keeps the zygote's score, which is above every ordinary process's.
+        pass
+
+
+class Jail:
+    """What the zygote prepared once for all runs: the tier, paths, and the seccomp filter."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.tier: str = settings["tier"]
+        self.environment: dict[str, str] = settings["environment"]
+        self.readable: list[str] = settings["readable"]
+        self.extra_processes: int = settings["extra_processes"]
+        self.work_base: str = settings["work_base"]
+        self.search: list[str] = settings["search"]
+        self.control: int = settings["control"]
+        self.signals_scoped = landlock.abi() >= landlock.SIGNALS_ABI
+        self.inside = self.tier == "namespaces"
+        self.filter: seccomp.Filter | None = None
+        if self.inside or (self.tier == "landlock" and self.signals_scoped):
+            self.filter = seccomp.Filter(seccomp.build(os.uname().machine, inside=self.inside))
+
+    def directory(self) -> str:
+        """The run's private directory; outside of namespaces named by the init's pid, so that all can find it."""
+        return "/run" if self.inside else f"{self.work_base}/{os.getpid()}"
+
+    def confine(self, directory: str) -> None:
+        """Gives up everything the program must not have; irrevocable."""
+        kernel.set_capabilities(())
+        kernel.no_new_privileges()
+        if self.tier == "landlock":
+            devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
+            landlock.restrict(readable=self.readable, writable=[directory], devices=devices)
+            if not self.signals_scoped:
+                rules = seccomp.build(os.uname().machine, inside=False, signals_of=os.getpid())
+                self.filter = seccomp.Filter(rules)
+        if self.filter is not None:
+            self.filter.install()
+
+
+def _program_environment(jail: Jail, spec: dict[str, Any], directory: str) -> dict[str, str]:
+    work = "/work" if jail.inside else f"{directory}/work"
+    temporary = "/tmp" if jail.inside else f"{directory}/tmp"
+    return jail.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | spec["environment"]
+
+
+def _wire_descriptors(fds: list[int], report: int) -> None:
+    """Standard streams (and 3, the link) in place; the report stays open until the program's first instruction."""
+    for target, source in enumerate(fds[_STDIN : _STDERR + 1]):
+        os.dup2(source, target)
+    first = 3
+    if len(fds) > _LINK:
+        os.dup2(fds[_LINK], 3)
+        first = 4
+    os.closerange(first, report)
+    os.closerange(report + 1, 1024)
+
+
+def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -> None:
+    _wire_descriptors(fds, _KEPT_REPORT)
+    os.chdir(f"{directory}/work")
+    kernel.set_dumpable(True)
+    _set_oom_score(spec["oom_score"])
+    limits = spec["limits"]
+    _limit(limits, limits["stack_bytes"], jail.extra_processes)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    jail.confine(directory)
+
+
+def _run_warm(jail: Jail, spec: dict[str, Any], environment: dict[str, str]) -> None:
+    # Python's own settings: a broken pipe or a full file is an exception, Ctrl-C a KeyboardInterrupt.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment)
+    gc.enable()
+    warm.run_script(os.path.join(os.getcwd(), spec["argv"][0]), spec["argv"], jail.search)
+
+
+def _program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -> NoReturn:
+    """Confines the process, then becomes the program. What fails before is reported; the report closes with it."""
+    leave = os._exit
+    try:
+        os.dup2(fds[_REPORT], _KEPT_REPORT, inheritable=False)
+        _prepare_program(jail, spec, fds, directory)
+        environment = _program_environment(jail, spec, directory)
+        if spec["warm"]:
+            os.close(_KEPT_REPORT)
+            _run_warm(jail, spec, environment)
+        os.execve(spec["argv"][0], spec["argv"], environment)
+    except OSError as error:
+        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is not.
+        if not spec["warm"] and not spec["argv"][0].startswith("./"):
+            os.write(_KEPT_REPORT, f"E{error} ({spec['argv'][0]})".encode())
+    finally:
+        leave(EXEC_FAILED)
+
+
+def _collect(directory: str, names: list[str]) -> bytes:
+    parts = []
+    for name in names:
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(f"{directory}/work/{name}", flags)
+        except OSError:
+            parts.append(LENGTH.pack(-1))
+            continue
+        with open(descriptor, "rb") as file:
+            try:
+                content = file.read(MAX_COLLECTED_BYTES)
+            except OSError:
+                content = b""
+        parts.append(LENGTH.pack(len(content)) + content)
+    return b"".join(parts)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _supervise(program: int, started: int) -> tuple[int, int]:
+    """(wait status, nanoseconds) of the program; reaps orphans meanwhile."""
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == program:
+            return status, time.monotonic_ns() - started
+
+
+def enter(jail: Jail, fds: list[int]) -> NoReturn:
+    """Becomes the init of a box and ends with it."""
+    report = fds[_REPORT]
+    try:
+        kernel.die_with_parent()
+        os.close(jail.control)
+        os.setsid()
+        spec, offset = read_spec(fds[_SPEC])
+        directory = jail.directory()
+        if jail.inside:
+            _mount_private(spec["limits"]["disk_bytes"])
+        else:
+            kernel.adopt_orphans()
+            for path in (directory, f"{directory}/work", f"{directory}/tmp"):
+                os.mkdir(path, 0o700)
+        _write_files(spec, fds[_SPEC], offset, f"{directory}/work")
+        kernel.set_capabilities(())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        kernel.set_dumpable(False)
+        started = time.monotonic_ns()
+        program = os.fork()
+        if program == 0:
+            _program(jail, spec, fds, directory)
+        for descriptor in (*fds[:_REPORT], *fds[_LINK:]):
+            # The supervisor waits for the end of the output: nobody but the program may hold it open.
+            os.close(descriptor)
+        status, elapsed = _supervise(program, started)
+        collected = b""
+        if spec["collect"] and status == 0:
+            collected = _collect(directory, spec["collect"])
+        _write_all(report, REPORT.pack(b"R", status, elapsed) + collected)
+    except BaseException as error:
+        _write_all(report, f"E{type(error).__name__}: {error}".encode())
+    finally:
+        os._exit(0)

@@ -1,0 +1,170 @@
+"""Control groups (v1 or v2) that bound the memory and the processes of one worker's runs together.
+
+Optional: only root, or an owner of a delegated group, may create them. Owns one directory per hierarchy, named after
+the worker's pid, so that whoever comes later can remove what a killed worker left."""
+
+import contextlib
+import os
+import select
+from dataclasses import dataclass
+from pathlib import Path
+
+_PREFIX = "asyncrl-sandbox-"
+_OVERHEAD_BYTES = 96 << 20
+"""The zygote, the inits and a judge, besides the program."""
+_OVERHEAD_PROCESSES = 6
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """One mounted cgroup tree that holds a controller."""
+
+    controllers: frozenset[str]
+    """Of "memory" and "pids"."""
+    version: int
+    home: Path
+    """The directory below which new groups are made; the caller's own group or, in v2, an ancestor of it."""
+
+
+def _own_paths(text: str) -> dict[str, str]:
+    """Controller name ("" for v2) -> path, from /proc/self/cgroup."""
+    paths = {}
+    for line in text.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            paths[name] = path
+    return paths
+
+
+def _directory(mount_point: str, mount_root: str, path: str) -> Path:
+    below = path[len(mount_root) :] if mount_root != "/" and path.startswith(mount_root) else path
+    directory = Path(mount_point) / below.strip("/")
+    return directory if directory.is_dir() else Path(mount_point)
+
+
+def _home_v2(directory: Path, top: Path) -> Path | None:
+    # A group with processes in it cannot hand controllers to children: look upwards for one that already does.
+    while True:
+        enabled = (directory / "cgroup.subtree_control").read_text().split()
+        if "memory" in enabled and "pids" in enabled and os.access(directory, os.W_OK):
+            return directory
+        if directory == top:
+            return None
+        directory = directory.parent
+
+
+def find_hierarchies(mountinfo: str, own: str) -> list[Hierarchy]:
+    """Where groups with the memory and pids controllers can be made; empty when nowhere."""
+    paths = _own_paths(own)
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ")[:3]
+        mount_root, mount_point = before.split(" ")[3:5]
+        if kind == "cgroup":
+            names = frozenset(options.split(",")) & {"memory", "pids"}
+            if names:
+                home = _directory(mount_point, mount_root, paths.get(min(names), "/"))
+                if os.access(home, os.W_OK):
+                    found.append(Hierarchy(names, 1, home))
+        elif kind == "cgroup2":
+            with contextlib.suppress(OSError):
+                upper = _home_v2(_directory(mount_point, mount_root, paths.get("", "/")), Path(mount_point))
+                if upper is not None:
+                    found.append(Hierarchy(frozenset({"memory", "pids"}), 2, upper))
+    return found
+
+
+def this_machine() -> list[Hierarchy]:
+    """find_hierarchies for the running process."""
+    try:
+        mountinfo, own = Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return []
+    return find_hierarchies(mountinfo, own)
+
+
+def _is_alive(pid: str) -> bool:
+    return os.path.exists(f"/proc/{pid}")
+
+
+def sweep(hierarchies: list[Hierarchy]) -> None:
+    """Removes the groups of workers that are gone."""
+    for hierarchy in hierarchies:
+        for directory in hierarchy.home.glob(f"{_PREFIX}*"):
+            if not _is_alive(directory.name.removeprefix(_PREFIX)):
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+
+
+class Cgroup:
+    """The groups of one worker. Bounds exist from the first run on; `close` when no process is left inside."""
+
+    def __init__(self, hierarchies: list[Hierarchy], pid: int) -> None:
+        self._members: list[tuple[Hierarchy, Path]] = []
+        self._bounds = (0, 0)
+        for hierarchy in hierarchies:
+            directory = hierarchy.home / f"{_PREFIX}{pid}"
+            with contextlib.suppress(OSError):
+                directory.mkdir()
+                self._members.append((hierarchy, directory))
+
+    def controls(self, controller: str) -> bool:
+        """Whether "memory" or "pids" is bounded by these groups."""
+        return any(controller in hierarchy.controllers for hierarchy, _ in self._members)
+
+    def join(self) -> None:
+        """Moves the calling process in; its children follow."""
+        for _, directory in self._members:
+            (directory / "cgroup.procs").write_text(str(os.getpid()))
+
+    def bound(self, memory_bytes: int, processes: int) -> None:
+        """Sets the bounds for the next run, where they differ from the last one's."""
+        if (memory_bytes, processes) == self._bounds:
+            return
+        for hierarchy, directory in self._members:
+            if "pids" in hierarchy.controllers:
+                (directory / "pids.max").write_text(str(processes + _OVERHEAD_PROCESSES))
+            if "memory" in hierarchy.controllers:
+                self._bound_memory(hierarchy, directory, str(memory_bytes + _OVERHEAD_BYTES))
+        self._bounds = (memory_bytes, processes)
+
+    @staticmethod
+    def _bound_memory(hierarchy: Hierarchy, directory: Path, value: str) -> None:
+        if hierarchy.version == 2:
+            (directory / "memory.max").write_text(value)
+            swap = directory / "memory.swap.max"
+            if swap.exists():
+                swap.write_text("0")
+            return
+        limit, with_swap = directory / "memory.limit_in_bytes", directory / "memory.memsw.limit_in_bytes"
+        # Memory may never exceed memory plus swap: lift the second before the first grows, lower it after.
+        if with_swap.exists():
+            with_swap.write_text("-1")
+        limit.write_text(value)
+        if with_swap.exists():
+            with_swap.write_text(value)
+
+    def num_oom_kills(self) -> int:
+        """How often the kernel has killed a process here for want of memory."""
+        for hierarchy, directory in self._members:
+            if "memory" in hierarchy.controllers:
+                name = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
+                for line in (directory / name).read_text().splitlines():
+                    key, _, value = line.partition(" ")
+                    if key == "oom_kill":
+                        return int(value)
+        return 0
+
+    def close(self) -> None:
+        """Removes the groups; the kernel refuses for a moment after the last process has ended."""
+        for _, directory in self._members:
+            for _ in range(100):
+                try:
+                    directory.rmdir()
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    select.select([], [], [], 0.01)
+        self._members = []

@@ -1,0 +1,111 @@
+"""The host's end of one worker: starts the process, exchanges messages, ends it. One request at a time.
+
+Never blocks the event loop: starting and ending happen in a thread, messages on a non-blocking socket. A worker whose
+request was cancelled or failed is not used again."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+from typing import Any
+
+from sandbox import frames
+from sandbox.result import SandboxError
+
+_START_SECONDS = 120.0
+
+
+class Worker:
+    """A started worker process. `close` ends it and all it started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self._process = process
+        self._socket = sock
+        self.hello: dict[str, Any] = {}
+        """What the worker said when it was ready."""
+
+    @classmethod
+    async def start(cls, command: tuple[str, ...], message: dict[str, Any]) -> "Worker":
+        """A worker with its zygote up. Raises SandboxError with the worker's reason when that fails."""
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(None, cls._spawn, command)
+        try:
+            worker = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening).kill()
+            raise
+        try:
+            await loop.sock_sendall(worker._socket, frames.pack(message))
+            async with asyncio.timeout(_START_SECONDS):
+                worker.hello, _ = await worker._receive()
+            if "error" in worker.hello:
+                raise SandboxError(worker.hello["error"])
+        except BaseException as error:
+            await worker.close()
+            if isinstance(error, OSError | TimeoutError):
+                raise SandboxError(f"the sandbox's worker did not start: {error or 'time-out'}") from error
+            raise
+        return worker
+
+    @classmethod
+    def _spawn(cls, command: tuple[str, ...]) -> "Worker":
+        ours, theirs = socket.socketpair()
+        with theirs:
+            argv = [*command, str(theirs.fileno()), str(os.getpid())]
+            try:
+                process = subprocess.Popen(
+                    argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                )
+            except OSError as error:
+                ours.close()
+                raise SandboxError(
+                    f"the sandbox's worker {command[0]!r} cannot be started: {error}"
+                ) from error
+        ours.setblocking(False)
+        return cls(process, ours)
+
+    async def _read_exactly(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = await loop.sock_recv_into(self._socket, view)
+            if count == 0:
+                raise ConnectionError("the sandbox's worker ended unexpectedly")
+            view = view[count:]
+        return bytes(data)
+
+    async def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
+        header_size, body_size = frames.PREFIX.unpack(await self._read_exactly(frames.PREFIX.size))
+        return frames.unpack(await self._read_exactly(header_size), await self._read_exactly(body_size))
+
+    async def ask(
+        self, header: dict[str, Any], blobs: list[bytes], timeout_seconds: float
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """The worker's answer. Raises SandboxError when it fails, dies or is late."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.get_running_loop().sock_sendall(self._socket, frames.pack(header, blobs))
+                answer, parts = await self._receive()
+        except TimeoutError as error:
+            raise SandboxError(f"the sandbox's worker gave no answer in {timeout_seconds:g} s") from error
+        except OSError as error:
+            raise SandboxError(f"the sandbox's worker is gone: {error}") from error
+        if "error" in answer:
+            raise SandboxError(answer["error"])
+        return answer, parts
+
+    def kill(self) -> None:
+        """Ends the worker: it notices the hang-up and cleans up after itself; one that does not is killed."""
+        self._socket.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    async def close(self) -> None:
+        """`kill`, without blocking the loop."""
+        with contextlib.suppress(ProcessLookupError):
+            await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.kill))

@@ -1,0 +1,191 @@
+"""The sandbox: a pool of workers, each with a warm zygote, behind an asynchronous interface.
+
+Owns the workers and the choice of the tier. At most `workers` runs at a time, others wait in order of arrival. One
+event loop; not thread-safe (service.py wraps it for threads). Fails closed: without a tier, results are REFUSED."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+from sandbox.client import Worker
+from sandbox.command import Command
+from sandbox.languages import find_language
+from sandbox.limits import Limits
+from sandbox.result import Result, SandboxError, Status, Tier
+from sandbox.settings import SandboxSettings, worker_message
+
+_ATTEMPTS = 3
+_GRACE_SECONDS = 60.0
+_COMPILE_LIMITS = Limits(cpu_seconds=30.0, wall_seconds=40.0, stack_bytes=64 << 20, output_bytes=1 << 20)
+_PROBE = Command(("probe.py",), warm=True, files=(("probe.py", b"print('up')"),))
+
+
+class SandboxPool:
+    """Implements protocol.Sandbox. Use as `async with SandboxPool() as sandbox`, or call `close`."""
+
+    def __init__(self, settings: SandboxSettings | None = None) -> None:
+        self.settings = settings or SandboxSettings()
+        self.tier: Tier | None = None
+        """Known after the first run or `start`; None when everything is refused."""
+        self.reasons: dict[Tier, str] = {}
+        """Why each tier that was tried and not taken cannot be had."""
+        self._idle: list[Worker] = []
+        self._slots = asyncio.Semaphore(self.settings.workers)
+        self._choosing = asyncio.Lock()
+        self._chosen = False
+        self._message: dict[str, Any] = {}
+        self.cgroup_controllers: tuple[str, ...] = ()
+        """Of "memory" and "pids": what cgroups bound for the runs of a worker together."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends all idle workers; call it when no run is in flight."""
+        workers, self._idle = self._idle, []
+        await asyncio.gather(*(worker.close() for worker in workers))
+
+    async def start(self, workers: int | None = None) -> None:
+        """Chooses the tier and warms up `workers` workers (all by default), so that no run waits for that."""
+        await self._choose()
+        if self.tier is None:
+            return
+        missing = (workers or self.settings.workers) - len(self._idle)
+        self._idle += await asyncio.gather(*(self._new_worker() for _ in range(missing)))
+
+    async def _new_worker(self) -> Worker:
+        return await Worker.start(self.settings.command, self._message)
+
+    async def _choose(self) -> None:
+        """Takes the first tier on which a worker starts and a program runs."""
+        async with self._choosing:
+            if self._chosen:
+                return
+            tiers = dict.fromkeys(self.settings.tiers)
+            if self.settings.allow_unsafe:
+                tiers[Tier.UNSAFE] = None
+            for tier in tiers:
+                message = await asyncio.to_thread(worker_message, self.settings, tier)
+                try:
+                    await self._probe(tier, message)
+                    break
+                except SandboxError as error:
+                    self.reasons[tier] = str(error)
+            self._chosen = True
+
+    async def _probe(self, tier: Tier, message: dict[str, Any]) -> None:
+        worker = await Worker.start(self.settings.command, message)
+        try:
+            (result,) = await self._ask(worker, [_PROBE], tier)
+            if result.stdout != b"up\n":
+                raise SandboxError(f"a first program did not run: {result}")
+        except BaseException:
+            await worker.close()
+            raise
+        self._idle.append(worker)
+        self.tier, self._message = tier, message
+        self.cgroup_controllers = tuple(worker.hello["cgroup"])
+
+    def _refusal(self) -> Result:
+        missing = "; ".join(f"{tier.value}: {reason}" for tier, reason in self.reasons.items())
+        hint = "run `asyncrl sandbox doctor`, or allow the unsafe mode by name"
+        return Result(Status.REFUSED, detail=f"no isolation on this machine ({missing}); {hint}")
+
+    async def build(
+        self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
+    ) -> Command | Result:
+        """See protocol.Sandbox.build."""
+        language = find_language(lang, self.settings.languages)
+        content = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
+        await self._choose()
+        python = str(self._message.get("python", self.settings.python))
+        names = {"source": language.source, "binary": language.binary, "python": python}
+
+        def fill(template: Sequence[str]) -> tuple[str, ...]:
+            return tuple(word.format(**names) for word in template)
+
+        files = ((language.source, content),)
+        if not language.compile:
+            if language.warm and not fresh:
+                return Command((language.source,), warm=True, files=files, limits=limits)
+            return Command(fill(language.run), files=files, limits=limits)
+        command = Command(
+            fill(language.compile), files=files, collect=(language.binary,), limits=_COMPILE_LIMITS
+        )
+        result = await self.run(command)
+        if result.status is not Status.OK or not result.files or not result.files[0]:
+            return replace(result, phase="compile", files=())
+        return Command(fill(language.run), files=((language.binary, result.files[0]),), limits=limits)
+
+    async def run(self, command: Command) -> Result:
+        """See protocol.Sandbox.run."""
+        (result,) = await self._execute([command])
+        return result
+
+    async def run_linked(self, program: Command, judge: Command) -> tuple[Result, Result]:
+        """See protocol.Sandbox.run_linked."""
+        first, second = await self._execute([program, judge])
+        return first, second
+
+    async def _execute(self, commands: list[Command]) -> list[Result]:
+        await self._choose()
+        if self.tier is None:
+            return [self._refusal() for _ in commands]
+        async with self._slots:
+            return await self._attempt(commands, self.tier)
+
+    async def _attempt(self, commands: list[Command], tier: Tier) -> list[Result]:
+        """Runs on an idle worker; our own failures are tried again on a fresh one."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                worker = self._idle.pop() if self._idle and attempt == 0 else await self._new_worker()
+            except SandboxError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            try:
+                results = await self._ask(worker, commands, tier)
+            except SandboxError:
+                await worker.close()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                continue
+            except BaseException:
+                # A worker in the middle of a run must not get the next one; it ends the run when we hang up.
+                await worker.close()
+                raise
+            self._idle.append(worker)
+            return results
+        raise AssertionError("unreachable")
+
+    async def _ask(self, worker: Worker, commands: list[Command], tier: Tier) -> list[Result]:
+        specs, blobs = [], []
+        for index, command in enumerate(commands):
+            specs.append(_spec(command, oom_score=1000 if index == 0 else 900))
+            blobs += [command.stdin, *(content for _, content in command.files)]
+        seconds = max(command.limits.wall_seconds for command in commands) + _GRACE_SECONDS
+        answer, parts = await worker.ask({"boxes": specs}, blobs, seconds)
+        results = []
+        for fields in answer["results"]:
+            count = fields.pop("num_blobs")
+            stdout, stderr, *files = parts[:count]
+            parts = parts[count:]
+            fields["status"] = Status(fields["status"])
+            results.append(Result(stdout=stdout, stderr=stderr, files=tuple(files), tier=tier, **fields))
+        return results
+
+
+def _spec(command: Command, *, oom_score: int) -> dict[str, Any]:
+    return {
+        "argv": command.argv,
+        "warm": command.warm,
+        "environment": command.environment,
+        "files": [(name, len(content)) for name, content in command.files],
+        "collect": command.collect,
+        "limits": asdict(command.limits),
+        "oom_score": oom_score,
+    }

@@ -1,0 +1,230 @@
+"""One box as the worker sees it: a pid, pipes with bounded buffers, a deadline, and the verdict on how it ended."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+from sandbox import box
+from sandbox.result import SandboxError, Status
+
+_CHUNK = 1 << 16
+_REPORT_LIMIT = 1 << 27
+_MEMORY_WORDS = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"cannot allocate memory")
+
+
+def _filled_memory_file(parts: list[bytes]) -> int:
+    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC)
+    try:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+class Stream:
+    """The worker's end of one pipe. Reads at most `limit` bytes more than it keeps."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.is_open = True
+        self.overflowed = False
+        self._limit = limit
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def read(self) -> None:
+        """Takes what is there; closes at the end."""
+        try:
+            chunk = os.read(self.descriptor, _CHUNK)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.close()
+            return
+        room = self._limit - self._size
+        self.overflowed = self.overflowed or len(chunk) > room
+        self._chunks.append(chunk[:room])
+        self._size += len(chunk[:room])
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        if self.is_open:
+            self.is_open = False
+            os.close(self.descriptor)
+
+    def content(self) -> bytes:
+        """All that was kept."""
+        return b"".join(self._chunks)
+
+
+class Running:
+    """A box from its start to its reaping. The caller polls `descriptors` and calls `on_readable`."""
+
+    def __init__(self, spec: dict[str, Any], stdin: bytes, files: list[bytes]) -> None:
+        self.spec = spec
+        self.limits: dict[str, Any] = spec["limits"]
+        self.killed_for: Status | None = None
+        self.detail = ""
+        self.pid = 0
+        self.wait_status: int | None = None
+        self.started = time.monotonic()
+        self._stdin, self._files = stdin, files
+        self._pidfd = -1
+        self._usage: Any = None
+        self.streams: list[Stream] = []
+
+    def start(self, zygote_clone: Any, link: socket.socket | None) -> None:
+        """Clones the box. Raises SandboxError when the zygote cannot."""
+        text = json.dumps(self.spec).encode()
+        given: list[int] = []
+        try:
+            given.append(_filled_memory_file([box.LENGTH.pack(len(text)), text, *self._files]))
+            given.append(_filled_memory_file([self._stdin]))
+            for limit in (self.limits["output_bytes"], self.limits["output_bytes"], _REPORT_LIMIT):
+                ours, theirs = os.pipe()
+                self.streams.append(Stream(ours, limit))
+                given.append(theirs)
+            descriptors = given if link is None else [*given, link.fileno()]
+            self.started = time.monotonic()
+            self.pid = zygote_clone(descriptors)
+            self._pidfd = os.pidfd_open(self.pid)
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+
+    @property
+    def deadline(self) -> float:
+        return self.started + float(self.limits["wall_seconds"])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.wait_status is not None
+
+    def descriptors(self) -> list[int]:
+        """What to poll for input."""
+        open_streams = [stream.descriptor for stream in self.streams if stream.is_open]
+        return open_streams if self.has_ended else [*open_streams, self._pidfd]
+
+    def on_readable(self, descriptor: int) -> None:
+        """Handles one ready descriptor of `descriptors`."""
+        if descriptor == self._pidfd:
+            self._reap()
+            return
+        for stream in self.streams:
+            if stream.is_open and stream.descriptor == descriptor:
+                stream.read()
+                if stream.overflowed:
+                    self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits['output_bytes']} bytes")
+
+    def kill(self, reason: Status | None, detail: str = "") -> None:
+        """Ends everything in the box; the first reason counts."""
+        if self.has_ended or not self.pid:
+            return
+        if self.killed_for is None:
+            self.killed_for, self.detail = reason, detail
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        # Not reaped yet, so that the group's number cannot be another's: outside of a pid namespace, descendants
+        # that outlive the init are in its process group, and this process has adopted them.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        _, self.wait_status, self._usage = os.wait4(self.pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-self.pid, 0)
+        os.close(self._pidfd)
+
+    def close(self) -> None:
+        """Gives back what is open; the box must have ended or never begun."""
+        for stream in self.streams:
+            stream.close()
+        if self.pid and not self.has_ended:
+            self.kill(None)
+            self._reap()
+
+    def _report(self) -> tuple[int, float, list[bytes]] | None:
+        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it could."""
+        data = self.streams[2].content()
+        if data.startswith(b"E"):
+            raise SandboxError(f"the box could not be set up: {data[1:400].decode(errors='replace')}")
+        if len(data) < box.REPORT.size:
+            return None
+        _, status, nanoseconds = box.REPORT.unpack_from(data)
+        offset, files = box.REPORT.size, []
+        while offset + box.LENGTH.size <= len(data):
+            (size,) = box.LENGTH.unpack_from(data, offset)
+            offset += box.LENGTH.size
+            files.append(data[offset : offset + max(size, 0)])
+            offset += max(size, 0)
+        return status, nanoseconds / 1e9, files
+
+    def outcome(self, *, oom_killed: bool, unsafe: bool) -> tuple[dict[str, Any], list[bytes]]:
+        """The fields of the Result and its blobs: stdout, stderr, files. Raises SandboxError for our own failure."""
+        report = self._report()
+        seconds = self._usage.ru_utime + self._usage.ru_stime
+        wall = time.monotonic() - self.started if report is None else report[1]
+        status, detail, code, number = self.killed_for, self.detail, None, None
+        if oom_killed and status is None:
+            status, detail = Status.MEMORY_LIMIT, "the kernel ended a process of the run for want of memory"
+        if report is not None:
+            code, number = _decode(report[0])
+        elif status is None:
+            # Only the machine's own memory shortage, or in the unsafe mode the program, can kill an init.
+            if not unsafe:
+                raise SandboxError(f"the box's init ended without a report (wait status {self.wait_status})")
+            code, number = _decode(self.wait_status or 0)
+        if status is None:
+            status, detail = self._judge(code, number, seconds)
+        fields = {
+            "status": status,
+            "detail": detail,
+            "exit_code": code,
+            "signal": number,
+            "cpu_seconds": round(seconds, 6),
+            "wall_seconds": round(wall, 6),
+            "peak_memory_bytes": self._usage.ru_maxrss * 1024,
+        }
+        return fields, [self.streams[0].content(), self.streams[1].content(), *(report[2] if report else [])]
+
+    def _judge(self, code: int | None, number: int | None, seconds: float) -> tuple[Status, str]:
+        allowed = float(self.limits["cpu_seconds"])
+        if number == signal.SIGXCPU or seconds > allowed:
+            return Status.TIME_LIMIT, f"used {seconds:.2f} s of CPU time; {allowed:g} s are allowed"
+        ran_out = any(word in self.streams[1].content()[-4096:] for word in _MEMORY_WORDS)
+        if (code or number) and ran_out:
+            return (
+                Status.MEMORY_LIMIT,
+                f"more than {self.limits['memory_bytes']} bytes of memory were asked for",
+            )
+        if number is not None:
+            return Status.SIGNAL, f"ended by {_signal_name(number)}"
+        if code:
+            return Status.WRONG_EXIT, f"exit code {code}"
+        return Status.OK, ""
+
+
+def _decode(wait_status: int) -> tuple[int | None, int | None]:
+    """(exit code, signal), one of them None."""
+    value = os.waitstatus_to_exitcode(wait_status)
+    return (value, None) if value >= 0 else (None, -value)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

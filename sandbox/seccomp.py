@@ -1,0 +1,165 @@
+"""The seccomp filter: which system calls a program in the sandbox may make, as a classic BPF program.
+
+Owns the policy on arguments; the names are in syscalls.py. `build` is pure, so that tests can run its output through
+a BPF machine for every architecture in the table. A machine that is not in the table has no filter: fail closed."""
+
+import ctypes
+import struct
+
+from sandbox import kernel, syscalls
+
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_EQUAL, _GREATER, _GREATER_EQUAL, _ANY_BIT = 0x15, 0x25, 0x35, 0x45
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EACCES = 1, 38, 13
+_REFUSE = _ERRNO | _EPERM
+# The call does nothing and says that it did: shutil and tempfile set modes and times, which nobody here needs.
+_PRETEND = _ERRNO
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+_NAMESPACES = (
+    kernel.NEWNS
+    | kernel.NEWCGROUP
+    | kernel.NEWUTS
+    | kernel.NEWIPC
+    | kernel.NEWUSER
+    | kernel.NEWPID
+    | kernel.NEWNET
+)
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
+_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP = 0x5412, 0x541C, 0x8901, 0x8902
+_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+
+# What namespaces keep inside the box, and landlock does not.
+_OUTSIDE_REFUSED = """
+setsid setpgid connect bind listen accept accept4 setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
+inotify_init inotify_init1 inotify_add_watch mlockall
+""".split()
+_OUTSIDE_PRETENDED = """
+chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat
+""".split()
+_OUTSIDE_SELF_ONLY = "sched_setaffinity sched_setscheduler sched_setattr".split()
+_SIGNAL_CALLS = "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal".split()
+
+Instruction = tuple[int, int, int, int]
+"""(code, jump if true, jump if false, constant)."""
+Rule = list[Instruction]
+
+
+def _ret(value: int) -> Instruction:
+    return (_RETURN, 0, 0, value)
+
+
+def _load(argument: int) -> Instruction:
+    # Only the low 32 bits: all arguments judged here are int or unsigned int in the kernel.
+    return (_LOAD, 0, 0, _ARGUMENT_OFFSET + 8 * argument)
+
+
+def _only(argument: int, value: int, *, otherwise: int = _REFUSE) -> Rule:
+    return [_load(argument), (_EQUAL, 0, 1, value), _ret(_ALLOW), _ret(otherwise)]
+
+
+def _none_of(argument: int, values: list[int]) -> Rule:
+    tests: Rule = [(_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    return [_load(argument), *tests, _ret(_ALLOW), _ret(_REFUSE)]
+
+
+def _rules_inside() -> dict[str, Rule]:
+    """The calls judged by their arguments wherever the program runs."""
+    return {
+        # glibc falls back from clone3, whose flags lie in memory that a filter cannot read, to clone.
+        "clone3": [_ret(_ERRNO | _ENOSYS)],
+        "clone": [_load(0), (_ANY_BIT, 0, 1, _NAMESPACES), _ret(_REFUSE), _ret(_ALLOW)],
+        # Another process of the box, such as its init, must not have its limits changed.
+        "prlimit64": _only(0, 0),
+        "ioctl": _none_of(1, [_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP]),
+        "socket": _only(0, _AF_UNIX, otherwise=_ERRNO | _EACCES),
+    }
+
+
+def _rules_outside(signals_of: int | None) -> dict[str, Rule]:
+    """The further rules where the program shares the machine's pids, files and sockets."""
+    rules: dict[str, Rule] = {name: [_ret(_REFUSE)] for name in _OUTSIDE_REFUSED}
+    rules |= {name: [_ret(_PRETEND)] for name in _OUTSIDE_PRETENDED}
+    rules |= {name: _only(0, 0) for name in _OUTSIDE_SELF_ONLY}
+    rules["setpriority"] = [
+        _load(0),
+        (_EQUAL, 0, 3, 0),
+        _load(1),
+        (_EQUAL, 0, 1, 0),
+        _ret(_ALLOW),
+        _ret(_REFUSE),
+    ]
+    rules["socket"] = [_ret(_ERRNO | _EACCES)]
+    # A datagram socket could still send to a named socket of the machine.
+    rules["socketpair"] = [
+        _load(1),
+        (_AND, 0, 0, _SOCK_TYPE_MASK),
+        (_EQUAL, 0, 1, _SOCK_STREAM),
+        _ret(_ALLOW),
+        _ret(_REFUSE),
+    ]
+    if signals_of is not None:
+        rules |= {name: [_ret(_REFUSE)] for name in _SIGNAL_CALLS}
+        # To itself, as abort() and raise() do.
+        rules |= {name: _only(0, signals_of) for name in ("kill", "tgkill", "tkill")}
+        rules["fcntl"] = _none_of(1, [_F_SETOWN, _F_SETSIG, _F_SETOWN_EX])
+    return rules
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def _answer(ranges: list[tuple[int, int]], value: int) -> Rule:
+    program: Rule = []
+    for low, high in ranges:
+        program += [(_GREATER_EQUAL, 0, 2, low), (_GREATER, 1, 0, high), _ret(value)]
+    return program
+
+
+def build(machine: str, *, inside: bool = True, signals_of: int | None = None) -> Rule:
+    """The filter for `machine`. Raises OSError for a machine without a table.
+
+    inside: the program has namespaces of its own. signals_of: outside of them, the one pid that may be signalled."""
+    if machine not in _ARCHITECTURES:
+        known = ", ".join(_ARCHITECTURES)
+        raise OSError(_ENOSYS, f"no seccomp filter for machine {machine!r}; expected one of {known}")
+    rules = _rules_inside() | ({} if inside else _rules_outside(signals_of))
+    numbers = syscalls.NUMBERS[machine]
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
+        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        # Another architecture's numbers (32-bit calls) mean other calls.
+        _ret(_KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+    for name, rule in rules.items():
+        if name in numbers:
+            program += [(_EQUAL, 0, len(rule), numbers[name]), *rule]
+    # x32 calls carry bit 30 and so fall past every range, to ENOSYS.
+    allowed = [numbers[name] for name in syscalls.ALLOWED if name in numbers and name not in rules]
+    denied = [numbers[name] for name in syscalls.DENIED if name in numbers]
+    program += _answer(_ranges(allowed), _ALLOW)
+    program += _answer(_ranges(denied), _ERRNO | _EPERM)
+    return [*program, _ret(_ERRNO | _ENOSYS)]
+
+
+class Filter:
+    """A built filter in memory, ready to be installed; holds the buffer that the kernel reads."""
+
+    def __init__(self, instructions: Rule) -> None:
+        packed = b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
+        self._buffer = ctypes.create_string_buffer(packed, len(packed))
+        self._program = kernel.SockFprog(len(instructions), ctypes.addressof(self._buffer))
+
+    def install(self) -> None:
+        """Applies to the calling process and all it starts, for ever."""
+        kernel.install_filter(self._program)

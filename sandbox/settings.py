@@ -1,0 +1,99 @@
+"""How a pool is set up, and the message that tells a worker."""
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox import jail
+from sandbox.interpreter import default_python, find_interpreter
+from sandbox.languages import LANGUAGES, Language
+from sandbox.result import Tier
+
+_BASE_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "USER": "sandbox",
+    # The same program must end in the same verdict: no random order of sets.
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    # A thread pool per core would exhaust the limits on processes and address space.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def worker_command() -> tuple[str, ...]:
+    """What starts a worker; its arguments follow."""
+    root = str(Path(__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.insert(0, {root!r}); from sandbox.worker import main; main()"
+    return (sys.executable, "-I", "-S", "-c", code)
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """Choices of a pool; the defaults suit a training run."""
+
+    workers: int = field(default_factory=available_cores)
+    """Runs at once."""
+    python: str = field(default_factory=default_python)
+    """Interpreter of Python programs: any installed one from 3.9 on; need not be the caller's."""
+    packages: tuple[str, ...] = ("numpy",)
+    """Packages of that interpreter that programs may import, where it has them."""
+    preload: tuple[str, ...] = ()
+    """Modules imported before the first run: faster for programs that use them, slower for all others."""
+    tiers: tuple[Tier, ...] = (Tier.NAMESPACES, Tier.LANDLOCK)
+    """Tried in this order."""
+    allow_unsafe: bool = False
+    """Run with rlimits only where no tier can be had, or when tiers names it. Recorded in every Result."""
+    use_cgroups: bool = True
+    """Bound sums of memory and processes by cgroups where they can be made."""
+    languages: dict[str, Language] = field(default_factory=lambda: dict(LANGUAGES))
+    command: tuple[str, ...] = field(default_factory=worker_command)
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"sandbox workers is {self.workers}; expected at least 1")
+        if Tier.UNSAFE in self.tiers and not self.allow_unsafe:
+            raise ValueError("sandbox tiers names 'unsafe', which isolates nothing: set allow_unsafe as well")
+        if not self.tiers:
+            raise ValueError("sandbox tiers is empty; expected 'namespaces', 'landlock' or both")
+
+
+def worker_message(settings: SandboxSettings, tier: Tier) -> dict[str, Any]:
+    """What a worker of this tier needs to know."""
+    interpreter = find_interpreter(settings.python, settings.packages)
+    view = jail.plan_view(interpreter, ())
+    inside = tier is Tier.NAMESPACES
+    prefix = interpreter.jail_prefix if inside else interpreter.prefix
+    packages = ["/packages"] if inside else [os.path.dirname(path) for path in interpreter.packages]
+    major, minor = interpreter.version
+    library = f"{prefix}/lib/python{major}.{minor}"
+    search = [f"{prefix}/lib/python{major}{minor}.zip", library, f"{library}/lib-dynload"]
+    environment = _BASE_ENVIRONMENT | interpreter.library_path(prefix)
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(packages))
+    if not interpreter.is_system:
+        environment["PATH"] = f"{prefix}/bin:{environment['PATH']}"
+    return {
+        "tier": tier.value,
+        "python": interpreter.jail_executable if inside else interpreter.executable,
+        "environment": environment,
+        "search": [*search, *dict.fromkeys(packages)],
+        "binds": view.binds,
+        "hidden": view.hidden,
+        "readable": [source for source, _ in view.binds],
+        # The zygote, the init, and a judge with its init belong to the same user.
+        "extra_processes": 4,
+        "work_base": "",
+        "temporary": tempfile.gettempdir(),
+        "preload": list(settings.preload),
+        "use_cgroups": settings.use_cgroups,
+    }

@@ -1,0 +1,216 @@
+"""The worker process: takes one request at a time from the host, runs it in boxes, answers.
+
+Waits on the host's socket, the host's life (pidfd), the boxes' pipes and exits, and deadlines; woken by any of them.
+Trusted, outside of the jail; of a program it touches bytes only. When the host hangs up or dies it ends all boxes,
+its zygote and its cgroup, and then itself."""
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+from sandbox import cgroup, frames, kernel, watch
+from sandbox.result import SandboxError, Status
+from sandbox.running import Running
+from sandbox.zygote_process import ZygoteProcess
+
+_WATCH_SECONDS = 0.05
+_DRAIN_SECONDS = 1.0
+
+
+class HostGone(Exception):
+    """The host has hung up or died: nobody waits for an answer."""
+
+
+class Worker:
+    """Runs requests until the host goes away."""
+
+    def __init__(self, host: socket.socket, host_pid: int, settings: dict[str, Any]) -> None:
+        self._host = host
+        self._host_life = os.pidfd_open(host_pid)
+        if os.getppid() != host_pid:
+            raise HostGone
+        self._settings = settings
+        self._unsafe = settings["tier"] == "unsafe"
+        hierarchies = cgroup.this_machine() if settings["use_cgroups"] else []
+        cgroup.sweep(hierarchies)
+        self._group = cgroup.Cgroup(hierarchies, os.getpid())
+        self._zygote: ZygoteProcess | None = None
+        self._work_base: str | None = None
+        self._watch_at = 0.0
+
+    def serve(self) -> None:
+        """Handles requests one after the other."""
+        try:
+            if self._settings["tier"] != "namespaces":
+                self._make_work_base()
+            self._start()
+            while True:
+                header, blobs = self._receive()
+                try:
+                    fields, answer = self._handle(header, blobs)
+                except (SandboxError, OSError) as error:
+                    fields, answer = {"error": str(error)}, []
+                self._host.sendall(frames.pack(fields, answer))
+        except (HostGone, ConnectionError):
+            pass
+        finally:
+            self._close()
+
+    def _make_work_base(self) -> None:
+        self._work_base = tempfile.mkdtemp(prefix="asyncrl-sandbox-", dir=self._settings["temporary"])
+        if os.getuid() == 0:
+            os.chown(self._work_base, 65534, 65534)
+        self._settings["work_base"] = self._work_base
+
+    def _start(self) -> None:
+        try:
+            self._zygote = ZygoteProcess(self._settings, self._group)
+        except SandboxError as error:
+            self._host.sendall(frames.pack({"error": str(error)}))
+            raise HostGone from error
+        bounded = [name for name in ("memory", "pids") if self._group.controls(name)]
+        self._host.sendall(frames.pack({"ready": True, "cgroup": bounded}))
+
+    def _close(self) -> None:
+        if self._zygote is not None:
+            self._zygote.kill()
+        self._group.close()
+        if self._work_base is not None:
+            shutil.rmtree(self._work_base, ignore_errors=True)
+
+    def _read_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            readable, _, _ = select.select([self._host, self._host_life], [], [])
+            if self._host_life in readable:
+                raise HostGone
+            chunk = self._host.recv(min(size - len(data), 1 << 20))
+            if not chunk:
+                raise HostGone
+            data += chunk
+        return bytes(data)
+
+    def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
+        header_size, body_size = frames.PREFIX.unpack(self._read_exactly(frames.PREFIX.size))
+        return frames.unpack(self._read_exactly(header_size), self._read_exactly(body_size))
+
+    def _handle(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+        specs = header["boxes"]
+        memory = sum(spec["limits"]["memory_bytes"] + spec["limits"]["disk_bytes"] for spec in specs)
+        processes = sum(spec["limits"]["processes"] for spec in specs)
+        self._group.bound(memory, processes)
+        if self._zygote is None or self._zygote.has_died():
+            self._restart_zygote()
+        kills_before = self._group.num_oom_kills()
+        boxes, rest = [], blobs
+        for spec in specs:
+            count = 1 + len(spec["files"])
+            boxes.append(Running(spec, rest[0], rest[1:count]))
+            rest = rest[count:]
+        try:
+            self._run(boxes)
+            oom_killed = self._group.num_oom_kills() > kills_before
+            outcomes = [box.outcome(oom_killed=oom_killed, unsafe=self._unsafe) for box in boxes]
+        finally:
+            for box in boxes:
+                box.close()
+                if self._work_base is not None and box.pid:
+                    shutil.rmtree(f"{self._work_base}/{box.pid}", ignore_errors=True)
+        answer = [blob for _, parts in outcomes for blob in parts]
+        results = [fields | {"num_blobs": len(parts)} for fields, parts in outcomes]
+        return {"results": results}, answer
+
+    def _restart_zygote(self) -> None:
+        if self._zygote is not None:
+            self._zygote.kill()
+            self._zygote = None
+        self._zygote = ZygoteProcess(self._settings, self._group)
+
+    def _run(self, boxes: list[Running]) -> None:
+        assert self._zygote is not None
+        self._watch_at = time.monotonic() + _WATCH_SECONDS
+        links: list[socket.socket] = []
+        if len(boxes) == 2:
+            links = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            # The judge, which comes last, must be up before the program can compete with it.
+            for index in reversed(range(len(boxes))):
+                boxes[index].start(self._zygote.clone, links[index] if links else None)
+        finally:
+            for link in links:
+                link.close()
+        self._wait(boxes)
+
+    def _wait(self, boxes: list[Running]) -> None:
+        """Until every box has ended and its output is read."""
+        ended_at: float | None = None
+        # Beyond the deadline by this much, pipes that somebody still holds are given up.
+        while any(box.descriptors() for box in boxes):
+            self._poll(boxes)
+            now = time.monotonic()
+            for box in boxes:
+                if not box.has_ended and now >= box.deadline:
+                    box.kill(Status.TIME_LIMIT, f"ran longer than {box.limits['wall_seconds']:g} s")
+            if boxes[-1].has_ended:
+                for box in boxes[:-1]:
+                    box.kill(None, "ended with its judge")
+            if all(box.has_ended for box in boxes):
+                ended_at = ended_at or now
+                if now > ended_at + _DRAIN_SECONDS:
+                    return
+
+    def _poll(self, boxes: list[Running]) -> None:
+        poller = select.poll()
+        owners = {descriptor: box for box in boxes for descriptor in box.descriptors()}
+        for descriptor in (*owners, self._host_life):
+            poller.register(descriptor, select.POLLIN)
+        poller.register(self._host, select.POLLRDHUP)
+        now = time.monotonic()
+        alive = [box for box in boxes if not box.has_ended]
+        wait = min((box.deadline for box in alive), default=now + _DRAIN_SECONDS) - now
+        watched = not self._group.controls("memory") or self._work_base is not None
+        if watched and alive:
+            wait = min(wait, _WATCH_SECONDS)
+        events = poller.poll(max(0.0, wait) * 1000 + 1)
+        for descriptor, _ in events:
+            if descriptor in (self._host_life, self._host.fileno()):
+                raise HostGone
+            owners[descriptor].on_readable(descriptor)
+        if watched and time.monotonic() >= self._watch_at:
+            self._watch([box for box in alive if not box.has_ended])
+            self._watch_at = time.monotonic() + _WATCH_SECONDS
+
+    def _watch(self, boxes: list[Running]) -> None:
+        """What no cgroup and no private disk bounds is measured now and then."""
+        for box in boxes:
+            if not self._group.controls("memory"):
+                used = watch.resident_bytes(box.pid)
+                if used > box.limits["memory_bytes"]:
+                    box.kill(Status.MEMORY_LIMIT, f"its processes together held {used} bytes")
+            if self._work_base is not None:
+                used = watch.disk_bytes(f"{self._work_base}/{box.pid}", box.limits["disk_bytes"])
+                if used > box.limits["disk_bytes"]:
+                    box.kill(Status.MEMORY_LIMIT, f"its files together held {used} bytes or more")
+
+
+def main() -> None:
+    """Entry point: `worker.py DESCRIPTOR HOST_PID`; the settings are the first message."""
+    descriptor, host_pid = int(sys.argv[1]), int(sys.argv[2])
+    # Ctrl-C at a terminal reaches the whole foreground group: the host decides when a worker ends.
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel.adopt_orphans()
+    kernel.set_dumpable(False)
+    host = socket.socket(fileno=descriptor)
+    (size,) = frames.PREFIX.unpack(host.recv(frames.PREFIX.size, socket.MSG_WAITALL))[:1]
+    settings = json.loads(host.recv(size, socket.MSG_WAITALL))
+    with contextlib.suppress(HostGone):
+        Worker(host, host_pid, settings).serve()

@@ -1,0 +1,121 @@
+"""The worker's end of the zygote: starts it, asks it for boxes, notices its death, ends it.
+
+Everything between the worker's ordinary process and the jail happens in one forked child; what goes wrong there
+comes back as text."""
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sandbox import jail, kernel, zygote
+from sandbox.cgroup import Cgroup
+from sandbox.limits import MEBIBYTE
+from sandbox.result import SandboxError
+
+_START_SECONDS = 60.0
+_OOM_SCORE = 500
+_STACK_BYTES = 256 * MEBIBYTE
+
+
+def _sources() -> bytes:
+    folder = Path(__file__).parent
+    return json.dumps([(name, (folder / f"{name}.py").read_text()) for name in zygote.BOOT_ORDER]).encode()
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup) -> NoReturn:
+    kernel.die_with_parent()
+    os.setsid()
+    group.join()
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(_OOM_SCORE))
+    _, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+    null = os.open("/dev/null", os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    if settings["tier"] == "namespaces":
+        view = jail.View(tuple(map(tuple, settings["binds"])), tuple(settings["hidden"]))
+        jail.enter_namespaces(view)
+    elif os.getuid() == 0:
+        jail.drop_root()
+    for descriptor in (sources, control):
+        os.set_inheritable(descriptor, True)
+    arguments = ["-s", "-S", "-c", zygote.BOOTSTRAP, str(sources), str(control)]
+    os.execve(settings["python"], [settings["python"], *arguments], settings["environment"])
+
+
+class ZygoteProcess:
+    """A running zygote. Raises SandboxError, with the child's own words, when it cannot be started."""
+
+    def __init__(self, settings: dict[str, Any], group: Cgroup) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        complaints, write_end = os.pipe()
+        sources = _memory_file(_sources())
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _become(settings, sources, theirs.fileno(), group)
+            except BaseException as error:
+                os.write(write_end, f"{type(error).__name__}: {error}".encode())
+            finally:
+                os._exit(1)
+        os.close(write_end)
+        os.close(sources)
+        control_number = theirs.fileno()
+        theirs.close()
+        with open(complaints, "rb") as file:
+            complaint = file.read().decode(errors="replace")
+        try:
+            if complaint:
+                raise SandboxError(complaint)
+            self._control.send(json.dumps(settings | {"control": control_number}).encode())
+            self._control.settimeout(_START_SECONDS)
+            if self._control.recv(16) != b"ready":
+                raise SandboxError("the zygote ended while it started")
+        except OSError as error:
+            self.kill()
+            raise SandboxError(f"the zygote did not start: {error}") from error
+        except SandboxError:
+            self.kill()
+            raise
+
+    def clone(self, descriptors: list[int]) -> int:
+        """The pid of a new box, a child of this process, that holds `descriptors`."""
+        try:
+            socket.send_fds(self._control, [b"clone"], descriptors)
+            reply = self._control.recv(zygote.PID.size)
+        except OSError as error:
+            raise SandboxError(f"the zygote does not answer: {error}") from error
+        if len(reply) != zygote.PID.size:
+            raise SandboxError("the zygote has died")
+        (pid,) = zygote.PID.unpack(reply)
+        if pid < 0:
+            raise SandboxError(f"the zygote could not start a box: {os.strerror(-pid)}")
+        return int(pid)
+
+    def has_died(self) -> bool:
+        """Whether the zygote hung up."""
+        readable, _, _ = select.select([self._control], [], [], 0)
+        return bool(readable)
+
+    def kill(self) -> None:
+        """Ends and reaps the zygote; boxes still running die with their own init, which the worker kills."""
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
