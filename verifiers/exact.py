@@ -1,0 +1,96 @@
+"""Exact or normalised equality of strings."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+
+from verifiers.extract import FALLBACKS, extract_answer, final_part
+from verifiers.options import read_bool, read_string, read_strings
+from verifiers.verdict import Verdict, correct, no_answer, wrong
+
+__all__ = ["ExactVerifier", "TextAnswer", "answer_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextAnswer:
+    """Where a verifier of text takes the answer from: the whole response, or an extracted part."""
+
+    source: str = "final_part"
+    fallbacks: tuple[str, ...] = ()
+    think: str = "optional"
+
+    @classmethod
+    def from_options(cls, verifier: str, source: object, fallbacks: object, think: object) -> TextAnswer:
+        return cls(
+            read_string(verifier, "source", source, allowed=("response", "final_part", "boxed")),
+            read_strings(verifier, "fallbacks", fallbacks, allowed=FALLBACKS),
+            read_string(verifier, "think", think, allowed=("optional", "required", "ignore")),
+        )
+
+
+def answer_text(response: str, where: TextAnswer) -> tuple[str | None, str, str]:
+    """(answer, method, reason): the answer is None when there is none, and then the reason says why."""
+    if where.source == "response":
+        return response, "response", ""
+    if where.source == "final_part":
+        text, reason = final_part(response, think=where.think)
+        if text is None:
+            return None, "", reason
+        return text, "final_part", ""
+    found = extract_answer(response, fallbacks=where.fallbacks, think=where.think)
+    return found.answer, found.method, found.reason
+
+
+class ExactVerifier:
+    """The answer, character for character; by default without case, outer space and repeated space."""
+
+    def __init__(
+        self,
+        *,
+        source: object = "final_part",
+        fallbacks: object = (),
+        think: object = "optional",
+        ignore_case: object = True,
+        ignore_space: object = True,
+        ignore_punctuation: object = False,
+    ) -> None:
+        self._where = TextAnswer.from_options("exact", source, fallbacks, think)
+        self._ignore_case = read_bool("exact", "ignore_case", ignore_case)
+        self._ignore_space = read_bool("exact", "ignore_space", ignore_space)
+        self._ignore_punctuation = read_bool("exact", "ignore_punctuation", ignore_punctuation)
+
+    def parse_reference(self, raw: object) -> frozenset[str]:
+        """The accepted strings: one, or a list of them."""
+        golds = list(raw) if isinstance(raw, (list, tuple)) else [raw]
+        if not golds or not all(isinstance(gold, (str, int, float)) for gold in golds):
+            raise ValueError(f"The gold answer is {raw!r}, expected a string or a list of strings.")
+        normal = frozenset(self._normal(str(gold)) for gold in golds)
+        if "" in normal:
+            raise ValueError(f"The gold answer is {raw!r}, expected text: it is empty (after normalisation).")
+        return normal
+
+    def verify(self, response: str, reference: frozenset[str]) -> Verdict:
+        answer, method, reason = answer_text(response, self._where)
+        if answer is None:
+            return no_answer(reason)
+        normal = self._normal(answer)
+        if not normal:
+            return no_answer("nothing is written where the answer should stand")
+        shown = answer.strip()[:500]
+        if normal in reference:
+            return correct(extracted=shown, detail="the same text", method=method)
+        return wrong(extracted=shown, detail="not the same text", method=method)
+
+    def verify_fast(self, response: str, reference: frozenset[str]) -> Verdict | None:
+        return self.verify(response, reference) if len(response) < 4000 else None
+
+    def _normal(self, text: str) -> str:
+        text = unicodedata.normalize("NFC", text)
+        if self._ignore_case:
+            text = text.casefold()
+        if self._ignore_punctuation:
+            text = "".join(" " if unicodedata.category(mark)[0] == "P" else mark for mark in text)
+        if self._ignore_space:
+            text = " ".join(text.split())
+        return text

@@ -1,0 +1,1 @@
+"""Grading of mathematical answers: reading LaTeX, exact and high-precision comparison, all within fixed budgets."""

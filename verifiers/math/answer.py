@@ -1,0 +1,243 @@
+r"""From the text of an answer to what is compared: its readings, its unit, its words. Owns the clean-up before the parser.
+
+A text can have more than one honest reading (1,234 is a number or two): all are kept, and one that matches suffices."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from verifiers.extract import last_box
+from verifiers.math.nodes import Node, Number, Text
+from verifiers.math.parse import AnswerParser, Unreadable
+from verifiers.math.primary import read_number
+from verifiers.math.tokens import Token, plain_characters, tokenize
+from verifiers.math.units import Unit, known_unit, parse_unit
+from verifiers.math.words import clean_words
+
+__all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
+
+_PREFIX = re.compile(
+    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)", re.IGNORECASE
+)
+_PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
+_GROUPED_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
+_MAX_UNIT_TOKENS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    text: str
+    """Without wrapping and end punctuation."""
+    number: Fraction | None
+    """The value, when the text is nothing but an integer, a fraction or a decimal."""
+    words: str
+    readings: tuple[Node, ...]
+    """Empty when no reading was possible; `problem` says why."""
+    unit: Unit | None
+    problem: str = ""
+
+
+def strip_wrapping(text: str) -> str:
+    r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
+    while True:
+        before = text
+        text = text.strip().rstrip(".,;:").lstrip(":").strip() if not text.strip().endswith("\\,") else text.strip()[:-2]
+        for opening, closing in _WRAPPERS:
+            if (
+                len(text) >= len(opening) + len(closing)
+                and text.startswith(opening)
+                and text.endswith(closing)
+                and opening not in text[len(opening) : -len(closing)]
+            ):
+                text = text[len(opening) : -len(closing)]
+        if text.startswith("{") and text.endswith("}") and _closes_at_end(text):
+            text = text[1:-1]
+        if text == before:
+            return text
+
+
+def _closes_at_end(text: str) -> bool:
+    depth = 0
+    for position, character in enumerate(text):
+        if character == "{":
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            if depth == 0:
+                return position == len(text) - 1
+    return False
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The exact value of an integer, a decimal or a fraction of integers, written with nothing else."""
+    match = _PLAIN_NUMBER.fullmatch(text)
+    if match is None or not text.isascii():
+        return None
+    sign, whole, decimals, bottom = match.groups()
+    if bottom is not None and (decimals is not None or int(bottom) == 0):
+        return None
+    value = Fraction(int(whole + (decimals or "")), int(bottom) if bottom else 10 ** len(decimals or ""))
+    return -value if sign == "-" else value
+
+
+def read_answer(raw: str) -> Answer:
+    text = strip_wrapping(plain_characters(raw))
+    if "\\boxed" in text or "\\fbox" in text:
+        text = strip_wrapping(last_box(text) or text)
+    number = plain_number(text)
+    if number is not None and "." not in text:
+        return Answer(text, number, text, (_plain_node(text, number),), None)
+    text = strip_wrapping(_PREFIX.sub("", text)) or text
+    words = clean_words(text)
+    readings: list[Node] = []
+    unit: Unit | None = None
+    problem = ""
+    for group_digits in (True, False) if _GROUPED_COMMA.search(text) else (True,):
+        try:
+            node, found = _read(text, group_digits)
+        except Unreadable as error:
+            problem = problem or str(error)
+            continue
+        if node not in readings:
+            readings.append(node)
+            unit = unit or found
+    return Answer(text, number, words, tuple(readings), unit, problem)
+
+
+def _plain_node(text: str, number: Fraction) -> Node:
+    if "/" not in text:
+        return Number(number)
+    node, _ = _read(text, True)
+    return node
+
+
+def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
+    tokens = tokenize(text, group_digits=group_digits)
+    tokens, currency = _without_currency(tokens)
+    if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):
+        tokens = tokens[1:]
+    tokens, unit = _without_units(tokens)
+    if not tokens:
+        raise Unreadable("nothing but a unit")
+    parser = AnswerParser(tokens)
+    node = parser.listing()
+    parser.expect_end()
+    return node, unit or currency
+
+
+def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
+    """Drop each currency sign that stands before a number."""
+    unit: Unit | None = None
+    kept: list[Token] = []
+    for position, token in enumerate(tokens):
+        follows = tokens[position + 1] if position + 1 < len(tokens) else None
+        name = "$" if token.value == r"\$" else token.value
+        is_sign = token.value == r"\$" or (token.kind in ("text", "word") and _is_currency(token.value.strip()))
+        if is_sign and follows is not None and (follows.kind == "number" or follows.value in (".", "-")):
+            unit = parse_unit(name)
+            continue
+        kept.append(token)
+    return kept, unit
+
+
+def _is_currency(word: str) -> bool:
+    return word.rstrip(".") in ("$", "euro", "pound", "yen", "rupee", "Rs", "USD", "EUR", "GBP", "US\\$", "\\$")
+
+
+def _without_units(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
+    """Drop the unit at the end of each item of a listing; they must all be the same."""
+    kept: list[Token] = []
+    item: list[Token] = []
+    units: list[Unit] = []
+    depth = 0
+    for token in [*tokens, None]:
+        if token is not None:
+            depth += (token.value in ("(", "[", r"\{", "{")) - (token.value in (")", "]", r"\}", "}"))
+        ends = token is None or (depth == 0 and _separates(token))
+        if not ends:
+            assert token is not None
+            item.append(token)
+            continue
+        value, unit = _split_unit(item)
+        kept += value
+        if unit is not None:
+            units.append(unit)
+        if token is not None:
+            kept.append(token)
+        item = []
+    if any(unit != units[0] for unit in units):
+        raise Unreadable("items with different units")
+    return kept, units[0] if units else None
+
+
+def _separates(token: Token) -> bool:
+    if token.kind == "operator":
+        return token.value in (",", ";", "=", "<", ">", ":")
+    return token.kind in ("word", "text", "command") and (
+        token.value.strip(" ~\\").casefold() in ("and", "or", "to", "le", "leq", "ge", "geq", "approx", "pm", "lt", "gt")
+    )
+
+
+def _split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
+    start = len(tokens)
+    while start > 0 and len(tokens) - start < _MAX_UNIT_TOKENS and _may_be_unit(tokens, start - 1):
+        start -= 1
+    # The unit begins at a word; letters and exponents before the first word belong to the value.
+    while start < len(tokens) and not _begins_unit(tokens, start):
+        start += 1
+    if start == 0 or start == len(tokens) or not _ends_value(tokens[start - 1]):
+        return tokens, None
+    unit = parse_unit(" ".join(_spelled(token) for token in tokens[start:]))
+    return (tokens, None) if unit is None else (tokens[:start], unit)
+
+
+def _spelled(token: Token) -> str:
+    return {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°"}.get(token.value, token.value)
+
+
+def _may_be_unit(tokens: list[Token], at: int) -> bool:
+    token = tokens[at]
+    if token.kind in ("text", "word", "function"):
+        return True
+    if token.kind == "symbol":
+        # A letter is a unit beside other units (km/h) or alone at the end, apart from its number (5 m).
+        return len(token.value) == 1 and known_unit(token.value)
+    if token.kind == "number":
+        return at > 0 and tokens[at - 1].value in ("^", "-") or (at > 1 and tokens[at - 1].value == "{")
+    return token.value in ("/", "^", r"\cdot", "{", "}", "-", ".", r"\$", r"\circ", r"\degree")
+
+
+def _begins_unit(tokens: list[Token], at: int) -> bool:
+    token = tokens[at]
+    before = tokens[at - 1] if at else None
+    if token.kind == "text":
+        return not (len(token.value.strip()) == 1 and not known_unit(token.value.strip()))
+    if token.kind == "function":
+        return known_unit(token.value.strip())
+    if token.kind == "word":
+        after_number = before is not None and before.kind == "number"
+        return known_unit(token.value) or (after_number and token.spaced and len(token.value) > 3)
+    if token.kind == "symbol" and before is not None and before.kind == "number" and token.spaced:
+        alone = at == len(tokens) - 1
+        of_units = at + 1 < len(tokens) and tokens[at + 1].value in ("/", "^") and at + 2 < len(tokens)
+        return known_unit(token.value) and token.value in "mgshLNJKWVA" and (
+            alone or (of_units and tokens[at + 1].value == "/" and known_unit(tokens[at + 2].value))
+        )
+    return token.value == r"\$" and at == len(tokens) - 1
+
+
+def _ends_value(token: Token) -> bool:
+    return token.kind in ("number", "symbol", "word") or token.value in (")", "}", "]", r"\%", "!", r"\pi", "%") or (
+        token.kind == "command" and token.value[1:].isalpha() and token.value not in (r"\cdot", r"\times", r"\frac")
+    )
+
+
+def is_text(node: Node) -> bool:
+    return isinstance(node, Text)
+
+
+def literal(token_text: str) -> Number:
+    return read_number(Token("number", token_text))

@@ -1,0 +1,385 @@
+"""Whether a response's tree says what the gold's tree says. Owns the policy for every pair of shapes.
+
+The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule written here.
+Nothing matches by default, so a response with more candidates than the gold, or in a shape nobody foresaw, is wrong."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from verifiers.math.expand import expand
+from verifiers.math.families import same_family
+from verifiers.math.nodes import (
+    Based,
+    Bracket,
+    Call,
+    Degrees,
+    Listing,
+    Matrix,
+    NamedSet,
+    Node,
+    Number,
+    Percent,
+    Piecewise,
+    Product,
+    Quotient,
+    Ratio,
+    Relation,
+    SetBuilder,
+    SetOf,
+    SetOperation,
+    Sum,
+    Symbol,
+    Text,
+)
+from verifiers.math.regions import Region, same_region, to_region
+from verifiers.math.relations import (
+    is_name,
+    same_equation,
+    same_inequality,
+    solved_for,
+    value_of_chain,
+)
+from verifiers.math.scalars import exact_or_none, free_symbols, same_scalar
+from verifiers.math.vectors import as_vector
+
+__all__ = ["same_answer"]
+
+MAX_ITEMS = 64
+_SETS = (SetOf, SetOperation, NamedSet, SetBuilder)
+_SCALARS = (Sum, Product, Quotient, Call, Number, Symbol, Percent, Degrees, Based)
+
+
+def same_answer(gold: Node, response: Node) -> bool:
+    """Whether the response, as a whole, is the gold. Not symmetric: the gold sets the form."""
+    gold, response = expand(gold), expand(response)
+    if gold == response:
+        return True
+    return _same(gold, response)
+
+
+def _same(gold: Node, response: Node) -> bool:
+    if isinstance(gold, Relation):
+        return _same_as_relation(gold, response)
+    if isinstance(gold, Listing):
+        return _same_as_listing(gold, response)
+    response = _without_name(gold, response)
+    if isinstance(gold, Text) or isinstance(response, Text):
+        return isinstance(gold, Text) and isinstance(response, Text) and gold.words == response.words
+    if isinstance(gold, Bracket):
+        return _same_as_bracket(gold, response)
+    if isinstance(gold, _SETS):
+        return _same_as_set(gold, response)
+    if isinstance(gold, Matrix):
+        return _same_as_matrix(gold, response)
+    if isinstance(gold, Ratio):
+        return _same_as_ratio(gold, response)
+    if isinstance(gold, Piecewise):
+        return _same_pieces(gold, response)
+    return _same_as_scalar(gold, response)
+
+
+def _without_name(gold: Node, response: Node) -> Node:
+    """`A = ...` against a gold without a name: what stands after the sign. A chain must hold together."""
+    if not isinstance(response, Relation) or isinstance(gold, Relation):
+        return response
+    if isinstance(gold, _SETS) and response.operators == ("in",) and is_name(response.sides[0]):
+        return response.sides[1]
+    value = value_of_chain(gold, response)
+    return response if value is None else value
+
+
+# Scalars
+
+
+def _same_as_scalar(gold: Node, response: Node) -> bool:
+    if isinstance(response, SetOf) and len(response.items) == 1:
+        # {5}, the solution set, for the one solution 5.
+        response = response.items[0]
+    if isinstance(response, Ratio) and len(response.items) == 2:
+        # 3:4 for the fraction 3/4.
+        response = Quotient(*response.items)
+        if not isinstance(gold, Quotient):
+            return False
+    if isinstance(gold, Based) or isinstance(response, Based):
+        return _same_based(gold, response)
+    vector = as_vector(gold)
+    if vector is not None:
+        other = as_vector(response)
+        return other is not None and _same_in_order(vector, other)
+    if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *_SETS)):
+        return False
+    return _same_with_marks(gold, response)
+
+
+def _same_based(gold: Node, response: Node) -> bool:
+    """A gold with a base asks for that base; without one, the value counts."""
+    if isinstance(gold, Based):
+        return isinstance(response, Based) and gold.base == response.base and (
+            gold.digits.lstrip("0") == response.digits.lstrip("0")
+        )
+    return same_scalar(gold, response)
+
+
+def _same_with_marks(gold: Node, response: Node) -> bool:
+    """Percent and degree signs: equal as numbers, or the same number with the sign on one side only."""
+    if isinstance(gold, Percent) or isinstance(response, Percent):
+        return _same_percent(gold, response)
+    if isinstance(gold, Degrees) is not isinstance(response, Degrees):
+        plain = [node.value if isinstance(node, Degrees) else node for node in (gold, response)]
+        has_degrees, bare = (gold, response) if isinstance(gold, Degrees) else (response, gold)
+        return same_scalar(plain[0], plain[1]) or (not _is_rational(bare) and same_scalar(has_degrees, bare))
+    if isinstance(gold, Degrees) and isinstance(response, Degrees):
+        return same_scalar(gold.value, response.value)
+    return same_scalar(gold, response)
+
+
+def _is_rational(node: Node) -> bool:
+    return exact_or_none(node) is not None
+
+
+def _same_percent(gold: Node, response: Node) -> bool:
+    if isinstance(gold, Percent) and isinstance(response, Percent):
+        return same_scalar(gold.value, response.value)
+    if same_scalar(gold, response):
+        return True
+    if isinstance(gold, Percent):
+        # "50%" asked for a percentage: 50 is one.
+        return same_scalar(gold.value, response)
+    assert isinstance(response, Percent)
+    # A gold of 50 may have been a percentage. One of at most 1 is more likely a fraction: 0.5 is not 0.5%.
+    value = exact_or_none(gold)
+    return value is not None and abs(value) > 1 and same_scalar(gold, response.value)
+
+
+# Relations
+
+
+def _same_as_relation(gold: Relation, response: Node) -> bool:
+    if isinstance(response, Relation) and same_family(gold, response):
+        return True
+    if set(gold.operators) == {"="}:
+        return _same_as_equation(gold, response)
+    region = to_region(gold)
+    if region is not None:
+        return _same_region_as(region, response)
+    if isinstance(response, Relation):
+        return same_inequality(gold, response)
+    if gold.operators in (("in",), ("~",)) and is_name(gold.sides[0]):
+        return _same(gold.sides[1], response)
+    return False
+
+
+def _same_as_equation(gold: Relation, response: Node) -> bool:
+    if not isinstance(response, Relation):
+        # x = 5 asked for the value; 2x + y = 5 asked for the equation.
+        name, value = gold.sides[0], gold.sides[-1]
+        if is_name(name):
+            return _same(value, response)
+        return is_name(value) and len(gold.sides) == 2 and _same(name, response)
+    if set(response.operators) == {"in"} and is_name(gold.sides[0]):
+        return gold.sides[0] == response.sides[0] and _same(gold.sides[-1], response.sides[1])
+    if not set(response.operators) <= {"=", "~"}:
+        return False
+    solved_gold, solved_response = solved_for(gold), solved_for(response)
+    if solved_gold and solved_response and solved_gold[0] == solved_response[0]:
+        return _same(solved_gold[1], solved_response[1])
+    return same_equation(gold, response)
+
+
+def _same_region_as(region: Region, response: Node) -> bool:
+    other = to_region(response)
+    return other is not None and same_region(region, other)
+
+
+# Several items
+
+
+def _same_as_listing(gold: Listing, response: Node) -> bool:
+    region = to_region(gold)
+    if region is not None:
+        other = to_region(response)
+        if other is not None and same_region(region, other):
+            return True
+    if isinstance(response, Relation):
+        response = _relation_of_many(response)
+    if isinstance(response, Bracket) and response.opening == "(" and response.closing == ")":
+        return _same_labelled(gold.items, response.items) or _same_in_order(_plain_items(gold), response.items)
+    if isinstance(response, SetOf):
+        return _same_in_any_order(_plain_items(gold), response.items)
+    if not isinstance(response, Listing):
+        return len(gold.items) == 1 and _same(gold.items[0], response)
+    if _labels(gold.items) and not any(isinstance(item, Relation) for item in response.items):
+        return _same_labelled(gold.items, response.items)
+    if same_family(gold, response):
+        return True
+    return _same_in_any_order(_shared_names(gold), _shared_names(response))
+
+
+def _relation_of_many(response: Relation) -> Node:
+    """x \\in {1, 2} and x = {1, 2}: the set. (x, y) = (1, 2): the pair."""
+    if response.operators in (("in",), ("=",)) and len(response.sides) == 2:
+        name, value = response.sides
+        if is_name(name) or isinstance(name, Bracket):
+            return value
+    return response
+
+
+def _plain_items(gold: Listing) -> tuple[Node, ...]:
+    """x = 1, x = 2 without the repeated name."""
+    labels = [item.sides[0] for item in gold.items if isinstance(item, Relation) and item.operators == ("=",)]
+    if len(labels) == len(gold.items) and len(set(labels)) == 1 and is_name(labels[0]):
+        return tuple(item.sides[-1] for item in gold.items if isinstance(item, Relation))
+    return gold.items
+
+
+def _shared_names(listing: Listing) -> tuple[Node, ...]:
+    """The items; "x = 1, 2" becomes x = 1, x = 2, and names that all agree are left out."""
+    items = listing.items
+    first = items[0]
+    if isinstance(first, Relation) and first.operators == ("=",) and is_name(first.sides[0]):
+        if not any(isinstance(item, (Relation, Text)) for item in items[1:]):
+            items = (first.sides[1], *items[1:])
+    return _plain_items(Listing(items, listing.joined_by))
+
+
+def _labels(items: tuple[Node, ...]) -> list[str]:
+    """The distinct names of x = 1, y = 2; empty when the items are not such."""
+    names = [
+        item.sides[0].name
+        for item in items
+        if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
+    ]
+    return names if len(names) == len(items) and len(set(names)) == len(names) else []
+
+
+def _same_labelled(labelled: tuple[Node, ...], plain: tuple[Node, ...]) -> bool:
+    """x = 1, y = 2 against (1, 2): in the order of the alphabet, which is how such pairs are asked for."""
+    names = _labels(labelled)
+    if not names or names != sorted(names):
+        return False
+    values = tuple(item.sides[1] for item in labelled if isinstance(item, Relation))
+    return _same_in_order(values, plain)
+
+
+def _same_in_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
+    return len(gold) == len(response) <= MAX_ITEMS and all(map(_same, gold, response))
+
+
+def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
+    """Each gold item found exactly once: equal things are equal, so taking the first match is safe."""
+    if len(gold) != len(response):
+        gold, response = _distinct(gold), _distinct(response)
+    if len(gold) != len(response) or len(gold) > MAX_ITEMS:
+        return False
+    left = list(response)
+    for item in gold:
+        match = next((other for other in left if _same(item, other)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Without literal repetitions; a set says nothing by repeating."""
+    return tuple(dict.fromkeys(items))
+
+
+# Brackets, sets, matrices
+
+
+def _same_as_bracket(gold: Bracket, response: Node) -> bool:
+    if isinstance(response, Bracket):
+        return _same_brackets(gold, response)
+    if isinstance(response, Matrix) or as_vector(response) is not None:
+        vector = as_vector(response)
+        return vector is not None and len(gold.items) > 1 and _same_in_order(gold.items, vector)
+    if isinstance(response, Listing):
+        if _same_labelled(response.items, gold.items):
+            return True
+        region, other = to_region(gold), to_region(response)
+        if region is not None and other is not None and same_region(region, other):
+            return True
+        is_plain = not any(isinstance(item, (Relation, Text)) for item in response.items)
+        return response.joined_by == "," and is_plain and gold.opening in "(<" and (
+            _same_in_order(gold.items, response.items)
+        )
+    region = to_region(gold)
+    return region is not None and _same_region_as(region, response)
+
+
+def _same_brackets(gold: Bracket, response: Bracket) -> bool:
+    if not _same_in_order(gold.items, response.items):
+        return False
+    if (gold.opening, gold.closing) == (response.opening, response.closing):
+        return True
+    pair = {gold.opening + gold.closing, response.opening + response.closing}
+    # A vector may wear round, square or angle brackets; two items in [ ] are an interval and then ends matter.
+    return pair == {"()", "<>"} or (len(gold.items) > 2 and pair <= {"()", "[]", "<>"})
+
+
+def _same_as_set(gold: Node, response: Node) -> bool:
+    if isinstance(gold, SetOf):
+        if isinstance(response, SetOf):
+            return _same_in_any_order(gold.items, response.items)
+        if isinstance(response, Listing):
+            return _same_in_any_order(gold.items, _shared_names(response))
+        if len(gold.items) == 1 and not isinstance(response, _SETS):
+            return _same(gold.items[0], response)
+    region = to_region(gold)
+    if region is not None:
+        return _same_region_as(region, response)
+    if isinstance(gold, NamedSet):
+        return gold == response
+    if isinstance(gold, SetBuilder) and isinstance(response, SetBuilder):
+        return _same(gold.element, response.element) and _same(gold.condition, response.condition)
+    if isinstance(gold, SetOperation) and isinstance(response, SetOperation):
+        return gold.operator == response.operator and _same_operands(gold, response)
+    return False
+
+
+def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
+    if _same(gold.left, response.left) and _same(gold.right, response.right):
+        return True
+    return gold.operator != "difference" and _same(gold.left, response.right) and _same(gold.right, response.left)
+
+
+def _same_as_matrix(gold: Matrix, response: Node) -> bool:
+    if isinstance(response, Matrix):
+        return len(gold.rows) == len(response.rows) and all(map(_same_in_order, gold.rows, response.rows))
+    vector = as_vector(gold)
+    other = as_vector(response) if not isinstance(response, Bracket) else response.items
+    return vector is not None and other is not None and _same_in_order(vector, other)
+
+
+def _same_as_ratio(gold: Ratio, response: Node) -> bool:
+    if isinstance(response, Ratio) and len(gold.items) == len(response.items):
+        first, other = gold.items[0], response.items[0]
+        return all(
+            same_scalar(Product((first, right)), Product((left, other)))
+            for left, right in zip(gold.items[1:], response.items[1:], strict=True)
+        ) and not _is_zero(other) and not _is_zero(first)
+    if len(gold.items) == 2 and isinstance(response, (Quotient, Number)):
+        return same_scalar(Quotient(*gold.items), response)
+    return False
+
+
+def _is_zero(node: Node) -> bool:
+    return same_scalar(node, Number(Fraction(0)))
+
+
+def _same_pieces(gold: Piecewise, response: Node) -> bool:
+    if not isinstance(response, Piecewise) or len(gold.pieces) != len(response.pieces):
+        return False
+    left = list(response.pieces)
+    for value, condition in gold.pieces:
+        match = next((piece for piece in left if _same(value, piece[0]) and _same(condition, piece[1])), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def symbols_of(node: Node) -> frozenset[str]:
+    return free_symbols(node)

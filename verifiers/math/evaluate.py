@@ -1,0 +1,381 @@
+"""The value of a tree: exactly as a fraction, or to any number of digits. Owns every budget of the arithmetic.
+
+Nothing here can run long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would need an
+enormous reduction raise NotNumber before the work is done. Thread-safe: each thread has its own mpmath context."""
+
+from __future__ import annotations
+
+import math
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+
+from verifiers.math.nodes import (
+    Based,
+    Call,
+    Constant,
+    Degrees,
+    Node,
+    Number,
+    Percent,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    Symbol,
+)
+
+__all__ = ["Decimal", "NotExact", "NotNumber", "exact_value", "numeric_value"]
+
+MAX_BITS = 200_000
+MAX_TOTAL_BITS = 600_000
+MAX_EXPONENT_BITS = 1_000_000
+MAX_FACTORIAL = 5_000
+_MAX_REDUCTION = 10**30
+
+Decimal = Any
+"""An mpmath number, real or complex."""
+
+
+class NotExact(Exception):
+    """The value exists, but not as a fraction that we can reach exactly."""
+
+
+class NotNumber(Exception):
+    """There is no value, or it is out of every budget."""
+
+
+def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:  # noqa: B006
+    """The value as a fraction, with `values` for the symbols. Raises NotExact or NotNumber."""
+    return _Exact(values).value(node)
+
+
+class _Exact:
+    def __init__(self, values: Mapping[str, Fraction]) -> None:
+        self._values = values
+        self._bits_left = MAX_TOTAL_BITS
+
+    def value(self, node: Node) -> Fraction:
+        kind = type(node)
+        if kind is Number:
+            return node.value  # type: ignore[union-attr]
+        if kind is Symbol:
+            if node.name in self._values:  # type: ignore[union-attr]
+                return self._values[node.name]  # type: ignore[union-attr]
+            raise NotExact
+        if isinstance(node, Sum):
+            total = self.value(node.terms[0])
+            for term in node.terms[1:]:
+                total = self._checked(total + self.value(term))
+            return total
+        if isinstance(node, Product):
+            result = self.value(node.factors[0])
+            for factor in node.factors[1:]:
+                result = self._checked(result * self.value(factor))
+            return result
+        if isinstance(node, Quotient):
+            top, bottom = self.value(node.top), self.value(node.bottom)
+            if bottom == 0:
+                raise NotNumber("a division by zero")
+            return self._checked(top / bottom)
+        if isinstance(node, Power):
+            return self._power(self.value(node.base), self.value(node.exponent))
+        if isinstance(node, Percent):
+            return self.value(node.value) / 100
+        if isinstance(node, Based):
+            return Fraction(based_value(node))
+        if isinstance(node, Call) and node.known:
+            return self._call(node)
+        raise NotExact
+
+    def _checked(self, value: Fraction) -> Fraction:
+        bits = value.numerator.bit_length() + value.denominator.bit_length()
+        if bits > 512:
+            self._bits_left -= bits
+            if bits > MAX_BITS or self._bits_left < 0:
+                raise NotExact
+        return value
+
+    def _power(self, base: Fraction, exponent: Fraction) -> Fraction:
+        if exponent.denominator != 1:
+            return self._root(base, exponent)
+        power = exponent.numerator
+        if base == 0 and power <= 0:
+            raise NotNumber("0 to a power that is not positive")
+        if base in (0, 1, -1):
+            return base if power % 2 else base * base
+        bits = (base.numerator.bit_length() + base.denominator.bit_length()) * abs(power)
+        if bits > MAX_BITS:
+            raise NotExact
+        return self._checked(base**power)
+
+    @staticmethod
+    def _root(base: Fraction, exponent: Fraction) -> Fraction:
+        """A square root that comes out even; every other root is left to the digits."""
+        if exponent not in (Fraction(1, 2), Fraction(-1, 2)) or base <= 0:
+            raise NotExact
+        top, bottom = math.isqrt(base.numerator), math.isqrt(base.denominator)
+        if top * top != base.numerator or bottom * bottom != base.denominator:
+            raise NotExact
+        return Fraction(top, bottom) if exponent > 0 else Fraction(bottom, top)
+
+    def _call(self, node: Call) -> Fraction:
+        if node.name not in _EXACT_CALLS:
+            raise NotExact
+        arguments = [self.value(argument) for argument in node.arguments]
+        return self._checked(_EXACT_CALLS[node.name](arguments))
+
+
+def _whole(value: Fraction, limit: int) -> int:
+    if value.denominator != 1 or value < 0:
+        raise NotExact
+    if value > limit:
+        raise NotExact
+    return value.numerator
+
+
+def _factorial(arguments: list[Fraction]) -> Fraction:
+    return Fraction(math.factorial(_whole(arguments[0], MAX_FACTORIAL)))
+
+
+def _double_factorial(arguments: list[Fraction]) -> Fraction:
+    return Fraction(math.prod(range(_whole(arguments[0], MAX_FACTORIAL), 0, -2)))
+
+
+def _binomial(arguments: list[Fraction]) -> Fraction:
+    return Fraction(math.comb(_whole(arguments[0], MAX_FACTORIAL), _whole(arguments[1], MAX_FACTORIAL)))
+
+
+def _all_whole(arguments: list[Fraction]) -> list[int]:
+    if any(argument.denominator != 1 for argument in arguments):
+        raise NotExact
+    return [argument.numerator for argument in arguments]
+
+
+_EXACT_CALLS: dict[str, Callable[[list[Fraction]], Fraction]] = {
+    "sqrt": lambda arguments: _Exact._root(arguments[0], Fraction(1, 2)) if arguments[0] else Fraction(0),
+    "factorial": _factorial,
+    "double_factorial": _double_factorial,
+    "binomial": _binomial,
+    "abs": lambda arguments: abs(arguments[0]),
+    "floor": lambda arguments: Fraction(math.floor(arguments[0])),
+    "ceiling": lambda arguments: Fraction(math.ceil(arguments[0])),
+    "gcd": lambda arguments: Fraction(math.gcd(*_all_whole(arguments))),
+    "lcm": lambda arguments: Fraction(math.lcm(*_all_whole(arguments))),
+    "max": lambda arguments: max(arguments),
+    "min": lambda arguments: min(arguments),
+}
+
+
+def based_value(node: Based) -> int:
+    try:
+        return int(node.digits, node.base)
+    except ValueError as error:
+        raise NotNumber(f"{node.digits} is no number in base {node.base}") from error
+
+
+_local = threading.local()
+
+
+def _context() -> Any:
+    if not hasattr(_local, "context"):
+        _local.context = mpmath.MPContext()
+    return _local.context
+
+
+def numeric_value(
+    node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 40  # noqa: B006
+) -> tuple[Decimal, float, float]:
+    """(value, log2 of the largest, log2 of the smallest magnitude met on the way). Raises NotNumber."""
+    context = _context()
+    context.dps = digits
+    numeric = _Numeric(context, values)
+    try:
+        value = numeric.value(node)
+    except (ZeroDivisionError, ValueError, OverflowError, ArithmeticError, TypeError) as error:
+        raise NotNumber(str(error)) from error
+    if not context.isfinite(value):
+        raise NotNumber("an infinite or undefined value")
+    return value, numeric.largest, numeric.smallest
+
+
+class _Numeric:
+    """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it needs."""
+
+    def __init__(self, context: Any, values: Mapping[str, Fraction]) -> None:
+        self.context = context
+        self._values = values
+        self.largest = 0.0
+        self.smallest = 0.0
+
+    def value(self, node: Node) -> Decimal:
+        result = self._value(node)
+        self._note(result)
+        return result
+
+    def _note(self, result: Decimal) -> None:
+        if result:
+            size = float(self.context.mag(result))
+            if size > self.largest:
+                self.largest = size
+            elif size < self.smallest:
+                self.smallest = size
+
+    def _value(self, node: Node) -> Decimal:
+        context = self.context
+        if isinstance(node, Number):
+            return self._fraction(node.value)
+        if isinstance(node, Symbol):
+            if node.name not in self._values:
+                raise NotNumber(f"no value for {node.name}")
+            return self._fraction(self._values[node.name])
+        if isinstance(node, Sum):
+            total = self.value(node.terms[0])
+            for term in node.terms[1:]:
+                total = total + self.value(term)
+            return total
+        if isinstance(node, Product):
+            result = self.value(node.factors[0])
+            for factor in node.factors[1:]:
+                result = result * self.value(factor)
+            return result
+        if isinstance(node, Quotient):
+            return self.value(node.top) / self.value(node.bottom)
+        if isinstance(node, Power):
+            return self.power(self.value(node.base), self.value(node.exponent))
+        if isinstance(node, Constant):
+            return self._constant(node)
+        if isinstance(node, Percent):
+            return self.value(node.value) / 100
+        if isinstance(node, Degrees):
+            return self.value(node.value) * context.pi / 180
+        if isinstance(node, Based):
+            return context.mpf(based_value(node))
+        if isinstance(node, Call):
+            return self._call(node)
+        raise NotNumber(f"a {type(node).__name__} has no value")
+
+    def _fraction(self, value: Fraction) -> Decimal:
+        return self.context.mpf(value.numerator) / value.denominator
+
+    def _constant(self, node: Constant) -> Decimal:
+        context = self.context
+        if node.name == "pi":
+            return +context.pi
+        if node.name == "e":
+            return +context.e
+        if node.name == "i":
+            return context.mpc(0, 1)
+        raise NotNumber("infinity has no value")
+
+    def power(self, base: Decimal, exponent: Decimal) -> Decimal:
+        context = self.context
+        if not base:
+            if context.re(exponent) > 0:
+                return context.mpf(0)
+            raise NotNumber("0 to a power that is not positive")
+        self.bounded_exponent(exponent, abs(context.mag(base)) + 2)
+        return context.power(base, exponent)
+
+    def bounded_exponent(self, exponent: Decimal, bits: float = 2.0) -> None:
+        if exponent and self.context.mag(exponent) + math.log2(bits) > math.log2(MAX_EXPONENT_BITS):
+            raise NotNumber("a power out of every budget")
+
+    def bounded(self, argument: Decimal, limit: int = _MAX_REDUCTION) -> Decimal:
+        if abs(argument) > limit:
+            raise NotNumber("an argument out of every budget")
+        return argument
+
+    def _call(self, node: Call) -> Decimal:
+        arguments = [self.value(argument) for argument in node.arguments]
+        if not node.known:
+            return self._unknown(node.name, arguments)
+        function = _NUMERIC_CALLS.get(node.name)
+        if function is None:
+            raise NotNumber(f"{node.name} has no value")
+        return function(self, *arguments)
+
+    def _unknown(self, name: str, arguments: list[Decimal]) -> Decimal:
+        """The writer's own f: some fixed generic function, so that f(x+1) = f(1+x) but f(x) != f(y)."""
+        seed = zlib.crc32(f"{name}/{len(arguments)}".encode())
+        total = self.context.mpf(seed % 997 + 1) / 991
+        for position, argument in enumerate(arguments, start=1):
+            weight = self.context.mpf(seed % (89 + position) + 7) / 53
+            total = total + self.context.sin(self.bounded(argument) * weight + position) * (position + 1)
+        return total
+
+    def root(self, radicand: Decimal, degree: Decimal) -> Decimal:
+        context = self.context
+        if degree == 3 or (context.isint(degree) and int(degree) % 2 == 1):
+            # The real root of a negative number, as every schoolbook means it.
+            if context.im(radicand) == 0 and context.re(radicand) < 0:
+                return -self.power(-context.re(radicand), 1 / degree)
+        return self.power(radicand, 1 / degree)
+
+    def log(self, argument: Decimal, base: Decimal | None = None) -> Decimal:
+        context = self.context
+        return context.log(argument) / context.log(10 if base is None else base)
+
+    def exp(self, argument: Decimal) -> Decimal:
+        self.bounded_exponent(argument)
+        return self.context.exp(argument)
+
+    def factorial(self, argument: Decimal) -> Decimal:
+        return self.context.factorial(self.bounded(argument, 10**6))
+
+    def double_factorial(self, argument: Decimal) -> Decimal:
+        return self.context.fac2(self.bounded(argument, 10**6))
+
+    def binomial(self, top: Decimal, bottom: Decimal) -> Decimal:
+        return self.context.binomial(self.bounded(top, 10**6), self.bounded(bottom, 10**6))
+
+    def real(self, argument: Decimal) -> Decimal:
+        if self.context.im(argument) != 0:
+            raise NotNumber("a complex number where an order is needed")
+        return self.context.re(argument)
+
+    def rounded(self, argument: Decimal, function: str) -> Decimal:
+        return getattr(self.context, function)(self.bounded(self.real(argument)))
+
+    def extreme(self, choose: Callable[..., Decimal], arguments: tuple[Decimal, ...]) -> Decimal:
+        return choose(self.real(argument) for argument in arguments)
+
+
+def _plain(name: str) -> Callable[..., Decimal]:
+    return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument))
+
+
+def _hyperbolic(name: str) -> Callable[..., Decimal]:
+    return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument, 10**5))
+
+
+_NUMERIC_CALLS: dict[str, Callable[..., Decimal]] = {
+    **{
+        name: _plain(name)
+        for name in ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc",
+                     "asinh", "acosh", "atanh")
+    },
+    **{name: _hyperbolic(name) for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch")},
+    "sqrt": lambda numeric, argument: numeric.context.sqrt(argument),
+    "cbrt": lambda numeric, argument: numeric.root(argument, numeric.context.mpf(3)),
+    "root": _Numeric.root,
+    "ln": lambda numeric, argument: numeric.context.log(argument),
+    "log": _Numeric.log,
+    "exp": _Numeric.exp,
+    "abs": lambda numeric, argument: abs(argument),
+    "factorial": _Numeric.factorial,
+    "double_factorial": _Numeric.double_factorial,
+    "binomial": _Numeric.binomial,
+    "floor": lambda numeric, argument: numeric.rounded(argument, "floor"),
+    "ceiling": lambda numeric, argument: numeric.rounded(argument, "ceil"),
+    "max": lambda numeric, *arguments: numeric.extreme(max, arguments),
+    "min": lambda numeric, *arguments: numeric.extreme(min, arguments),
+    "real": lambda numeric, argument: numeric.context.re(argument),
+    "imaginary": lambda numeric, argument: numeric.context.im(argument),
+    "argument": lambda numeric, argument: numeric.context.arg(argument),
+    "sign": lambda numeric, argument: numeric.context.sign(numeric.real(argument)),
+}  # fmt: skip

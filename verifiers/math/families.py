@@ -1,0 +1,94 @@
+r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, whatever the letter and the representative."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.nodes import Listing, NamedSet, Node, Relation, Symbol
+from verifiers.math.scalars import free_symbols
+
+__all__ = ["same_family"]
+
+Family = tuple[str | None, tuple[Node, ...], str]
+"""(name of the unknown, its expressions, the integer letter)"""
+
+
+def same_family(gold: Node, response: Node) -> bool:
+    one, other = _family(gold), _family(response)
+    if one is None or other is None or (one[0] and other[0] and one[0] != other[0]):
+        return False
+    gold_lines = [_line(node, one[2]) for node in one[1]]
+    response_lines = [_line(node, other[2]) for node in other[1]]
+    if None in gold_lines or None in response_lines or len(gold_lines) != len(response_lines):
+        return False
+    left = list(response_lines)
+    for line in gold_lines:
+        match = next((candidate for candidate in left if _same_lattice(line, candidate)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def _family(node: Node) -> Family | None:
+    if not isinstance(node, Listing):
+        return None
+    letters = [
+        item.sides[0].name
+        for item in node.items
+        if isinstance(item, Relation)
+        and item.operators == ("in",)
+        and item.sides[1] == NamedSet("Z")
+        and isinstance(item.sides[0], Symbol)
+    ]
+    rest = [item for item in node.items if not (isinstance(item, Relation) and item.operators == ("in",))]
+    if len(letters) != 1 or not rest:
+        return None
+    names: set[str | None] = set()
+    expressions: list[Node] = []
+    for item in rest:
+        if isinstance(item, Relation):
+            if item.operators != ("=",) or not isinstance(item.sides[0], Symbol):
+                return None
+            names.add(item.sides[0].name)
+            expressions.append(item.sides[1])
+        else:
+            expressions.append(item)
+    if len(names) > 1 or any(free_symbols(node) - {letters[0]} for node in expressions):
+        return None
+    return (names.pop() if names else None), tuple(expressions), letters[0]
+
+
+def _line(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
+    """(start, step) of start + step * letter, to 40 digits; None when it is no such line."""
+    try:
+        values = [_value(node, {letter: Fraction(x)}) for x in (0, 1, 2, 5)]
+    except NotNumber:
+        return None
+    step = values[1] - values[0]
+    straight = _near(values[2], values[0] + 2 * step) and _near(values[3], values[0] + 5 * step)
+    return (values[0], step) if straight and step else None
+
+
+def _value(node: Node, values: dict[str, Fraction]) -> Fraction:
+    try:
+        return exact_value(node, values)
+    except NotExact:
+        number, largest, _ = numeric_value(node, values)
+    if getattr(number, "imag", 0) or largest > 1000:
+        raise NotNumber("not a real number of ordinary size")
+    sign, mantissa, exponent, _ = number.real._mpf_
+    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent) * (-1 if sign else 1)
+
+
+def _near(one: Fraction, other: Fraction) -> bool:
+    return abs(one - other) <= Fraction(1, 10**25) * max(1, abs(one))
+
+
+def _same_lattice(one: tuple[Fraction, Fraction] | None, other: tuple[Fraction, Fraction] | None) -> bool:
+    assert one is not None and other is not None
+    if not _near(abs(one[1]), abs(other[1])):
+        return False
+    shift = (one[0] - other[0]) / one[1]
+    return _near(shift, Fraction(round(shift)))

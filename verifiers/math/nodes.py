@@ -1,0 +1,167 @@
+"""The tree of a mathematical answer. Data only: nodes are immutable, compare by structure and know no arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+__all__ = [
+    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "NamedSet", "Node", "Number", "Percent",
+    "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
+    "SetOperation", "Sum", "Symbol", "Text",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: Fraction
+    places: int | None = None
+    """Digits after the point when it was written as a decimal; None for an integer, which is exact."""
+    significant: int = 0
+    """Significant digits as written, of a decimal."""
+    open_ended: bool = False
+    r"""Written with dots at the end (0.123\ldots): known to its digits only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Based:
+    """Digits in a base other than ten, 1011_2."""
+
+    digits: str
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    name: str
+    """pi, e, i or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    terms: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    factors: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    top: Node
+    bottom: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    base: Node
+    exponent: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: tuple[Node, ...]
+    known: bool = True
+    """False for the writer's own f(x)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlusMinus:
+    value: Node
+    flipped: bool
+    r"""True for \mp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percent:
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A chain: sides[0] operators[0] sides[1] operators[1] ... with operators = < > <= >= != ~ in."""
+
+    operators: tuple[str, ...]
+    sides: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """Items between brackets: a tuple, a vector or an interval, which the comparison decides."""
+
+    opening: str
+    closing: str
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Bare items, joined by "," or "and" or "or" ("," when joiners are mixed with commas)."""
+
+    items: tuple[Node, ...]
+    joined_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetOf:
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetBuilder:
+    element: Node
+    condition: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    name: str
+    """R, Q, Z, N, C or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    operator: str
+    """union, intersection or difference."""
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    rows: tuple[tuple[Node, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    pieces: tuple[tuple[Node, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    words: str
+    """Lower case, single spaces, no punctuation at the ends."""
+
+
+Node: TypeAlias = (
+    Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent | Degrees
+    | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio | Piecewise | Text
+)  # fmt: skip

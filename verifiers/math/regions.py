@@ -1,0 +1,385 @@
+r"""Sets of real numbers: intervals, unions, inequalities in one unknown, R without points, all as one sorted list.
+
+Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 3, \{x \mid ...\}), so that its spelling
+does not matter. Only linear inequalities and |linear| are solved: anything else would be the task, not its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cmp_to_key
+
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.nodes import (
+    Bracket,
+    Call,
+    Listing,
+    NamedSet,
+    Node,
+    Number,
+    Product,
+    Quotient,
+    Relation,
+    SetBuilder,
+    SetOf,
+    SetOperation,
+    Sum,
+    Symbol,
+)
+from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar
+
+__all__ = ["Region", "same_region", "to_region"]
+
+_INFINITY = float("inf")
+MAX_PIECES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of an interval."""
+
+    value: Node | None
+    """None: infinite, in the direction of `sign`."""
+    sign: int
+    closed: bool
+    size: Fraction
+    """The value to 40 digits, for the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    low: End
+    high: End
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    variable: str | None
+    intervals: tuple[Interval, ...]
+
+
+class _NotRegion(Exception):
+    pass
+
+
+def to_region(node: Node) -> Region | None:
+    """The set of reals that `node` describes, or None when it describes something else."""
+    try:
+        variable, intervals = _read(node)
+        return Region(variable, _union(intervals))
+    except (_NotRegion, NotNumber):
+        return None
+
+
+def same_region(gold: Region, response: Region) -> bool:
+    if gold.variable is not None and response.variable is not None and gold.variable != response.variable:
+        return False
+    return len(gold.intervals) == len(response.intervals) and all(
+        _same_end(one.low, other.low) and _same_end(one.high, other.high)
+        for one, other in zip(gold.intervals, response.intervals, strict=True)
+    )
+
+
+def _same_end(one: End, other: End) -> bool:
+    if one.value is None or other.value is None:
+        return one.value is other.value and one.sign == other.sign
+    return one.closed == other.closed and same_scalar(one.value, other.value)
+
+
+_Read = tuple[str | None, list[Interval]]
+
+
+def _read(node: Node) -> _Read:
+    if isinstance(node, Bracket):
+        return None, [_interval_of(node)]
+    if isinstance(node, NamedSet):
+        if node.name == "R":
+            return None, [_everything()]
+        if node.name == "empty":
+            return None, []
+    if isinstance(node, SetOf):
+        return None, [_point(item) for item in node.items]
+    if isinstance(node, SetOperation):
+        return _operation(node)
+    if isinstance(node, SetBuilder) and isinstance(node.element, Symbol):
+        variable, intervals = _read(node.condition)
+        if variable not in (None, node.element.name):
+            raise _NotRegion
+        return None, intervals
+    if isinstance(node, Relation):
+        return _relation(node)
+    if isinstance(node, Listing):
+        return _listing(node)
+    raise _NotRegion
+
+
+def _finite(value: Node, *, closed: bool) -> End:
+    if free_symbols(value):
+        raise _NotRegion
+    try:
+        size = exact_value(value)
+    except NotExact:
+        number, largest, _ = numeric_value(value)
+        if getattr(number, "imag", 0) or largest > 10_000:
+            raise _NotRegion from None
+        sign, mantissa, exponent, _ = number.real._mpf_
+        size = Fraction(int(mantissa)) * Fraction(2) ** int(exponent) * (-1 if sign else 1)
+    return End(value, 0, closed, size)
+
+
+def _end(value: Node, *, closed: bool) -> End:
+    sign = infinity_sign(value)
+    return End(None, sign, False, Fraction(0)) if sign else _finite(value, closed=closed)
+
+
+def _interval_of(node: Bracket) -> Interval:
+    if len(node.items) != 2 or node.opening == "<":
+        raise _NotRegion
+    low = _end(node.items[0], closed=node.opening == "[")
+    high = _end(node.items[1], closed=node.closing == "]")
+    if _order(low, high) >= 0:
+        raise _NotRegion
+    return Interval(low, high)
+
+
+def _everything() -> Interval:
+    return Interval(End(None, -1, False, Fraction(0)), End(None, 1, False, Fraction(0)))
+
+
+def _point(value: Node) -> Interval:
+    end = _finite(value, closed=True)
+    return Interval(end, end)
+
+
+def _order(one: End, other: End) -> int:
+    """Which value is smaller; whether the ends are closed does not matter here."""
+    if one.value is None or other.value is None:
+        left = one.sign if one.value is None else 0
+        right = other.sign if other.value is None else 0
+        return (left > right) - (left < right)
+    if one.value == other.value:
+        return 0
+    if abs(one.size - other.size) <= Fraction(1, 10**25) * max(1, abs(one.size)):
+        return 0
+    return -1 if one.size < other.size else 1
+
+
+# Set arithmetic
+
+
+def _union(intervals: list[Interval]) -> tuple[Interval, ...]:
+    if len(intervals) > MAX_PIECES:
+        raise _NotRegion
+    ordered = sorted(intervals, key=cmp_to_key(_by_low))
+    merged: list[Interval] = []
+    for interval in ordered:
+        if not merged:
+            merged.append(interval)
+            continue
+        last = merged[-1]
+        meet = _order(interval.low, last.high)
+        if meet < 0 or (meet == 0 and (interval.low.closed or last.high.closed)):
+            merged[-1] = Interval(last.low, _further(last.high, interval.high))
+        else:
+            merged.append(interval)
+    return tuple(merged)
+
+
+def _by_low(one: Interval, other: Interval) -> int:
+    order = _order(one.low, other.low)
+    return order if order else int(other.low.closed) - int(one.low.closed)
+
+
+def _further(one: End, other: End) -> End:
+    order = _order(one, other)
+    if order == 0:
+        return one if one.closed else other
+    return one if order > 0 else other
+
+
+def _intersection(first: list[Interval], second: list[Interval]) -> list[Interval]:
+    if len(first) * len(second) > MAX_PIECES**2:
+        raise _NotRegion
+    found = []
+    for one in first:
+        for other in second:
+            low = _inner(one.low, other.low, 1)
+            high = _inner(one.high, other.high, -1)
+            order = _order(low, high)
+            if order < 0 or (order == 0 and low.closed and high.closed):
+                found.append(Interval(low, high))
+    return found
+
+
+def _inner(one: End, other: End, direction: int) -> End:
+    """The end that cuts more: the higher of two lows (1), the lower of two highs (-1)."""
+    order = _order(one, other) * direction
+    if order == 0:
+        return other if one.closed else one
+    return one if order > 0 else other
+
+
+def _complement(intervals: list[Interval]) -> list[Interval]:
+    low = _everything().low
+    found = []
+    for interval in _union(intervals):
+        if interval.low.value is not None:
+            high = End(interval.low.value, 0, not interval.low.closed, interval.low.size)
+            if _order(low, high) < 0 or (_order(low, high) == 0 and low.closed and high.closed):
+                found.append(Interval(low, high))
+        if interval.high.value is None:
+            return found
+        low = End(interval.high.value, 0, not interval.high.closed, interval.high.size)
+    found.append(Interval(low, _everything().high))
+    return found
+
+
+def _operation(node: SetOperation) -> _Read:
+    left_name, left = _read(node.left)
+    right_name, right = _read(node.right)
+    name = _one_name(left_name, right_name)
+    if node.operator == "union":
+        return name, [*left, *right]
+    if node.operator == "intersection":
+        return name, _intersection(left, right)
+    return name, _intersection(left, _complement(right))
+
+
+def _one_name(*names: str | None) -> str | None:
+    given = {name for name in names if name is not None}
+    if len(given) > 1:
+        raise _NotRegion
+    return given.pop() if given else None
+
+
+# Inequalities
+
+
+def _relation(node: Relation) -> _Read:
+    if node.operators == ("in",):
+        if not isinstance(node.sides[0], Symbol):
+            raise _NotRegion
+        inner, intervals = _read(node.sides[1])
+        return _one_name(node.sides[0].name, inner), intervals
+    if not set(node.operators) <= {"<", ">", "<=", ">=", "!="}:
+        raise _NotRegion
+    letters = free_symbols(node)
+    if len(letters) != 1:
+        raise _NotRegion
+    name = next(iter(letters))
+    result = [_everything()]
+    for left, operator, right in zip(node.sides, node.operators, node.sides[1:], strict=False):
+        result = _intersection(result, _half(left, operator, right, name))
+    return name, result
+
+
+def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:
+    """The solutions of one inequality."""
+    for side, other, turned in ((left, right, operator), (right, left, _TURNED[operator])):
+        if isinstance(side, Call) and side.name == "abs" and not free_symbols(other):
+            return _absolute(side.arguments[0], turned, other, name)
+    if infinity_sign(left) or infinity_sign(right):
+        if operator not in ("<", ">", "<=", ">="):
+            raise _NotRegion
+        return [_everything()]
+    slope, at_zero = _line(Sum((left, Product((Number(Fraction(-1)), right)))), name)
+    if slope == 0:
+        raise _NotRegion
+    value = _solution(left, right, name, slope, at_zero)
+    turned = operator if slope > 0 else _TURNED[operator]
+    if turned == "!=":
+        return _complement([_point(value)])
+    end = _finite(value, closed="=" in turned)
+    whole = _everything()
+    return [Interval(end, whole.high) if turned[0] == ">" else Interval(whole.low, end)]
+
+
+_TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
+
+
+def _solution(left: Node, right: Node, name: str, slope: Fraction, at_zero: Fraction | None) -> Node:
+    """Where both sides are equal. Keeps the writer's own expression when one side is the unknown alone."""
+    if left == Symbol(name):
+        return right
+    if right == Symbol(name):
+        return left
+    if at_zero is not None:
+        return Number(-at_zero / slope)
+    intercept = _substituted(Sum((left, Product((Number(Fraction(-1)), right)))), name)
+    return Quotient(Product((Number(Fraction(-1)), intercept)), Number(slope))
+
+
+def _substituted(node: Node, name: str) -> Node:
+    """The tree with 0 for the unknown."""
+    if node == Symbol(name):
+        return Number(Fraction(0))
+    if isinstance(node, Sum):
+        return Sum(tuple(_substituted(term, name) for term in node.terms))
+    if isinstance(node, Product):
+        return Product(tuple(_substituted(factor, name) for factor in node.factors))
+    if isinstance(node, Quotient):
+        return Quotient(_substituted(node.top, name), _substituted(node.bottom, name))
+    if name in free_symbols(node):
+        raise _NotRegion
+    return node
+
+
+def _line(node: Node, name: str) -> tuple[Fraction, Fraction | None]:
+    """(slope, value at 0 when rational) of a linear expression; raises _NotRegion for anything else."""
+    try:
+        values = [exact_value(node, {name: Fraction(x)}) for x in (0, 1, -1, 7)]
+    except NotNumber:
+        raise _NotRegion from None
+    except NotExact:
+        return _irrational_line(node, name), None
+    slope = values[1] - values[0]
+    if values[2] != values[0] - slope or values[3] != values[0] + 7 * slope:
+        raise _NotRegion
+    return slope, values[0]
+
+
+def _irrational_line(node: Node, name: str) -> Fraction:
+    """The slope of rational * x + irrational constant."""
+    terms = node.terms if isinstance(node, Sum) else (node,)
+    slope = Fraction(0)
+    for term in terms:
+        inner = term
+        sign = Fraction(1)
+        while isinstance(inner, Product) and len(inner.factors) == 2 and isinstance(inner.factors[0], Number):
+            sign *= inner.factors[0].value
+            inner = inner.factors[1]
+        if isinstance(inner, Sum):
+            slope += sign * _irrational_line(inner, name)
+        elif name in free_symbols(inner):
+            if inner != Symbol(name):
+                raise _NotRegion
+            slope += sign
+    return slope
+
+
+def _absolute(inner: Node, operator: str, bound: Node, name: str) -> list[Interval]:
+    """|linear| < bound and its kin."""
+    negative = Product((Number(Fraction(-1)), bound))
+    if _finite(bound, closed=True).size < 0 or operator == "!=":
+        raise _NotRegion
+    below = _half(inner, operator.replace(">", "<"), bound, name)
+    above = _half(inner, operator.replace("<", ">"), negative, name)
+    if operator[0] == "<":
+        return _intersection(below, above)
+    return [*_half(inner, operator, bound, name), *_half(inner, _TURNED[operator], negative, name)]
+
+
+def _listing(node: Listing) -> _Read:
+    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection, unless that is empty."""
+    parts = [_read(item) for item in node.items if not isinstance(item, (Number,))]
+    if len(parts) != len(node.items) or not any(isinstance(item, Relation) for item in node.items):
+        if node.joined_by not in ("and", "or") or len(parts) != len(node.items):
+            raise _NotRegion
+    name = _one_name(*(part[0] for part in parts))
+    together = parts[0][1]
+    for _, intervals in parts[1:]:
+        together = _intersection(together, intervals)
+    union = [interval for _, intervals in parts for interval in intervals]
+    if not any(isinstance(item, Relation) for item in node.items) or node.joined_by == "or":
+        return name, union
+    return name, together if together or node.joined_by == "and" else union

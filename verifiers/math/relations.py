@@ -1,0 +1,150 @@
+"""Equations and inequalities: what a chain of signs asserts, and when two of them assert the same."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from fractions import Fraction
+
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
+from verifiers.math.scalars import free_symbols, rounds_to, same_scalar
+
+__all__ = ["is_name", "same_equation", "same_inequality", "solved_for", "value_of_chain"]
+
+_POINTS = 4
+_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
+
+
+def is_name(node: Node) -> bool:
+    """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
+    return isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known)
+
+
+def value_of_chain(gold: Node, response: Relation) -> Node | None:
+    """What a response such as S = 2 + 3 = 5 gives for a gold that is no relation; None when it asserts something else.
+
+    Every side that could be the answer must agree with the last one; only the first may be a name for it."""
+    if not set(response.operators) <= {"=", "~"}:
+        return None
+    *others, last = response.sides
+    if is_name(last) and len(others) == 1 and not is_name(others[0]):
+        # 5 = x
+        return others[0]
+    for position, side in enumerate(others):
+        if position == 0 and _names_a_value(side, last):
+            continue
+        approximate = "~" in response.operators[position:]
+        if not (same_scalar(side, last) or (approximate and _is_approximation(side, last))):
+            return None
+    if "~" in response.operators:
+        # \sqrt{2} \approx 1.41 offers both; the exact one counts, unless the gold is itself the decimal.
+        exact = others[-1] if not _names_a_value(others[-1], last) else last
+        return last if same_scalar(gold, last) else exact
+    return last
+
+
+def _names_a_value(side: Node, value: Node) -> bool:
+    """Whether `side` stands for the value: a name, a tuple of names, or a quantity with letters set equal to a number."""
+    if is_name(side):
+        return True
+    if isinstance(side, Bracket):
+        return all(is_name(item) for item in side.items)
+    return bool(free_symbols(side)) and not free_symbols(value) and not isinstance(value, Text)
+
+
+def _is_approximation(exact: Node, decimal: Node) -> bool:
+    return isinstance(decimal, Number) and (
+        rounds_to(exact, decimal, least=1) if decimal.places is not None else same_scalar(exact, decimal)
+    )
+
+
+def solved_for(equation: Relation) -> tuple[Node, Node] | None:
+    """(name, value) of x = 5, 5 = x or S = 2 + 3 = 5; None when no side alone is a name."""
+    first, last = equation.sides[0], equation.sides[-1]
+    if is_name(first):
+        middle = equation.sides[1:-1]
+        return (first, last) if all(same_scalar(side, last) for side in middle) else None
+    if is_name(last) and len(equation.sides) == 2:
+        return last, first
+    return None
+
+
+def _difference(relation: Relation) -> Node:
+    left, right = relation.sides
+    return Sum((left, Product((Number(Fraction(-1)), right))))
+
+
+def same_equation(gold: Relation, response: Relation) -> bool:
+    """Whether both have the same graph because one is a multiple of the other.
+
+    Not for one unknown: there 2x = 10 is the task, not its solution x = 5."""
+    if len(gold.sides) != 2 or len(response.sides) != 2 or response.operators != ("=",):
+        return False
+    letters = free_symbols(gold)
+    if letters != free_symbols(response):
+        return False
+    if len(letters) < 2 and solved_for(gold) is not None:
+        return False
+    return _constant_ratio(gold, response) is not None
+
+
+def same_inequality(gold: Relation, response: Relation) -> bool:
+    """Inequalities in several letters: a multiple by a positive constant, or turned around by a negative one."""
+    if len(gold.sides) != 2 or len(response.sides) != 2 or free_symbols(gold) != free_symbols(response):
+        return False
+    operator, other = gold.operators[0], response.operators[0]
+    if operator not in _FLIPPED or other not in _FLIPPED:
+        return False
+    ratio = _constant_ratio(gold, response)
+    if ratio is None:
+        return False
+    return operator == (other if ratio > 0 else _FLIPPED[other])
+
+
+def _constant_ratio(gold: Relation, response: Relation) -> float | None:
+    """gold's difference / response's difference when that is one number wherever both are defined, else None."""
+    first, second = _difference(gold), _difference(response)
+    letters = sorted(free_symbols(gold) | free_symbols(response))
+    source = random.Random(zlib.crc32(f"{gold!r}|{response!r}".encode()))
+    ratios: list[object] = []
+    for attempt in range(3 * _POINTS):
+        signs = (-1, 1) if attempt % 2 else (1,)
+        values = {name: Fraction(source.randint(20, 300) * source.choice(signs), 97) for name in letters}
+        ratio = _ratio_at(first, second, values)
+        if ratio is not None:
+            ratios.append(ratio)
+        if len(ratios) == _POINTS:
+            break
+    if len(ratios) < 2:
+        return None
+    if all(isinstance(ratio, Fraction) for ratio in ratios):
+        return float(ratios[0]) if len(set(ratios)) == 1 else None  # type: ignore[arg-type]
+    numbers = [_decimal(ratio) for ratio in ratios]
+    scale = abs(numbers[0])
+    same = all(abs(number - numbers[0]) <= scale * number.context.mpf(10) ** -25 for number in numbers)  # type: ignore[attr-defined]
+    return float(numbers[0]) if same else None  # type: ignore[arg-type]
+
+
+def _decimal(ratio: object):  # type: ignore[no-untyped-def]
+    import mpmath
+
+    return mpmath.mpf(ratio.numerator) / ratio.denominator if isinstance(ratio, Fraction) else ratio
+
+
+def _ratio_at(first: Node, second: Node, values: dict[str, Fraction]) -> object | None:
+    try:
+        bottom = exact_value(second, values)
+        return exact_value(first, values) / bottom if bottom else None
+    except NotExact:
+        pass
+    except NotNumber:
+        return None
+    try:
+        numerator, _, _ = numeric_value(first, values)
+        denominator, _, _ = numeric_value(second, values)
+    except NotNumber:
+        return None
+    if not denominator or getattr(numerator, "imag", 0) or getattr(denominator, "imag", 0):
+        return None
+    return numerator / denominator  # type: ignore[no-any-return]

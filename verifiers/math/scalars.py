@@ -1,0 +1,212 @@
+"""Whether two expressions are the same number, or the same function of their letters.
+
+Numbers: exact fractions when both are rational, else 40 digits and as many more as the magnitudes inside call for.
+Functions: equal at random rational points, drawn from a seed that the response cannot choose in advance; a point
+outside the real domain of either side does not count. One rule rounds: an answer written as a decimal (only digits,
+alone) stands for the exact number it is the correct rounding of, when it has at least MIN_SIGNIFICANT digits."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields
+from fractions import Fraction
+from typing import Any
+
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.nodes import Call, Constant, Node, Number, Product, Symbol
+
+__all__ = ["constants", "exact_or_none", "free_symbols", "has_call", "infinity_sign", "real_fraction", "rounds_to", "same_number", "same_scalar"]
+
+MIN_SIGNIFICANT = 6
+MIN_SIGNIFICANT_TRUNCATED = 9
+MAX_DIGITS = 3000
+_DIGITS = 40
+_GUARD_DIGITS = 12
+MAX_SYMBOLS = 12
+_WANTED_POINTS = 4
+_MAX_POINTS = 10
+
+
+def walk(node: Any) -> Any:
+    """The node and all below it, parents first."""
+    stack = [node]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, tuple):
+            stack.extend(reversed(item))
+        elif hasattr(item, "__dataclass_fields__"):
+            yield item
+            stack.extend(getattr(item, field.name) for field in reversed(fields(item)))
+
+
+def free_symbols(node: Node) -> frozenset[str]:
+    return frozenset(item.name for item in walk(node) if isinstance(item, Symbol))
+
+
+def constants(node: Node) -> frozenset[str]:
+    return frozenset(item.name for item in walk(node) if isinstance(item, Constant))
+
+
+def has_call(node: Node, *, known: bool) -> bool:
+    return any(isinstance(item, Call) and item.known is known for item in walk(node))
+
+
+def infinity_sign(node: Node) -> int:
+    """1 for infinity, -1 for minus infinity, else 0."""
+    if node == Constant("infinity"):
+        return 1
+    if isinstance(node, Product) and len(node.factors) == 2 and node.factors[1] == Constant("infinity"):
+        factor = node.factors[0]
+        return -1 if isinstance(factor, Number) and factor.value == -1 else 0
+    return 0
+
+
+def same_scalar(gold: Node, response: Node) -> bool:
+    """Whether two expressions are equal; the gold's own decimal, or the response's, may be a rounding."""
+    if gold == response:
+        return True
+    sign = infinity_sign(gold)
+    if sign or infinity_sign(response):
+        return sign == infinity_sign(response)
+    symbols = free_symbols(gold) | free_symbols(response)
+    if symbols or has_call(gold, known=False) or has_call(response, known=False):
+        return _same_function(gold, response, sorted(symbols))
+    return same_number(gold, response)
+
+
+def same_number(gold: Node, response: Node) -> bool:
+    exact_gold, exact_response = exact_or_none(gold), exact_or_none(response)
+    if exact_gold is not None and exact_response is not None:
+        if exact_gold == exact_response:
+            return True
+    elif _equal_at(gold, response, {}) is True:
+        return True
+    return _is_rounding(gold, response)
+
+
+def exact_or_none(node: Node) -> Fraction | None:
+    try:
+        return exact_value(node)
+    except (NotExact, NotNumber):
+        return None
+
+
+def _is_rounding(gold: Node, response: Node) -> bool:
+    """Whether one side is a decimal literal that the other, exact, rounds to."""
+    gold_decimal, response_decimal = _decimal(gold), _decimal(response)
+    if gold_decimal and response_decimal:
+        # Two decimals: the shorter must be the rounding of the longer, and long enough to mean it.
+        short, long = sorted((gold_decimal, response_decimal), key=lambda number: number.significant)
+        return short.significant >= MIN_SIGNIFICANT + 2 and rounds_to(long, short)
+    if response_decimal:
+        return rounds_to(gold, response_decimal)
+    if gold_decimal:
+        return rounds_to(response, gold_decimal)
+    return False
+
+
+def _decimal(node: Node) -> Number | None:
+    if isinstance(node, Number) and node.places:
+        return node
+    return None
+
+
+def rounds_to(exact: Node, decimal: Number, *, least: int = MIN_SIGNIFICANT) -> bool:
+    """Whether `decimal` is `exact` rounded to its places (or cut off, when it is long or ends in dots)."""
+    assert decimal.places is not None
+    if decimal.significant < (3 if decimal.open_ended else least):
+        return False
+    unit = Fraction(1, 10**decimal.places)
+    try:
+        error = abs(real_fraction(exact) - decimal.value)
+        cut = error < unit and abs(decimal.value) <= abs(real_fraction(exact))
+    except NotNumber:
+        return False
+    may_cut = decimal.open_ended or decimal.significant >= MIN_SIGNIFICANT_TRUNCATED
+    return error <= unit / 2 or (may_cut and cut)
+
+
+def real_fraction(node: Node) -> Fraction:
+    """The value of a real constant, to 60 digits when it is irrational. Raises NotNumber."""
+    try:
+        return exact_value(node)
+    except NotExact:
+        value, largest, _ = numeric_value(node, digits=60)
+    if getattr(value, "imag", 0) != 0 or largest > 10_000:
+        raise NotNumber("not a real number of ordinary size") from None
+    sign, mantissa, exponent, _ = value.real._mpf_
+    fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -fraction if sign else fraction
+
+
+def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
+    if len(symbols) > MAX_SYMBOLS:
+        return False
+    source = random.Random(zlib.crc32(f"{gold!r}|{response!r}".encode()))
+    complex_valued = "i" in constants(gold) | constants(response)
+    agreed = agreed_outside = 0
+    for attempt in range(_MAX_POINTS):
+        values = _point(source, symbols, attempt)
+        verdict = _equal_at(gold, response, values, complex_valued=complex_valued)
+        if verdict is False:
+            return False
+        if verdict is True:
+            agreed += 1
+        elif verdict == "outside":
+            agreed_outside += 1
+        if agreed >= _WANTED_POINTS or (not symbols and agreed):
+            return True
+    return agreed >= 2 or (agreed == 0 and agreed_outside >= _WANTED_POINTS)
+
+
+def _point(source: random.Random, symbols: list[str], attempt: int) -> dict[str, Fraction]:
+    """One point: positive first, then of either sign, with a prime denominator so that no rule of thumb meets it."""
+    values = {}
+    for name in symbols:
+        value = Fraction(source.randint(20, 300), 97)
+        values[name] = -value if attempt % 2 and source.random() < 0.7 else value
+    return values
+
+
+def _equal_at(
+    gold: Node, response: Node, values: Mapping[str, Fraction], *, complex_valued: bool = True
+) -> bool | str | None:
+    """True or False; "outside" when both agree off the real line; None when the point decides nothing."""
+    try:
+        return exact_value(gold, values) == exact_value(response, values)
+    except NotExact:
+        pass
+    except NotNumber:
+        return None
+    digits = _DIGITS
+    for _ in range(2):
+        try:
+            first, first_large, first_small = numeric_value(gold, values, digits=digits)
+            second, second_large, second_small = numeric_value(response, values, digits=digits)
+        except NotNumber:
+            return None
+        largest, smallest = max(first_large, second_large), min(first_small, second_small)
+        difference = abs(first - second)
+        tolerance_bits = largest - (digits - _GUARD_DIGITS) * 3.3219
+        agree = not difference or float(_magnitude(difference)) <= tolerance_bits
+        on_real_line = _is_real(first, tolerance_bits) and _is_real(second, tolerance_bits)
+        if not agree:
+            return False if on_real_line or complex_valued else None
+        needed = int((largest - smallest) / 3.3219) + 2 * _GUARD_DIGITS
+        if needed <= digits:
+            return True if on_real_line or complex_valued else "outside"
+        if needed > MAX_DIGITS:
+            return None
+        digits = needed + _DIGITS
+    return True if on_real_line or complex_valued else "outside"
+
+
+def _magnitude(value: Any) -> Any:
+    return value.context.mag(value)
+
+
+def _is_real(value: Any, tolerance_bits: float) -> bool:
+    imaginary = getattr(value, "imag", 0)
+    return not imaginary or float(_magnitude(abs(imaginary))) <= tolerance_bits

@@ -1,0 +1,182 @@
+r"""From the text of an answer to tokens. Owns LaTeX's spelling: spacing, styles, Unicode, digit groups.
+
+One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the same, `\mathbf{x}` is x."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+__all__ = ["Token", "Unreadable", "plain_characters", "tokenize"]
+
+MAX_TOKENS = 1500
+
+
+class Unreadable(ValueError):
+    """The text is not mathematics that we read; the message says where it stopped making sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    """number, symbol, word, command, operator, text or end."""
+    value: str
+    spaced: bool = False
+    """White space stands before it."""
+    grouped: bool = False
+    """A number written with digit groups, 1,234."""
+
+
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₙₖₘ", "0123456789+-=()aeoxnkm", strict=True))
+_SUPERSCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+")
+_SUBSCRIPT_RUN = re.compile(f"[{''.join(_SUBSCRIPTS)}]+")
+_VULGAR_FRACTION = re.compile("[¼-¾⅐-⅞]")
+
+_CHARACTERS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": r"\times ", "·": r"\cdot ",
+    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "∕": "/", "⁄": "/", "√": r"\sqrt ", "∛": r"\sqrt[3] ",
+    "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ",
+    "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∖": r"\setminus ",
+    "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
+    "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "′": "'", "″": "''", "’": "'", "‘": "'",
+    "…": r"\ldots ", "⋯": r"\ldots ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "∠": r"\angle ",
+    "△": r"\triangle ", "∣": "|", "∶": ":", "\u00a0": " ", "\u2009": r"\,", "\u202f": r"\,", "\u2007": r"\,",
+    "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "", "ı": "i",
+    "％": "%", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}", "₹": r"\text{rupee}", "¢": r"\text{cents}",
+}  # fmt: skip
+_TRANSLATION = str.maketrans(_CHARACTERS)
+_GREEK = {
+    chr(code): unicodedata.name(chr(code)).rpartition(" ")[2].lower()
+    for code in [*range(0x3B1, 0x3CA), *range(0x391, 0x3AA)]
+    if unicodedata.name(chr(code), "")
+}
+
+
+def plain_characters(text: str) -> str:
+    """The text with Unicode mathematics spelled in ASCII LaTeX and control characters gone."""
+    if not text.isascii():
+        text = _SUPERSCRIPT_RUN.sub(lambda run: _script("^", _SUPERSCRIPTS, run.group()), text)
+        text = _SUBSCRIPT_RUN.sub(lambda run: _script("_", _SUBSCRIPTS, run.group()), text)
+        text = _VULGAR_FRACTION.sub(_vulgar_fraction, text)
+        text = text.translate(_TRANSLATION)
+        # Compatibility forms (full-width digits, italic letters) only now: before, ² would have become 2.
+        text = unicodedata.normalize("NFKC", text).translate(_TRANSLATION)
+    if not text.isprintable():
+        text = "".join(
+            " " if character in "\n\t\r\f\v" else character
+            for character in text
+            if character in "\n\t\r\f\v" or unicodedata.category(character)[0] != "C"
+        )
+    return text
+
+
+def _script(mark: str, table: dict[str, str], run: str) -> str:
+    return mark + "{" + "".join(table[character] for character in run) + "}"
+
+
+def _vulgar_fraction(match: re.Match[str]) -> str:
+    top, _, bottom = unicodedata.normalize("NFKC", match.group()).partition("⁄")
+    return rf"\frac{{{top}}}{{{bottom}}}"
+
+
+_LEXER = re.compile(
+    r"""
+    (?P<row>\\\\(?:\s*\[[^\]\n]{0,20}\])?)
+  | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:quad|qquad|thinspace|enspace|medspace|thickspace)(?![A-Za-z]))
+  | (?P<grouped>[1-9]\d{0,2}(?:(?:,|\{,\}|\\,|\\!|,\\!|\\\ |\\;|\\:|[ ~'])\d{3})+(?![\d/]|\s*\d)(?:\.\d+)?)
+  | (?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,6}(?![A-Za-z\d.]))?)
+  | (?P<drop>\\(?:left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])(?:\s*\.)?
+      |\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|boldmath|noindent|nonumber|mathstrut
+          |strut|protect|relax|centering|hfill|newline)(?![A-Za-z])
+      |\\(?:hspace|vspace|color|label|tag|phantom|hphantom|vphantom|mspace|kern|hskip)\*?\s*\{[^{}]{0,40}\}
+      |\\[()\[\]]|(?<!\\)\$)
+  | (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|mathbin
+      |mathrel|mathord|mathop|ensuremath|underline|overrightarrow|boldmath)(?![A-Za-z]))
+  | (?P<text>\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|mathrm|mbox|hbox|operatorname\*?|rm)\s*\{)
+  | (?P<command>\\[A-Za-z]+|\\.)
+  | (?P<word>[A-Za-z]+)
+  | (?P<operator>\*\*|<=|>=|!=|==|<>|\.\.\.|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_DOUBLED_COMMAND = re.compile(r"\\\\(?=[A-Za-z])")
+_OPENERS = {"(", "[", r"\{", r"\langle", r"\lbrace"}
+_CLOSERS = {")", "]", r"\}", r"\rangle", r"\rbrace"}
+_UNIT_VECTOR = re.compile(r"\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)")
+_STYLES_OF_VECTORS = {r"\mathbf", r"\hat", r"\vec", r"\boldsymbol", r"\bm", r"\widehat", r"\overrightarrow"}
+
+
+def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
+    """Tokens of `text` (already through `plain_characters`), without an end mark.
+
+    `group_digits`: read a bare 1,234 as one number; inside brackets a comma always separates."""
+    if r"\\" in text and r"\begin" not in text:
+        text = _DOUBLED_COMMAND.sub(r"\\", text)
+    tokens: list[Token] = []
+    at, depth, spaced = 0, 0, False
+    while at < len(text):
+        match = _LEXER.match(text, at)
+        assert match is not None  # the last alternative takes any character
+        kind, value = match.lastgroup, match.group()
+        at = match.end()
+        if len(tokens) > MAX_TOKENS:
+            raise Unreadable(f"more than {MAX_TOKENS} symbols")
+        if kind == "space":
+            spaced = True
+            continue
+        if kind == "drop":
+            continue
+        if kind == "style":
+            vector = _UNIT_VECTOR.match(text, at) if value in _STYLES_OF_VECTORS else None
+            if vector is not None:
+                at = vector.end()
+                letter = next(character for character in vector.group() if character in "ijk")
+                tokens.append(Token("symbol", f"vector {letter}", spaced))
+            spaced = False
+            continue
+        if kind == "grouped":
+            comma = "," in value.replace("{,}", "").replace(r",\!", "").replace(r"\,", "")
+            if comma and (depth > 0 or not group_digits):
+                value = value.partition(",")[0]
+                at = match.start() + len(value)
+                tokens.append(Token("number", value, spaced))
+            else:
+                tokens.append(Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True))
+        elif kind == "text":
+            at, content = _braced(text, at)
+            operator = value.startswith(r"\operatorname")
+            tokens.append(Token("function" if operator else "text", content, spaced))
+        else:
+            if kind == "command" and value in (r"\lbrace", r"\rbrace"):
+                value = r"\{" if value == r"\lbrace" else r"\}"
+            depth += (value in _OPENERS) - (value in _CLOSERS)
+            tokens.append(_token(str(kind), value, spaced))
+        spaced = False
+    return tokens
+
+
+def _token(kind: str, value: str, spaced: bool) -> Token:
+    if kind == "row":
+        return Token("operator", r"\\", spaced)
+    if kind == "operator" and value in _GREEK:
+        return Token("symbol", _GREEK[value], spaced)
+    if kind == "word" and len(value) == 1:
+        return Token("symbol", value, spaced)
+    return Token(kind, value, spaced)
+
+
+def _braced(text: str, at: int) -> tuple[int, str]:
+    """(end, content) of the group whose opening brace stands just before `at`."""
+    depth = 1
+    for brace in _BRACE.finditer(text, at):
+        if brace.group() == "{":
+            depth += 1
+        elif brace.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return brace.end(), text[at : brace.start()]
+    raise Unreadable("a brace is never closed")

@@ -1,0 +1,45 @@
+"""Vectors in their three spellings: a column or row, components in brackets, i, j, k with coefficients."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from verifiers.math.nodes import Bracket, Matrix, Node, Number, Product, Sum, Symbol
+
+__all__ = ["as_vector"]
+
+_UNIT_VECTORS = {"vector i": 0, "vector j": 1, "vector k": 2}
+
+
+def as_vector(node: Node) -> tuple[Node, ...] | None:
+    """The components, or None when the node is no vector. Round brackets are a pair, which the caller decides."""
+    if isinstance(node, Matrix):
+        if len(node.rows[0]) == 1 and len(node.rows) > 1:
+            return tuple(row[0] for row in node.rows)
+        return node.rows[0] if len(node.rows) == 1 and len(node.rows[0]) > 1 else None
+    if isinstance(node, Bracket) and node.opening == "<":
+        return node.items
+    return _from_unit_vectors(node)
+
+
+def _from_unit_vectors(node: Node) -> tuple[Node, ...] | None:
+    terms = node.terms if isinstance(node, Sum) else (node,)
+    components: dict[int, Node] = {}
+    for term in terms:
+        factors = _flat_factors(term)
+        axes = [factor for factor in factors if isinstance(factor, Symbol) and factor.name in _UNIT_VECTORS]
+        if len(axes) != 1:
+            return None
+        axis = _UNIT_VECTORS[axes[0].name]
+        if axis in components:
+            return None
+        rest = tuple(factor for factor in factors if factor is not axes[0])
+        components[axis] = Product(rest) if rest else Number(Fraction(1))
+    size = 3 if 2 in components else 2
+    return tuple(components.get(axis, Number(Fraction(0))) for axis in range(size))
+
+
+def _flat_factors(node: Node) -> tuple[Node, ...]:
+    if not isinstance(node, Product):
+        return (node,)
+    return tuple(factor for part in node.factors for factor in _flat_factors(part))

@@ -1,0 +1,224 @@
+"""The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both sides.
+
+Every step is bounded by budgets of its own, so that even without the pool no response can hang it; the pool's
+time and memory limits stand behind that. Verdicts depend on the gold and the extracted answer only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from verifiers.extract import FALLBACKS, Extraction, extract_answer
+from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
+from verifiers.math.compare import same_answer
+from verifiers.math.nodes import Number, Product, Text
+from verifiers.math.primary import read_number
+from verifiers.math.scalars import same_number
+from verifiers.math.tokens import Token
+from verifiers.math.units import ratio_of_units
+from verifiers.options import read_string, read_strings
+from verifiers.verdict import Verdict, correct, no_answer, wrong
+
+__all__ = ["MathReference", "MathVerifier"]
+
+_CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
+_CHOICE_ANSWER = re.compile(
+    r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)", re.DOTALL | re.IGNORECASE
+)
+_TEXT_ONLY = re.compile(r"[a-z][a-z\s'\-,.]*")
+_CACHE_SIZE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class MathReference:
+    """A gold answer, read once: each of `answers` is acceptable on its own."""
+
+    answers: tuple[Answer, ...]
+    choice: str | None
+    """The letter, when the gold is a multiple choice letter."""
+
+    @property
+    def key(self) -> str:
+        return "\x00".join(answer.text for answer in self.answers)
+
+
+class MathVerifier:
+    r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer."""
+
+    def __init__(self, *, fallbacks: object = (), think: object = "optional") -> None:
+        self._fallbacks = read_strings("math", "fallbacks", fallbacks, allowed=FALLBACKS)
+        self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
+        self._cache: dict[tuple[str, str], Verdict] = {}
+
+    def parse_reference(self, raw: object) -> MathReference:
+        """The gold answer read as mathematics; a list means that each of its items is acceptable."""
+        golds = list(raw) if isinstance(raw, (list, tuple)) else [raw]
+        if not golds:
+            raise ValueError("The gold answer is an empty list, expected at least one acceptable answer.")
+        answers = tuple(self._read_gold(gold) for gold in golds)
+        match = _CHOICE_GOLD.fullmatch(answers[0].text.strip()) if len(answers) == 1 else None
+        return MathReference(answers, match.group(1) if match else None)
+
+    @staticmethod
+    def _read_gold(gold: object) -> Answer:
+        if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
+            raise ValueError(f"The gold answer is {gold!r}, expected a string or a number (or a list of them).")
+        text = str(gold)
+        if "####" in text:
+            text = text.rpartition("####")[2]
+        answer = read_answer(text)
+        if not answer.text:
+            raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
+        if not answer.readings:
+            if _TEXT_ONLY.fullmatch(answer.words):
+                return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
+            raise ValueError(
+                f"The gold answer {text[:200]!r} cannot be read as mathematics: {answer.problem}. "
+                "Correct the row, drop it, or name another verifier for it."
+            )
+        return answer
+
+    def verify(self, response: str, reference: MathReference) -> Verdict:
+        extraction = self._extract(response)
+        if extraction.answer is None:
+            return no_answer(extraction.reason)
+        key = (reference.key, extraction.answer)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._settle(extraction, reference) or self._compare(extraction, reference)
+            self._remember(key, found)
+        return _with_method(found, extraction)
+
+    def verify_fast(self, response: str, reference: MathReference) -> Verdict | None:
+        """Settles identical text and plain numbers; all else is for `verify`."""
+        extraction = self._extract(response)
+        if extraction.answer is None:
+            return no_answer(extraction.reason)
+        found = self._cache.get((reference.key, extraction.answer)) or self._settle(extraction, reference)
+        return None if found is None else _with_method(found, extraction)
+
+    def cache_key(self, response: str, reference: MathReference) -> Hashable | None:
+        extraction = self._extract(response)
+        if extraction.answer is None:
+            return None
+        return (reference.key, extraction.answer, extraction.method)
+
+    def _extract(self, response: str) -> Extraction:
+        return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
+
+    def _remember(self, key: tuple[str, str], verdict: Verdict) -> None:
+        if len(self._cache) >= _CACHE_SIZE:
+            self._cache.pop(next(iter(self._cache)), None)
+        self._cache[key] = verdict
+
+    @staticmethod
+    def _settle(extraction: Extraction, reference: MathReference) -> Verdict | None:
+        """A verdict from the text alone or from exact numbers, or None."""
+        answer = extraction.answer
+        assert answer is not None
+        text = strip_wrapping(answer)
+        if not extraction.candidates and any(text == gold.text for gold in reference.answers):
+            return correct(extracted=answer, detail="the same text")
+        number = plain_number(text)
+        if number is None or any(gold.number is None or gold.unit for gold in reference.answers):
+            return None
+        same = any(_same_plain(gold, text, number) for gold in reference.answers)
+        if same:
+            return correct(extracted=answer, detail="the same number")
+        return wrong(extracted=answer, detail=f"{text[:80]} is not {_shown(reference)}")
+
+    @staticmethod
+    def _compare(extraction: Extraction, reference: MathReference) -> Verdict:
+        answer = extraction.answer
+        assert answer is not None
+        if reference.choice is not None and not extraction.candidates:
+            letter = _chosen_letter(answer)
+            if letter is not None:
+                if letter == reference.choice:
+                    return correct(extracted=answer, detail="the same choice")
+                return wrong(extracted=answer, detail=f"chose {letter}, not {reference.choice}")
+        response = read_answer(answer)
+        for gold in reference.answers:
+            if _matches(gold, response):
+                return correct(extracted=answer, detail="equal to the gold")
+        if not response.readings:
+            return wrong(extracted=answer, detail=f"cannot be read as mathematics: {response.problem}")
+        return wrong(extracted=answer, detail=f"is not equal to {_shown(reference)}")
+
+
+def _same_plain(gold: Answer, text: str, number: Fraction) -> bool:
+    if gold.number == number:
+        return True
+    if "." not in text and "." not in gold.text:
+        return False
+    return same_number(_literal(gold.text, gold.number), _literal(text, number))
+
+
+def _literal(text: str, value: Fraction | None) -> Number:
+    """The number with the digits it was written with, which decide what it may be a rounding of."""
+    assert value is not None
+    if "." not in text:
+        return Number(value)
+    literal = read_number(Token("number", text.lstrip("+-")))
+    return Number(value, literal.places, literal.significant)
+
+
+def _matches(gold: Answer, response: Answer) -> bool:
+    if gold.words and gold.words == response.words and _is_words(gold):
+        return True
+    ratio = ratio_of_units(gold.unit, response.unit)
+    if ratio is None:
+        return False
+    for wanted in gold.readings:
+        for given in response.readings:
+            scaled = given if ratio == 1 else Product((Number(ratio), given))
+            if same_answer(wanted, scaled):
+                return True
+    return False
+
+
+def _is_words(gold: Answer) -> bool:
+    return all(isinstance(reading, Text) for reading in gold.readings) or not gold.readings
+
+
+def _chosen_letter(answer: str) -> str | None:
+    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several letters."""
+    text = strip_wrapping(answer)
+    text = re.sub(r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text).strip()
+    match = _CHOICE_ANSWER.fullmatch(text)
+    if match is None:
+        return None
+    rest = match.group(3)
+    if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(r"\([A-J]\)", rest):
+        return None
+    return (match.group(1) or match.group(2)).upper()
+
+
+def _shown(reference: MathReference) -> str:
+    return " or ".join(answer.text[:80] for answer in reference.answers[:3])
+
+
+def _with_method(verdict: Verdict, extraction: Extraction) -> Verdict:
+    if verdict.method == extraction.method and verdict.extracted == extraction.answer:
+        return verdict
+    return Verdict(
+        verdict.outcome,
+        verdict.score,
+        extracted=extraction.answer,
+        detail=verdict.detail,
+        method=extraction.method,
+    )
+
+
+def readable(golds: Iterable[object]) -> list[str]:
+    """The complaints about golds that cannot be read, in order."""
+    verifier = MathVerifier()
+    complaints = []
+    for gold in golds:
+        try:
+            verifier.parse_reference(gold)
+        except ValueError as error:
+            complaints.append(str(error))
+    return complaints

@@ -1,0 +1,93 @@
+"""A number within a tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from verifiers.exact import TextAnswer, answer_text
+from verifiers.math.answer import read_answer
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value
+from verifiers.math.nodes import Degrees, Node, Percent, Relation
+from verifiers.math.scalars import real_fraction
+from verifiers.math.units import Unit, ratio_of_units
+from verifiers.options import read_number
+from verifiers.verdict import Verdict, correct, no_answer, wrong
+
+__all__ = ["NumericVerifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericReference:
+    value: Fraction
+    unit: Unit | None
+
+
+class NumericVerifier:
+    """The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
+
+    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance * |gold|), in exact arithmetic."""
+
+    def __init__(
+        self,
+        *,
+        absolute_tolerance: object = 0.0,
+        relative_tolerance: object = 1e-6,
+        source: object = "boxed",
+        fallbacks: object = ("final_answer", "hashes"),
+        think: object = "optional",
+    ) -> None:
+        # Through repr: the decimal that the recipe says (0.1), not the binary fraction next to it.
+        absolute = read_number("numeric", "absolute_tolerance", absolute_tolerance, least=0)
+        relative = read_number("numeric", "relative_tolerance", relative_tolerance, least=0, most=1)
+        self._absolute, self._relative = Fraction(repr(absolute)), Fraction(repr(relative))
+        self._where = TextAnswer.from_options("numeric", source, fallbacks, think)
+
+    def parse_reference(self, raw: object) -> NumericReference:
+        if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+            raise ValueError(f"The gold answer is {raw!r}, expected a number.")
+        value, unit, problem = read_number_of(str(raw))
+        if value is None:
+            raise ValueError(f"The gold answer is {raw!r}, expected a number: {problem}.")
+        return NumericReference(value, unit)
+
+    def verify(self, response: str, reference: NumericReference) -> Verdict:
+        answer, method, reason = answer_text(response, self._where)
+        if answer is None:
+            return no_answer(reason)
+        shown = answer.strip()[:500]
+        value, unit, problem = read_number_of(answer) if len(answer) < 4000 else (None, None, "too long")
+        if value is None:
+            return wrong(extracted=shown, detail=f"not a number: {problem}", method=method)
+        ratio = ratio_of_units(reference.unit, unit)
+        if ratio is None:
+            return wrong(extracted=shown, detail="the unit is of another quantity", method=method)
+        error = abs(value * ratio - reference.value)
+        if error <= max(self._absolute, self._relative * abs(reference.value)):
+            return correct(extracted=shown, detail="within the tolerance", method=method)
+        return wrong(extracted=shown, detail=f"off by {float(error):.3g}", method=method)
+
+    def verify_fast(self, response: str, reference: NumericReference) -> Verdict | None:
+        return None
+
+
+def read_number_of(text: str) -> tuple[Fraction | None, Unit | None, str]:
+    """(value, unit, problem) of a text that holds one real number."""
+    answer = read_answer(text)
+    if not answer.readings:
+        return None, None, answer.problem
+    node: Node = answer.readings[0]
+    if isinstance(node, Relation) and set(node.operators) <= {"=", "~"}:
+        node = node.sides[-1]
+    if isinstance(node, Degrees):
+        node = node.value
+    try:
+        return (exact_value(node) if not isinstance(node, Percent) else exact_value(node.value) / 100), answer.unit, ""
+    except NotExact:
+        pass
+    except NotNumber as error:
+        return None, None, str(error)
+    try:
+        return real_fraction(node), answer.unit, ""
+    except NotNumber as error:
+        return None, None, str(error)

@@ -1,0 +1,194 @@
+"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from verifiers.limits import cpu_seconds
+from verifiers.verdict import Verdict
+from verifiers.worker import frame, verdict_from_json
+
+__all__ = ["Template", "Worker", "WorkerDied", "describe_end"]
+
+_START_SECONDS = 60.0
+_HEADER = struct.Struct(">I")
+# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an operator).
+_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
+
+
+class WorkerDied(Exception):
+    """The worker ended without an answer; the message says how."""
+
+
+class Worker:
+    """One forked worker. Serves one request at a time; is never used again after it was late."""
+
+    def __init__(self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.process = process
+        self._reader = reader
+        self._writer = writer
+        self.num_served = 0
+        self.is_alive = True
+
+    async def ask(self, request: bytes) -> Verdict:
+        """The worker's verdict. Raises ConnectionError or IncompleteReadError when it dies."""
+        self._writer.write(frame(request))
+        await self._writer.drain()
+        (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+        payload = await self._reader.readexactly(size)
+        self.num_served += 1
+        return verdict_from_json(payload)
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.process) or 0.0
+
+    def close(self) -> None:
+        self.is_alive = False
+        self._writer.close()
+
+
+class Template:
+    """The warm process from which workers are forked."""
+
+    def __init__(self, memory_limit_bytes: int) -> None:
+        self._memory_limit_bytes = memory_limit_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._control: socket.socket | None = None
+        self._buffer = b""
+        self._lock = asyncio.Lock()
+        self._restarting = asyncio.Lock()
+        self._workers: set[Worker] = set()
+        self._tasks: set[asyncio.Task[int | None]] = set()
+
+    async def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        # The same modules as here, whatever the working directory: -P keeps Python from adding it by itself.
+        root = str(Path(__file__).resolve().parent.parent)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)])}
+        self._buffer = b""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid()),
+            pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        theirs.close()
+        self._control = ours
+        try:
+            await asyncio.wait_for(self._reply(), _START_SECONDS)
+        except (WorkerDied, TimeoutError) as error:
+            await self.close()
+            raise RuntimeError(f"The template of the verifier workers did not start: {error}") from error
+
+    async def close(self) -> None:
+        for worker in list(self._workers):
+            worker.close()
+        self._workers.clear()
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            # The workers follow: the kernel kills them when the template dies.
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    async def fork(self) -> Worker:
+        """A fresh worker. A template that died is replaced first."""
+        try:
+            return await self._fork()
+        except WorkerDied:
+            async with self._restarting:
+                if self._control is None:
+                    raise
+                if self._process is None or self._process.returncode is not None:
+                    await self.close()
+                    await self.start()
+            return await self._fork()
+
+    async def _fork(self) -> Worker:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            command = {"do": "fork", "memory_limit_bytes": self._memory_limit_bytes}
+            reply = await self._command(command, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        worker = Worker(int(reply["forked"]), reader, writer)
+        self._workers.add(worker)
+        return worker
+
+    async def end(self, worker: Worker) -> int | None:
+        """Kill the worker and return its wait status, which tells a crash from the kill; None when all is closed."""
+        if worker not in self._workers:
+            return None
+        self._workers.discard(worker)
+        worker.close()
+        try:
+            reply = await self._command({"do": "end", "process": worker.process})
+        except WorkerDied:
+            return None
+        return int(reply["status"])
+
+    def end_soon(self, worker: Worker) -> None:
+        """`end`, without waiting for it."""
+        task = asyncio.get_running_loop().create_task(self.end(worker), name="end verifier worker")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _command(self, command: dict[str, Any], passed: socket.socket | None = None) -> dict[str, Any]:
+        # Shielded: a cancelled caller must not leave a reply in the socket for the next one to read.
+        return await asyncio.shield(asyncio.ensure_future(self._exchange(command, passed and passed.dup())))
+
+    async def _exchange(self, command: dict[str, Any], passed: socket.socket | None) -> dict[str, Any]:
+        async with self._lock:
+            if self._control is None:
+                raise WorkerDied("the pool is closed")
+            message = json.dumps(command).encode() + b"\n"
+            try:
+                # One short message on an otherwise empty socket: this never blocks.
+                socket.send_fds(self._control, [message], [passed.fileno()] if passed else [])
+            except OSError as error:
+                raise WorkerDied(f"the template process is gone: {error}") from error
+            finally:
+                if passed is not None:
+                    passed.close()
+            return await self._reply()
+
+    async def _reply(self) -> dict[str, Any]:
+        assert self._control is not None
+        loop = asyncio.get_running_loop()
+        while len(self._buffer) < 4 or len(self._buffer) < 4 + _HEADER.unpack(self._buffer[:4])[0]:
+            try:
+                part = await loop.sock_recv(self._control, 4096)
+            except OSError as error:
+                raise WorkerDied(f"the template process is gone: {error}") from error
+            if not part:
+                raise WorkerDied("the template process is gone")
+            self._buffer += part
+        size = _HEADER.unpack(self._buffer[:4])[0]
+        payload, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
+        return json.loads(payload)  # type: ignore[no-any-return]
+
+
+def describe_end(status: int | None) -> str:
+    """How a worker ended, from its wait status; begins with "crash:" when the process itself broke."""
+    if status is None:
+        return "the worker is gone"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name
+        return f"crash: the worker died of {name}" if number in _CRASHES else f"the worker was ended by {name}"
+    return f"crash: the worker ended with status {os.WEXITSTATUS(status)}"

@@ -1,0 +1,65 @@
+"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has no score.
+A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw correctness."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Outcome", "Verdict"]
+
+
+class Outcome(StrEnum):
+    CORRECT = "correct"
+    WRONG = "wrong"
+    NO_ANSWER = "no_answer"
+    """Nothing that counts as an answer was found; scored 0, but counted apart from WRONG."""
+    FAULT = "fault"
+    """The verifier itself failed. Says nothing about the response and has no score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    outcome: Outcome
+    score: float | None
+    """Raw correctness in [0, 1], before any shaping; None if and only if the outcome is FAULT."""
+    extracted: str | None = None
+    """The answer as it was read from the response, before normalisation."""
+    detail: str = ""
+    """Why, in one sentence."""
+    seconds: float = 0.0
+    """Wall clock spent on this verdict, waiting for a worker not included."""
+    shaping: float = 0.0
+    """Sum of format and length terms, to be added to the reward but never to the score."""
+    method: str = ""
+    """How the answer was found ("boxed", "final_answer", ...); empty where a verifier does not extract."""
+
+    def __post_init__(self) -> None:
+        if (self.score is None) != (self.outcome is Outcome.FAULT):
+            raise ValueError(
+                f"A verdict has no score exactly when its outcome is fault, but outcome is {self.outcome.value!r} "
+                f"and score is {self.score!r}."
+            )
+        if self.score is not None and not 0.0 <= self.score <= 1.0:
+            raise ValueError(f"score is {self.score!r}, expected a number in [0, 1]: put shaping into `shaping`.")
+        if self.outcome is Outcome.CORRECT and self.score == 0.0:
+            raise ValueError("outcome is correct but score is 0: a correct response scores above 0.")
+        if not math.isfinite(self.shaping):
+            raise ValueError(f"shaping is {self.shaping!r}, expected a finite number.")
+
+
+def correct(*, extracted: str | None = None, detail: str = "", method: str = "") -> Verdict:
+    return Verdict(Outcome.CORRECT, 1.0, extracted=extracted, detail=detail, method=method)
+
+
+def wrong(*, extracted: str | None = None, detail: str = "", method: str = "") -> Verdict:
+    return Verdict(Outcome.WRONG, 0.0, extracted=extracted, detail=detail, method=method)
+
+
+def no_answer(detail: str) -> Verdict:
+    return Verdict(Outcome.NO_ANSWER, 0.0, detail=detail)
+
+
+def fault(detail: str) -> Verdict:
+    return Verdict(Outcome.FAULT, None, detail=detail)

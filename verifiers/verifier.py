@@ -1,0 +1,57 @@
+"""The seam that every verifier fills, built in or yours. Owns no behaviour.
+
+A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must not raise
+for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier failed (FAULT)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol, runtime_checkable
+
+from verifiers.verdict import Verdict
+
+__all__ = ["CacheableVerifier", "FastVerifier", "LimitedVerifier", "Verifier", "VerifierUnavailable"]
+
+
+class VerifierUnavailable(Exception):
+    """Raise it inside `verify` when something outside the response failed: the verdict becomes FAULT, after a retry."""
+
+
+class Verifier(Protocol):
+    def parse_reference(self, raw: object) -> Any:
+        """The reference that `verify` takes, from the data row's value; picklable.
+
+        Raises ValueError with a sentence that says what is wrong with the row."""
+        ...
+
+    def verify(self, response: str, reference: Any) -> Verdict:
+        """The verdict on one response. Called in a worker process that is killed when it is late."""
+        ...
+
+
+@runtime_checkable
+class FastVerifier(Protocol):
+    """A verifier that can settle easy responses at once, in the caller's process."""
+
+    def verify_fast(self, response: str, reference: Any) -> Verdict | None:
+        """The same verdict `verify` would give, in well under a millisecond, or None: it needs the pool."""
+        ...
+
+
+@runtime_checkable
+class CacheableVerifier(Protocol):
+    """A verifier whose verdict depends on less than the whole response."""
+
+    def cache_key(self, response: str, reference: Any) -> Hashable | None:
+        """Responses with equal keys get equal verdicts; None: do not cache this one."""
+        ...
+
+
+@runtime_checkable
+class LimitedVerifier(Protocol):
+    """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than the pool's.
+
+    When it is late even so, the response is not to blame: the verdict is FAULT, not WRONG."""
+
+    @property
+    def pool_timeout_seconds(self) -> float: ...

@@ -1,0 +1,163 @@
+"""The processes behind VerifierPool: a template that is warm, and workers that it forks.
+
+    pool --control socket--> template --fork--> worker <--its own socket-- pool
+
+The template has the math verifier imported and a frozen heap; it forks a worker on request (a socket comes with the
+request), kills one on request, and says how it died. It is single-threaded and never runs a verifier, so it cannot
+hang. When the pool's process is gone, by whatever death, the template reads the end of its socket and exits, and the
+kernel kills its workers. A worker serves one verification at a time over its socket, until that closes."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from verifiers.limits import die_with_parent, limit_memory, no_core_file
+from verifiers.registry import load_verifier
+from verifiers.verdict import Verdict, fault, wrong
+from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
+
+__all__ = ["frame", "main", "verdict_from_json"]
+
+_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
+_HEADER = struct.Struct(">I")
+_PARENT_CHECK_SECONDS = 1.0
+UNLIMITED_MEMORY = 1 << 46
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload with its length before it, four bytes, big-endian."""
+    return _HEADER.pack(len(payload)) + payload
+
+
+def verdict_from_json(payload: bytes) -> Verdict:
+    return Verdict(**json.loads(payload, object_hook=_outcome))
+
+
+def _outcome(fields: dict[str, Any]) -> dict[str, Any]:
+    from verifiers.verdict import Outcome
+
+    return {**fields, "outcome": Outcome(fields["outcome"])}
+
+
+def main() -> None:
+    """The template: `python -m verifiers.worker CONTROL_FD POOL_PID`."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    pool_process = int(sys.argv[2])
+    # Ctrl-C in the terminal is for the pool's process, which then closes the socket.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    no_core_file()
+    for module in _WARM:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    control.sendall(frame(b'{"ready": true}'))
+    while True:
+        readable, _, _ = select.select([control], [], [], _PARENT_CHECK_SECONDS)
+        if not readable:
+            if os.getppid() != pool_process:
+                # A child of the pool's process may hold a copy of our socket open: its end never comes.
+                return
+            continue
+        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
+        if not message:
+            return
+        for line in message.splitlines():
+            _obey(json.loads(line), control, descriptors)
+
+
+def _obey(command: dict[str, Any], control: socket.socket, descriptors: list[int]) -> None:
+    if command["do"] == "fork":
+        process = os.fork()
+        if process == 0:
+            control.close()
+            _serve(socket.socket(fileno=descriptors[0]), int(command["memory_limit_bytes"]))
+            os._exit(0)
+        os.close(descriptors[0])
+        control.sendall(frame(json.dumps({"forked": process}).encode()))
+    else:
+        process = int(command["process"])
+        os.kill(process, signal.SIGKILL)
+        _, status = os.waitpid(process, 0)
+        control.sendall(frame(json.dumps({"ended": process, "status": status}).encode()))
+
+
+def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
+    """The life of a worker: one request, one reply, until the socket closes."""
+    die_with_parent(os.getppid())
+    gc.disable()
+    loaded: dict[bytes, Verifier] = {}
+    while True:
+        request = _receive(connection)
+        if request is None:
+            return
+        verdict = _answer(pickle.loads(request), loaded, memory_limit_bytes)
+        connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
+        if gc.get_count()[0] > 200_000:
+            gc.collect()
+
+
+def _fields(verdict: Verdict) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    header = _exactly(connection, _HEADER.size)
+    return None if header is None else _exactly(connection, _HEADER.unpack(header)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+def _answer(request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], memory_limit_bytes: int) -> Verdict:
+    """The verdict on one request. What the response causes is WRONG; what the verifier causes is FAULT."""
+    specification, response, reference = request
+    started = time.perf_counter()
+    try:
+        verifier = loaded.get(specification)
+        if verifier is None:
+            name, options, folder = pickle.loads(specification)
+            limit_memory(UNLIMITED_MEMORY)
+            verifier = loaded[specification] = load_verifier(name, options, folder=Path(folder) if folder else None)
+        own_limits = isinstance(verifier, LimitedVerifier)
+        limit_memory(UNLIMITED_MEMORY if own_limits else memory_limit_bytes)
+        verdict = verifier.verify(response, pickle.loads(reference))
+    except MemoryError:
+        verdict = wrong(detail=f"memory limit: verifying this response took more than {memory_limit_bytes} bytes")
+    except RecursionError:
+        verdict = wrong(detail="recursion limit: the response is nested too deeply")
+    except VerifierUnavailable as error:
+        verdict = fault(str(error))
+    except Exception as error:  # The boundary: a verifier that raises has failed, whatever it raises.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        verdict = fault(f"the verifier raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:2000])
+    if not isinstance(verdict, Verdict):
+        verdict = fault(f"verify returned {type(verdict).__name__}, expected a Verdict")
+    return _timed(verdict, time.perf_counter() - started)
+
+
+def _timed(verdict: Verdict, seconds: float) -> Verdict:
+    return Verdict(**{**_fields(verdict), "seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()
