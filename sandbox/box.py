@@ -105,8 +105,12 @@ class Jail:
         self.signals_scoped = landlock.abi() >= landlock.SIGNALS_ABI
         self.inside = self.tier == "namespaces"
         self.filter: seccomp.Filter | None = None
-        if self.inside or (self.tier == "landlock" and self.signals_scoped):
-            self.filter = seccomp.Filter(seccomp.build(os.uname().machine, inside=self.inside))
+        machine = os.uname().machine
+        if self.inside:
+            self.filter = seccomp.Filter(seccomp.build_for_program(machine))
+            seccomp.Filter(seccomp.build_for_zygote(machine)).install()
+        elif self.tier == "landlock" and self.signals_scoped:
+            self.filter = seccomp.Filter(seccomp.build_outside(machine, None))
 
     def directory(self) -> str:
         """The run's private directory; outside of namespaces named by the init's pid, so that all can find it."""
@@ -115,12 +119,11 @@ class Jail:
     def confine(self, directory: str) -> None:
         """Gives up everything the program must not have; irrevocable."""
         kernel.set_capabilities(())
-        kernel.no_new_privileges()
         if self.tier == "landlock":
             devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
             landlock.restrict(readable=self.readable, writable=[directory], devices=devices)
             if not self.signals_scoped:
-                rules = seccomp.build(os.uname().machine, inside=False, signals_of=os.getpid())
+                rules = seccomp.build_outside(os.uname().machine, os.getpid())
                 self.filter = seccomp.Filter(rules)
         if self.filter is not None:
             self.filter.install()

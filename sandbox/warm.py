@@ -57,7 +57,8 @@ def _execute(path: str, namespace: dict[str, object]) -> int:
         return _exit_code(stop)
     except BaseException as error:
         frames = error.__traceback__
-        sys.excepthook(type(error), error, frames.tb_next if frames else None)
+        error.with_traceback(frames.tb_next if frames else None)
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
 
 

@@ -56,7 +56,11 @@ def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup)
     for descriptor in (sources, control):
         os.set_inheritable(descriptor, True)
     arguments = ["-s", "-S", "-c", zygote.BOOTSTRAP, str(sources), str(control)]
-    os.execve(settings["python"], [settings["python"], *arguments], settings["environment"])
+    try:
+        os.execve(settings["python"], [settings["python"], *arguments], settings["environment"])
+    except PermissionError as error:
+        hint = "only namespaces can show it to the sandbox's user; set python to one such as /usr/bin/python3"
+        raise SandboxError(f"{error.filename} is out of reach for user {os.getuid()}: {hint}") from error
 
 
 class ZygoteProcess:
