@@ -36,7 +36,7 @@ GROUP BY g.group_id ORDER BY g.group_id DESC
 _FATES = """
 SELECT CASE WHEN state = 'dropped' THEN 'dropped: ' || reason
             WHEN state IN ('open', 'ready') THEN 'queued' ELSE state END AS fate, COUNT(*)
-FROM groups GROUP BY fate
+FROM groups GROUP BY fate ORDER BY fate LIKE 'dropped%', fate DESC
 """
 
 
@@ -59,7 +59,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise InputError(f"There is no journal at {path}. Name the folder of a run, such as runs/NAME.")
-        self._uri = f"{path.resolve().as_uri()}?mode=ro"
+        self._path = path
 
     def groups(self, wanted: GroupFilter) -> list[Row]:
         """Newest first, each with its trajectories' rewards, outcomes, lengths and versions summed up."""
@@ -104,11 +104,15 @@ class Journal:
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._uri, uri=True, timeout=10.0)) as db:
-            db.row_factory = sqlite3.Row
-            # One transaction per call: the writer goes on, this reader sees one state.
-            db.execute("BEGIN")
-            yield db
+        uri = f"{self._path.resolve().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True, timeout=10.0)) as db:
+                db.row_factory = sqlite3.Row
+                # One transaction per call: the writer goes on, this reader sees one state.
+                db.execute("BEGIN")
+                yield db
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self._path} cannot be read as the journal of a run: {error}.") from error
 
 
 def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> Row:

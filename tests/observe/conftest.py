@@ -1,6 +1,6 @@
 """A small finished run: metrics, journal, recipe and tokenizer, with every number known.
 
-Tokens are characters. Group 0 was trained at step 0, group 1 dropped as stale, group 2 is being generated.
+Tokens are characters. Group 0 was trained at step 1, group 1 dropped as stale, group 2 is being generated.
 """
 
 import sqlite3
@@ -92,7 +92,7 @@ def write_journal(path: Path) -> None:
     db.executemany(
         "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (0, "train:1", "1+2=", "trained", 0, 1.0, 0, None),
+            (0, "train:1", "1+2=", "trained", 0, 1.0, 1, None),
             (1, "train:2", "2+2=", "dropped", 0, 2.0, None, "stale"),
             (2, "train:3", "3+4=", "open", 1, 3.0, None, None),
         ],

@@ -1,0 +1,282 @@
+"use strict";
+// One page, two sources: an exported document carries its data, a served one asks the local server and follows the run.
+// Model output reaches the document through textContent only.
+
+const REFRESH_MILLISECONDS = 3000;
+const PAGE_SIZE = 100;
+const embedded = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const state = { groups: [], chosen: null, shown: "", coloring: "version" };
+
+async function ask(path) {
+  const reply = await fetch(path);
+  if (!reply.ok) throw new Error(await reply.text());
+  return reply.json();
+}
+
+const source = embedded
+  ? {
+      overview: async () => embedded.overview,
+      group: async (id) => embedded.details[id] ?? null,
+      groups: async (filter) => embedded.groups.filter((group) => matches(group, filter)).slice(0, PAGE_SIZE),
+    }
+  : {
+      overview: () => ask("/api/overview"),
+      group: (id) => ask(`/api/groups/${id}`),
+      groups: (filter) => ask(`/api/groups?${new URLSearchParams(filter)}`),
+    };
+
+function matches(group, filter) {
+  return (
+    (!filter.state || group.state === filter.state) &&
+    (!filter.outcome || group[`num_${filter.outcome}`] > 0) &&
+    (filter.step === undefined || group.step === Number(filter.step)) &&
+    (filter.before === undefined || group.group_id < filter.before)
+  );
+}
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+const range = (low, high) => (low === null ? "–" : low === high ? `v${low}` : `v${low}–${high}`);
+const words = { open: "generating", ready: "waiting to be taken", taken: "taken" };
+
+function fate(group) {
+  if (group.state === "dropped") return `dropped: ${group.reason}`;
+  if (group.state === "trained") return `step ${group.step}`;
+  return words[group.state] + (group.state === "taken" ? ` at step ${group.step}` : "");
+}
+
+function filter() {
+  return Object.fromEntries([...new FormData(byId("filters"))].filter(([, value]) => value !== ""));
+}
+
+// The list
+
+function outcomes(group) {
+  const marks = element("span", { className: "marks" });
+  let left = group.num_trajectories;
+  for (const outcome of ["correct", "wrong", "no_answer", "fault"]) {
+    for (let i = 0; i < group[`num_${outcome}`]; i += 1, left -= 1) {
+      marks.append(element("i", { className: outcome, title: outcome.replace("_", " ") }));
+    }
+  }
+  for (; left > 0; left -= 1) marks.append(element("i", { title: "no verdict yet" }));
+  return marks;
+}
+
+function groupRow(group) {
+  const cell = (...children) => element("td", {}, ...children);
+  const row = element(
+    "tr",
+    { tabIndex: 0, className: group.group_id === state.chosen ? "chosen" : "" },
+    cell(String(group.group_id)),
+    cell(fate(group)),
+    cell(outcomes(group)),
+    cell(number(group.reward)),
+    cell(group.tokens === null ? "–" : group.tokens.toLocaleString("en")),
+    cell(range(group.version_min, group.version_max)),
+  );
+  row.dataset.group = group.group_id;
+  row.title = group.prompt.slice(0, 200);
+  return row;
+}
+
+function renderList() {
+  byId("groups").replaceChildren(...state.groups.map(groupRow));
+  byId("empty").hidden = state.groups.length > 0;
+  byId("more").hidden = state.groups.length === 0 || state.groups.length % PAGE_SIZE !== 0;
+}
+
+async function reload() {
+  state.groups = await source.groups(filter());
+  renderList();
+}
+
+async function older() {
+  const last = state.groups[state.groups.length - 1].group_id;
+  const more = await source.groups({ ...filter(), before: last });
+  state.groups.push(...more);
+  renderList();
+  if (more.length === 0) byId("more").hidden = true;
+}
+
+// One group
+
+// The golden angle keeps neighbouring versions far apart on the colour circle, however many there are.
+const versionColor = (version) => `hsl(${(205 + version * 137.508) % 360} 75% 87%)`;
+const probabilityColor = (logprob) => `hsl(${Math.round(120 * Math.exp(logprob))} 75% 86%)`;
+
+function colorTokens() {
+  for (const token of document.querySelectorAll(".token")) {
+    const { version, logprob } = token.dataset;
+    token.style.background =
+      state.coloring === "version" ? versionColor(Number(version)) : probabilityColor(Number(logprob));
+  }
+}
+
+function tokenSpan([text, id, logprob], segment, position, begins) {
+  const isSpecial = /^<\|.*\|>$/.test(text) || text === "";
+  const token = element("span", { className: "token", textContent: text === "" ? "·" : text.replace(/\n/g, "↵\n") });
+  token.classList.toggle("begins", begins);
+  token.classList.toggle("special", isSpecial);
+  Object.assign(token.dataset, { version: segment.version, logprob });
+  const staleness = segment.staleness === null ? "" : `, staleness ${segment.staleness}`;
+  token.dataset.tip =
+    `token ${position} (id ${id})\nversion ${segment.version}${staleness}\n` +
+    `log-prob ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)}%)` +
+    (segment.is_continued ? "\ncontinued over keys and values of an older version" : "");
+  return token;
+}
+
+function responseText(trajectory) {
+  const text = element("pre");
+  let position = 0;
+  trajectory.segments.forEach((segment, index) => {
+    segment.tokens.forEach((token, offset) => {
+      text.append(tokenSpan(token, segment, position, index > 0 && offset === 0));
+      position += 1;
+    });
+  });
+  if (position === 0) text.append("no token yet");
+  return text;
+}
+
+function segmentChips(trajectory) {
+  const chips = element("div", { className: "segments" });
+  for (const segment of trajectory.segments) {
+    const staleness = segment.staleness === null ? "" : `, staleness ${segment.staleness}`;
+    const kind = segment.is_continued ? ", continued in place" : "";
+    const chip = element("i", { textContent: `v${segment.version}: ${segment.tokens.length} tokens${staleness}${kind}` });
+    chip.style.background = versionColor(segment.version);
+    chips.append(chip);
+  }
+  return chips;
+}
+
+function trajectoryCard(trajectory) {
+  const length = trajectory.segments.reduce((sum, segment) => sum + segment.tokens.length, 0);
+  const outcome = trajectory.outcome ?? "no verdict yet";
+  const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
+  if (trajectory.finish) facts.push(trajectory.finish === "length" ? "cut at the length limit" : "ended by itself");
+  if (trajectory.verify_seconds !== null) facts.push(`verified in ${(1000 * trajectory.verify_seconds).toFixed(1)} ms`);
+  const head = element(
+    "div",
+    { className: "head" },
+    element("b", { textContent: trajectory.trajectory_id }),
+    element("em", { className: `badge ${trajectory.outcome ?? ""}`, textContent: outcome.replace("_", " ") }),
+    ...facts.map((fact) => element("span", { textContent: fact })),
+  );
+  const why = [trajectory.extracted === null ? null : `answer: ${trajectory.extracted}`, trajectory.detail].filter(Boolean);
+  return element(
+    "article",
+    {},
+    head,
+    ...(why.length ? [element("div", { className: "why", textContent: why.join(" · ") })] : []),
+    element("div", {}, responseText(trajectory)),
+    segmentChips(trajectory),
+  );
+}
+
+function coloringTools() {
+  const choice = (value, text) => {
+    const input = element("input", { type: "radio", name: "coloring", value, checked: state.coloring === value });
+    input.addEventListener("change", () => {
+      state.coloring = value;
+      colorTokens();
+    });
+    return element("label", {}, input, ` ${text}`);
+  };
+  return element("div", { className: "tools" }, "Colour:", choice("version", "policy version"), choice("probability", "probability"));
+}
+
+function groupView(group) {
+  const title = element("h2", { textContent: `Group ${group.group_id} · ${group.task_id}` });
+  const sentence = group.state === "trained" ? `trained at step ${group.step}` : fate(group);
+  const admitted = element("p", { className: "fate", textContent: `${sentence}, admitted at version ${group.admitted_version}` });
+  const prompt = element("pre", { className: "prompt", textContent: group.prompt });
+  return [title, admitted, prompt, coloringTools(), ...group.trajectories.map(trajectoryCard)];
+}
+
+async function show(id) {
+  const isNew = state.chosen !== id;
+  state.chosen = id;
+  for (const row of byId("groups").children) row.classList.toggle("chosen", Number(row.dataset.group) === id);
+  const group = await source.group(id);
+  const content = JSON.stringify(group);
+  // A late answer to an earlier click, or nothing new: leave the page and what is selected on it alone.
+  if (state.chosen !== id || (!isNew && content === state.shown)) return;
+  state.shown = content;
+  byId("group").replaceChildren(...(group ? groupView(group) : [element("p", { className: "hint", textContent: `There is no group ${id}.` })]));
+  if (isNew) byId("group").scrollTop = 0;
+  colorTokens();
+}
+
+// The run
+
+async function showOverview() {
+  const run = await source.overview();
+  byId("name").textContent = run.name;
+  document.title = `${run.name} · asyncrl view`;
+  const parts = Object.entries(run.fates).map(([name, groups]) => `${groups.toLocaleString("en")} ${name}`);
+  if (run.steps) parts.unshift(`step ${run.steps[1]}`);
+  if (run.greedy_accuracy !== null) parts.push(`held-out ${(100 * run.greedy_accuracy).toFixed(0)}% at step ${run.evaluated_step}`);
+  byId("overview").textContent = parts.join(" · ");
+}
+
+async function refresh() {
+  try {
+    await showOverview();
+    // While older pages are open the list stands still: a list that moves cannot be read.
+    if (state.groups.length <= PAGE_SIZE && byId("panes").querySelector("nav").scrollTop === 0) await reload();
+    if (state.chosen !== null) await show(state.chosen);
+  } catch (error) {
+    byId("overview").textContent = `The server does not answer: ${error.message}`;
+  }
+  setTimeout(refresh, REFRESH_MILLISECONDS);
+}
+
+function followAddress() {
+  const found = /^#group=(\d+)$/.exec(location.hash);
+  if (found) show(Number(found[1]));
+}
+
+function listen() {
+  const choose = (event) => {
+    const row = event.target.closest("tr[data-group]");
+    if (row) location.hash = `group=${row.dataset.group}`;
+  };
+  byId("groups").addEventListener("click", choose);
+  byId("groups").addEventListener("keydown", (event) => event.key === "Enter" && choose(event));
+  byId("filters").addEventListener("input", reload);
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("more").addEventListener("click", older);
+  window.addEventListener("hashchange", followAddress);
+  const tip = byId("tip");
+  document.addEventListener("mouseover", (event) => {
+    const token = event.target.closest(".token");
+    tip.hidden = !token;
+    if (!token) return;
+    tip.textContent = token.dataset.tip;
+    const place = token.getBoundingClientRect();
+    tip.style.left = `${Math.min(place.left, window.innerWidth - 350)}px`;
+    tip.style.top = `${place.bottom + 90 > window.innerHeight ? place.top - tip.offsetHeight - 6 : place.bottom + 6}px`;
+  });
+}
+
+async function start() {
+  listen();
+  if (embedded) {
+    await showOverview();
+    await reload();
+  } else {
+    await refresh();
+  }
+  followAddress();
+}
+
+start();
