@@ -4,7 +4,7 @@ Plain floats, so that the controller, which calls these, never imports torch. A 
 group (at least two; faults have left before) and gives one advantage per trajectory, in the same order.
 """
 
-import math
+import statistics
 from collections.abc import Callable, Sequence
 
 STD_EPSILON = 1e-6
@@ -14,7 +14,7 @@ STD_EPSILON = 1e-6
 def grpo(rewards: Sequence[float]) -> list[float]:
     """(r - mean) / (std + 1e-6), the sample std (n - 1) as in TRL and verl (GRPO: Shao et al. 2024)."""
     centered = dr_grpo(rewards)
-    std = math.sqrt(math.fsum(x * x for x in centered) / (len(centered) - 1))
+    std = statistics.stdev(rewards)
     return [x / (std + STD_EPSILON) for x in centered]
 
 
@@ -22,7 +22,8 @@ def dr_grpo(rewards: Sequence[float]) -> list[float]:
     """r - mean, without the std that favours very easy and very hard tasks (Liu et al. 2025, section 3.1)."""
     if len(rewards) < 2:
         raise ValueError(f"A group has {len(rewards)} reward(s); a baseline needs at least 2.")
-    mean = math.fsum(rewards) / len(rewards)
+    # Correctly rounded: equal rewards have advantages of exactly zero.
+    mean = statistics.mean(rewards)
     return [reward - mean for reward in rewards]
 
 

@@ -161,7 +161,7 @@ class PackedAttention(MegatronModule):
 class PackedRotary(RotaryEmbedding):
     """Rotary angles looked up by each token's own position, once per micro-batch.
 
-    Megatron's way slices them per sequence in every layer, and knows no sequence that begins at another's end.
+    Megatron's way slices them per sequence in every layer, and knows no sequences that share a prompt.
     """
 
     def get_rotary_seq_len(self, *arguments) -> PackedSequences:

@@ -1,8 +1,8 @@
 """From a batch of sequences to packed micro-batches: which sequence goes where, and the tensors.
 
-Every rank computes the same plan from the same batch and packs its own share. The prompt that the sequences of
-a group share is packed, and so computed, once per micro-batch. Nothing is truncated: what is longer than the
-token budget gets a micro-batch of its own. The last response token is a target, never an input.
+Every rank computes the same plan from the same batch and packs its own share. The prompt that the sequences
+of a group share is packed, and so computed, once per micro-batch. Nothing is truncated: what is longer than
+the token budget gets a micro-batch of its own. The last response token is a target, never an input.
 
 Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 """
@@ -92,7 +92,7 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 
 
 def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> MicroBatch:
-    """Packs `sequences`, neighbours with the same prompt together; none at all makes a pack without targets."""
+    """Packs `sequences`, neighbours with the same prompt together; none make a pack without targets."""
     sequences = sequences or [Sequence("", [0], [], [], [], 0.0, 0.0)]
     parts, positions, rows, predicting = _lay_out(sequences)
     num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))

@@ -11,5 +11,5 @@ def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple
     """[T, V], [T] -> float32 natural log-probs of the targets [T] with gradient, entropies [T] without."""
     everything = torch.log_softmax(logits.float() / temperature, dim=-1)
     with torch.no_grad():
-        entropies = -(everything.exp() * everything).sum(-1)
+        entropies = torch.special.entr(everything.exp()).sum(-1)
     return everything.gather(-1, targets[:, None]).squeeze(-1), entropies

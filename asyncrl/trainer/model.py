@@ -55,7 +55,8 @@ def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
         rope_scaling_factor=shape.rope_scaling_factor or 1.0,
         use_cpu_initialization=config.use_cpu_initialization,
     )
-    return model
+    # torch's RMSNorm, unlike Megatron's layers, does not look at params_dtype.
+    return model.to(dtype)
 
 
 def layer_spec(config: TransformerConfig) -> ModuleSpec:

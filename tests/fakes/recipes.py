@@ -1,0 +1,19 @@
+"""Recipes for tests: only what the code under test reads, everything else by default."""
+
+from pathlib import Path
+from typing import Any
+
+from asyncrl.recipe import Recipe, parse_recipe
+
+
+def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
+    """A recipe that trains the model in `folder`; `sections` override, as trainer={"num_steps": 4}."""
+    raw: dict[str, Any] = {
+        "name": "test",
+        "model": {"path": str(folder)},
+        "data": {"train": "none.jsonl"},
+        "evaluation": {"every_steps": 0},
+    }
+    for name, section in sections.items():
+        raw[name] = raw.get(name, {}) | section
+    return parse_recipe(raw, source="test")

@@ -1,0 +1,23 @@
+"""The shape of the tiny Qwen3 model of `models.py`, without writing it to disk."""
+
+from asyncrl.trainer.folder import ModelShape
+
+
+def tiny_shape() -> ModelShape:
+    return ModelShape(
+        architecture="Qwen3ForCausalLM",
+        num_layers=2,
+        hidden_size=32,
+        num_heads=4,
+        num_kv_heads=2,
+        head_size=8,
+        ffn_size=48,
+        vocab_size=40,
+        max_positions=128,
+        rope_theta=10000.0,
+        rope_scaling_factor=None,
+        norm_epsilon=1e-6,
+        is_tied=False,
+        has_qkv_bias=False,
+        has_qk_norm=True,
+    )

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.trainer.attention import CALL_COST, PackedAttention, bucket_edges, describe_pack
+from asyncrl.trainer.model import transformer_config
+from tests.fakes.shapes import tiny_shape
+
+
+def rows_of(lengths: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Packed tokens and positions of sequences that share nothing."""
+    starts = np.cumsum([0, *lengths])
+    rows = [np.arange(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    return rows, np.concatenate([np.arange(length) for length in lengths])
+
+
+def naive_attention(query: Tensor, key: Tensor, value: Tensor, rows: list[np.ndarray]) -> list[Tensor]:
+    """Each sequence alone, by the formula: [length, heads * size] per sequence."""
+    repeat = query.shape[1] // key.shape[1]
+    outputs = []
+    for row in rows:
+        q, k, v = query[row], key[row].repeat_interleave(repeat, 1), value[row].repeat_interleave(repeat, 1)
+        scores = torch.einsum("ihd,jhd->hij", q, k) / q.shape[-1] ** 0.5
+        future = torch.ones(len(row), len(row), dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+        outputs.append(torch.einsum("hij,jhd->ihd", weights, v).flatten(1))
+    return outputs
+
+
+def make_attention() -> PackedAttention:
+    return PackedAttention(transformer_config(tiny_shape(), torch.float32))
+
+
+def random_heads(num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((num_tokens, 4, 8), (num_tokens, 2, 8), (num_tokens, 2, 8))
+    return tuple(torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes)
+
+
+@pytest.mark.parametrize("lengths", [[5], [1, 1, 1], [3, 17, 4, 17, 1, 16], [40, 2, 2, 2, 39]])
+def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[int]):
+    rows, positions = rows_of(lengths)
+    heads = random_heads(len(positions))
+    packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
+    expected = torch.cat(naive_attention(*heads, rows))
+    assert torch.allclose(packed, expected, atol=1e-6)
+    direction = torch.randn_like(packed)
+    for got, wanted in zip(
+        torch.autograd.grad(packed, heads, direction),
+        torch.autograd.grad(expected, heads, direction),
+        strict=True,
+    ):
+        assert torch.allclose(got, wanted, atol=1e-5)
+
+
+def test_a_shared_prompt_attends_once_and_collects_every_response_gradient():
+    # tokens 0-2 are the prompt, 3-4 and 5-8 two responses to it
+    rows = [np.array([0, 1, 2, 3, 4]), np.array([0, 1, 2, 5, 6, 7, 8])]
+    positions = np.array([0, 1, 2, 3, 4, 3, 4, 5, 6])
+    heads = random_heads(9)
+    packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
+    first, second = naive_attention(*heads, rows)
+    expected = torch.cat([first, second[3:]])
+    assert torch.allclose(packed, expected, atol=1e-6)
+    direction = torch.randn_like(packed)
+    for got, wanted in zip(
+        torch.autograd.grad(packed, heads, direction),
+        torch.autograd.grad(expected, heads, direction),
+        strict=True,
+    ):
+        assert torch.allclose(got, wanted, atol=1e-5)
+
+
+def test_equal_lengths_need_one_bucket_and_far_lengths_two():
+    assert bucket_edges(np.full(100, 30)) == [0, 100]
+    # padding 100 sequences of 10 to 500 would cost 100 x 250 000 scores, one more call 4 000
+    assert bucket_edges(np.array([500] + [10] * 100)) == [0, 1, 101]
+
+
+def test_buckets_cost_no_more_than_any_other_cut():
+    lengths = np.array([60, 58, 40, 39, 22, 21, 20, 3])
+
+    def cost(edges: list[int]) -> float:
+        return sum(CALL_COST + (b - a) * lengths[a] ** 2 for a, b in zip(edges, edges[1:], strict=False))
+
+    inner = range(1, len(lengths))
+    every = [
+        [0, *(i for i in inner if chosen >> i & 1), len(lengths)] for chosen in range(0, 2 ** len(lengths), 2)
+    ]
+    assert cost(bucket_edges(lengths)) == min(map(cost, every))

@@ -1,0 +1,220 @@
+"""One step against an independent computation: transformers, autograd and the formulas written out."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.recipe import Recipe
+from asyncrl.trainer.batch import rank_micro_batches
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
+from asyncrl.types import Batch
+from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from tests.fakes.recipes import make_recipe
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def make_learner(folder: Path, **sections: dict) -> Learner:
+    recipe = make_recipe(folder, **sections)
+    learner = Learner(check_model_folder(folder), recipe)
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def weights(learner: Learner) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
+
+
+def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
+    budget = learner.section.tokens_per_micro_batch
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    metrics = learner.accumulate(micro_batches, batch.temperature)
+    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
+
+
+def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tensor:
+    """TIS x REINFORCE, which has PPO's gradient at one step, sequence by sequence."""
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        current = reference_logprobs(model, sequence, batch.temperature)
+        behavior = torch.tensor(sequence.behavior_logprobs)
+        weight = (current.detach() - behavior).exp().clamp(max=recipe.algorithm.importance_cap)
+        total = total - (weight * sequence.advantage * current).sum()
+        num_tokens += len(current)
+    if recipe.algorithm.reduction == "token_mean":
+        return total / num_tokens
+    return total / (len(batch.sequences) * recipe.rollout.max_new_tokens)
+
+
+def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Largest difference of any tensor, relative to the tensor's largest value."""
+    assert got.keys() == wanted.keys()
+    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen2", "Llama"])
+def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, reduction: str, tmp_path: Path):
+    folder = write_model(tmp_path, family, tie_word_embeddings=family == "Qwen2")
+    algorithm = {"reduction": reduction}
+    batch = random_batch(1, temperature=0.8)
+    _, got = gradients(make_learner(folder, algorithm=algorithm), batch)
+    model = reference_model(folder)
+    reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
+    assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+def test_the_reported_loss_is_the_one_that_was_minimised(folder: Path):
+    recipe = make_recipe(folder, algorithm={"surrogate": "reinforce"})
+    batch = random_batch(1)
+    metrics, _ = gradients(make_learner(folder, algorithm={"surrogate": "reinforce"}), batch)
+    expected = reference_loss(reference_model(folder), batch, recipe).item()
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant"])
+def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: str):
+    batch = random_batch(2, num_groups=6, group_size=4)
+    whole, split = (
+        make_learner(folder, algorithm={"reduction": reduction}, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 30)
+    )
+    assert len(rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1)) > 4
+    metrics, wanted = gradients(whole, batch)
+    split_metrics, got = gradients(split, batch)
+    assert worst_difference(got, wanted) < 1e-5
+    # Only the number of packed tokens may differ: a bundle cut in two repeats its prompt.
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5), name
+
+
+def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(folder: Path):
+    trainer = {"learning_rate": 1e-3, "warmup_steps": 4, "clip_grad_norm": 0.1, "weight_decay": 0.1}
+    learner = make_learner(folder, trainer=trainer)
+    model = reference_model(folder)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    for step, rate in enumerate((0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3)):
+        batch = random_batch(step)
+        metrics = learner.step(batch)
+        reference_loss(model, batch, make_recipe(folder, trainer=trainer)).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for group in adam.param_groups:
+            group["lr"] = rate
+        adam.step()
+        adam.zero_grad()
+        assert metrics["learning_rate"] == pytest.approx(rate)
+        assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    # Adam divides by the gradient's own size, so rounding of a tiny gradient shows in full: compare to a step.
+    got = weights(learner)
+    assert max((got[n] - p).abs().max().item() for n, p in model.named_parameters()) < 1e-4
+
+
+def test_weight_decay_leaves_norms_and_biases_alone(tmp_path: Path):
+    folder = write_model(tmp_path, "Qwen2")
+    learner = make_learner(folder, trainer={"weight_decay": 0.5, "learning_rate": 0.1})
+    batch = random_batch(0)
+    still = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch.sequences]
+    before = weights(learner)
+    learner.step(Batch(0, 1.0, still))
+    for name, tensor in weights(learner).items():
+        decayed = before[name] if tensor.ndim == 1 else before[name] * (1 - 0.1 * 0.5)
+        assert torch.allclose(tensor, decayed, rtol=1e-5), name
+
+
+def test_a_log_prob_that_is_no_number_takes_its_token_out_and_is_counted(folder: Path):
+    batch = random_batch(3)
+    broken = list(batch.sequences)
+    first = broken[0]
+    size = len(first.response_tokens)
+    broken[0] = dataclasses.replace(first, behavior_logprobs=[math.nan, -math.inf] * size)
+    broken[0] = dataclasses.replace(broken[0], behavior_logprobs=broken[0].behavior_logprobs[:size])
+    metrics, got = gradients(make_learner(folder), Batch(3, 1.0, broken))
+    rest, wanted = gradients(make_learner(folder), Batch(3, 1.0, batch.sequences[1:]))
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["nonfinite_tokens"] == size
+    assert (metrics["loss"], metrics["num_tokens"]) == pytest.approx((rest["loss"], rest["num_tokens"]))
+
+
+def test_a_batch_without_any_usable_token_moves_no_weight(folder: Path):
+    batch = random_batch(3)
+    broken = [
+        dataclasses.replace(s, behavior_logprobs=[math.nan] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    learner = make_learner(folder)
+    before = weights(learner)
+    metrics = learner.step(Batch(3, 1.0, broken))
+    assert (metrics["num_tokens"], metrics["grad_norm"], metrics["loss"]) == (0.0, 0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
+    batch = random_batch(3)
+    poisoned = [dataclasses.replace(batch.sequences[0], advantage=math.inf), *batch.sequences[1:]]
+    with pytest.raises(FloatingPointError, match="step 3"):
+        make_learner(folder).step(Batch(3, 1.0, poisoned))
+
+
+def test_mismatch_and_staleness_are_told_apart(folder: Path):
+    batch = random_batch(5, temperature=1.0)
+    model = reference_model(folder)
+    # Fresh tokens carry exactly the trainer's log-probs, stale ones are 0.3 more likely than that.
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, 1.0)
+        stale = torch.tensor(sequence.token_versions) < 5
+        sequences.append(
+            dataclasses.replace(sequence, behavior_logprobs=torch.where(stale, exact + 0.3, exact).tolist())
+        )
+    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    lags = [5 - version for sequence in sequences for version in sequence.token_versions]
+    assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["mismatch_kl_k1"] == pytest.approx(0.0, abs=1e-5)
+    # r = e^-0.3: k1 = 0.3, k3 = e^-0.3 - 1 + 0.3
+    assert metrics["staleness_kl_k1"] == pytest.approx(0.3, abs=1e-5)
+    assert metrics["staleness_kl"] == pytest.approx(math.exp(-0.3) - 0.7, abs=1e-5)
+    assert metrics["staleness_mean"] == pytest.approx(sum(lags) / len(lags))
+    assert metrics["staleness_max"] == max(lags)
+    assert metrics["max_importance_ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["capped_share"] == 0.0
+
+
+def test_capped_tokens_are_counted(folder: Path):
+    batch = random_batch(6)
+    # A behavior policy that found every token e^-30 likely: each ratio is far above the cap of 2.
+    unlikely = [
+        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    metrics, _ = gradients(make_learner(folder), Batch(6, 1.0, unlikely))
+    assert metrics["capped_share"] == 1.0
+
+
+def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
+    # A step of 1e-5 is lost on most bfloat16 weights; the float32 copies must add many of them up.
+    trainer = {"learning_rate": 1e-5}
+    learner = make_learner(folder, model={"dtype": "bfloat16"}, trainer=trainer)
+    exact = make_learner(folder, trainer=trainer)
+    before, start = weights(learner), weights(exact)
+    for step in range(60):
+        batch = dataclasses.replace(random_batch(0), step=step)
+        learner.step(batch)
+        exact.step(batch)
+    name = "model.layers.0.mlp.down_proj.weight"
+    moved = (weights(learner)[name].float() - before[name].float()).flatten()
+    wanted = (weights(exact)[name] - start[name]).flatten()
+    assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.7

@@ -1,0 +1,72 @@
+"""Our Megatron model against transformers: the same weights must give the same numbers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from asyncrl.trainer.batch import make_micro_batch
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.logprobs import token_logprobs
+from asyncrl.trainer.model import PolicyModel, build_model
+from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+MODELS = {
+    "qwen3": ("Qwen3", {}),
+    "qwen3, tied": ("Qwen3", {"tie_word_embeddings": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2, tied, one head per group": ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama3": ("Llama", {"rope_parameters": LLAMA3, "max_position_embeddings": 16384}),
+}
+
+
+def load(folder: Path) -> PolicyModel:
+    model = build_model(check_model_folder(folder), torch.float32)
+    load_weights(model, open_weights(folder))
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_log_probs_are_those_of_transformers(name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    folder = write_model(tmp_path, family, **overrides)
+    batch = random_batch(1, longest=40, temperature=0.7)
+    micro = make_micro_batch(batch.sequences, 1)
+    with torch.no_grad():
+        logits = load(folder)(micro.tokens, micro.sequences, micro.predicting)
+        reference = reference_model(folder)
+        expected = torch.cat([reference_logprobs(reference, s, 0.7) for s in batch.sequences])
+    logprobs, _ = token_logprobs(logits, micro.targets, 0.7)
+    assert expected.std() > 0.5, "logits of this model are too flat to test anything"
+    assert (logprobs - expected).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_return_bit_for_bit_under_their_own_names(name: str, tmp_path: Path):
+    family, overrides = MODELS[name]
+    reference = reference_model(write_model(tmp_path, family, **overrides))
+    weights = dict(export_weights(load(tmp_path)))
+    # Parameters, not the state dict, which names a tied output layer a second time.
+    wanted = dict(reference.named_parameters())
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+
+
+def test_bfloat16_weights_return_bit_for_bit(tmp_path: Path):
+    folder = write_model(tmp_path)
+    model = build_model(check_model_folder(folder), torch.bfloat16)
+    fetch = open_weights(folder)
+    load_weights(model, fetch)
+    for name, tensor in export_weights(model):
+        assert torch.equal(tensor, fetch(name).bfloat16())
