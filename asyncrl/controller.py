@@ -246,7 +246,8 @@ class Controller:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
-        if request.step < self.queue.highest_version and not await self._interrupt():
+        went_back = self.queue.version is not None and request.step < self.queue.version
+        if went_back and not await self._interrupt():
             raise QueueError("streams of a lost policy did not end; the trainer must start again")
         try:
             publication = read_publication(Path(request.publication_folder))
@@ -317,7 +318,9 @@ class Controller:
 
     async def _evaluate(self, when: str) -> None:
         if self._inputs.heldout_tasks and self.queue.version is not None:
-            await asyncio.shield(self._start_evaluation(when))
+            task = self._start_evaluation(when)
+            task.add_done_callback(lambda _: self.signal.notify())
+            await self.signal.wait_until(task.done, owner="train", blocker=f"the evaluation {when} training")
 
     async def _run_evaluation(self, version: int, when: str) -> None:
         tasks, section = self._inputs.heldout_tasks, self._recipe.evaluation

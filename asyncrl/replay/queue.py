@@ -53,8 +53,10 @@ class ReplayQueue:
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
-        """The newest version that made a journaled token or was announced: a trainer that went back to a
-        checkpoint repeats its recorded batches up to here before anything is generated again."""
+        """The newest version that made a journaled token or was announced."""
+        self.catch_up_version: PolicyVersion = 0
+        """A trainer that went back to a checkpoint repeats its recorded batches up to here before anything is
+        generated again: versions within a trajectory never decrease."""
         self.num_admitted = 0
         """Ever, dropped ones included: also the position in the data order."""
         self.num_dropped = 0
@@ -68,8 +70,8 @@ class ReplayQueue:
         self._wall_clock = wall_clock
 
     def is_catching_up(self) -> bool:
-        """True while the trainer has not (again) reached the newest version of a journaled token."""
-        return self.version is None or self.version < self.highest_version
+        """True while the trainer has not (again) reached the newest version there was."""
+        return self.version is None or self.version < self.catch_up_version
 
     def can_admit(self) -> bool:
         """Whether the staleness bound and the length of the run leave room for one more group."""
@@ -186,6 +188,8 @@ class ReplayQueue:
                 f"The trainer asks for step {version} but only {self.num_steps_taken} batches were ever taken "
                 f"from {self.journal.path}: checkpoint and journal are of different runs. Use another run_folder."
             )
+        if self.version is not None and version < self.version:
+            self.catch_up_version = self.highest_version
         self.version = version
         self.highest_version = max(self.highest_version, version)
         self._changed()

@@ -21,7 +21,7 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     queue.num_steps_taken = num_steps_taken
     queue.counters.update(journal.read("SELECT name, value FROM counters"))
     ((highest,),) = journal.read("SELECT coalesce(max(version), 0) FROM segments")
-    queue.highest_version = max(highest, num_steps_taken)
+    queue.highest_version = queue.catch_up_version = max(highest, num_steps_taken)
     for row in journal.read(
         "SELECT group_id, task_id, admitted_version, state FROM groups "
         "WHERE state IN ('open', 'ready') ORDER BY group_id"

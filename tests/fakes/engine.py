@@ -1,0 +1,145 @@
+"""A hand-written rollout server: speaks SGLang's HTTP as far as we use it, without a model.
+
+Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version made it.
+Tests steer it: `hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import web
+
+STOP = 1
+
+
+class FakeEngine:
+    """Start with `async with`; `url` is known then."""
+
+    def __init__(self, *, num_tokens: int = 5, chunk_tokens: int = 2, confirms_chunks: bool = True) -> None:
+        self.num_tokens = num_tokens
+        self.chunk_tokens = chunk_tokens
+        self.confirms_chunks = confirms_chunks
+        self.version = "default"
+        self.digests: dict[str, str] = {}
+        self.may_generate = asyncio.Event()
+        self.may_generate.set()
+        self.break_streams = 0
+        self.is_corrupt = False
+        self.bodies: list[dict[str, Any]] = []
+        self.calls: list[str] = []
+        self.aborted: set[str] = set()
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> "FakeEngine":
+        app = web.Application()
+        app.router.add_get("/ready", self._ready)
+        app.router.add_post("/generate", self._generate)
+        app.router.add_post("/abort_request", self._abort)
+        for path in ("/pause_generation", "/continue_generation"):
+            app.router.add_post(path, self._flow)
+        app.router.add_post("/update_weights_from_disk", self._update)
+        app.router.add_post("/weights_checker", self._check)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.may_generate.set()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def hold(self) -> None:
+        self.may_generate.clear()
+
+    def let_go(self) -> None:
+        self.may_generate.set()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _flow(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path)
+        return web.json_response({"status": "ok"})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted.add((await request.json())["rid"])
+        self.let_go()
+        return web.Response()
+
+    async def _update(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.calls.append(request.path)
+        with open(f"{body['model_path']}/publication.json") as file:
+            self.digests = json.load(file)["digests"]
+        self.version = body["weight_version"]
+        return web.json_response({"success": True, "message": ""})
+
+    async def _check(self, request: web.Request) -> web.Response:
+        digests = {name: "f" * 16 if self.is_corrupt else value for name, value in self.digests.items()}
+        return web.json_response({"success": True, "ranks": [{"checksums": digests}]})
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        streams = [
+            _Stream(
+                rid, self.num_tokens if p["max_new_tokens"] >= self.num_tokens else p["max_new_tokens"], p
+            )
+            for rid, p in zip(body["rid"], body["sampling_params"], strict=True)
+        ]
+        while any(not stream.is_done for stream in streams):
+            await self.may_generate.wait()
+            if self.break_streams:
+                self.break_streams -= 1
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+            for stream in [s for s in streams if not s.is_done]:
+                event = stream.next(self)
+                await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                await asyncio.sleep(0)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+class _Stream:
+    """One request: its tokens so far and the spans of versions that made them."""
+
+    def __init__(self, rid: str, num_tokens: int, params: dict[str, Any]) -> None:
+        self.rid = rid
+        self.num_tokens = num_tokens
+        self.stop = params["stop_token_ids"][0] if num_tokens < params["max_new_tokens"] else None
+        self.spans: list[dict[str, Any]] = []
+        self.num_sent = 0
+        self.is_done = False
+
+    def next(self, engine: FakeEngine) -> dict[str, Any]:
+        is_aborted = self.rid in engine.aborted
+        last = self.num_sent if is_aborted else min(self.num_sent + engine.chunk_tokens, self.num_tokens)
+        tokens = [10 + int(engine.version) % 50] * (last - self.num_sent)
+        self.is_done = is_aborted or last == self.num_tokens
+        if self.is_done and tokens and self.stop is not None:
+            tokens[-1] = self.stop
+        if tokens:
+            if self.spans and self.spans[-1]["version"] == engine.version:
+                self.spans[-1]["end"] = last
+            else:
+                self.spans.append({"version": engine.version, "start": self.num_sent, "end": last})
+        self.num_sent = last
+        kind = "abort" if is_aborted else ("length" if self.stop is None else "stop")
+        meta: dict[str, Any] = {
+            "id": self.rid,
+            "finish_reason": {"type": kind} if self.is_done else None,
+            "output_token_logprobs": [[-0.5, token, None] for token in tokens],
+            "cached_tokens": 0,
+        }
+        if self.is_done or engine.confirms_chunks:
+            meta["weight_versions"] = self.spans
+        return {"output_ids": tokens, "meta_info": meta}

@@ -1,0 +1,45 @@
+"""Small records for tests of the queue and of what stands on it."""
+
+from pathlib import Path
+
+from asyncrl.replay.group import Group
+from asyncrl.replay.journal import Journal
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.types import Finish, Score, Segment, Task, VerifierSpec
+
+
+def make_task(number: int = 1) -> Task:
+    return Task(f"train:{number}", f"{number}+1=", (7, 8, 9), str(number + 1), VerifierSpec("math"))
+
+
+def make_queue(
+    folder: Path, *, batch: int = 2, samples: int = 2, staleness: int = 1, steps: int = 10
+) -> ReplayQueue:
+    return ReplayQueue(
+        Journal(folder / "journal.sqlite"),
+        groups_per_batch=batch,
+        samples_per_group=samples,
+        max_staleness=staleness,
+        num_steps=steps,
+        wall_clock=lambda: 0.0,
+    )
+
+
+def make_score(reward: float | None = 1.0) -> Score:
+    outcome = "fault" if reward is None else ("correct" if reward else "wrong")
+    return Score(outcome, reward, reward, "2", "", 0.001)
+
+
+def generate(queue: ReplayQueue, group: Group, *, version: int, num_tokens: int = 3) -> None:
+    """Every trajectory of `group` gets `num_tokens` tokens of `version` and ends."""
+    for trajectory in group.trajectories:
+        tokens = list(range(num_tokens))
+        queue.append(group, trajectory, [Segment(version, tokens, [-0.5] * num_tokens)], Finish.STOP)
+
+
+def finish(queue: ReplayQueue, group: Group, *, version: int, num_tokens: int = 3) -> None:
+    """Generates, scores and readies `group`; rewards alternate between 1 and 0."""
+    generate(queue, group, version=version, num_tokens=num_tokens)
+    for index, trajectory in enumerate(group.trajectories):
+        queue.score(group, trajectory, make_score(float(index % 2)), "text")
+    queue.make_ready(group, {t.trajectory_id: (-1.0) ** i for i, t in enumerate(group.trajectories)})

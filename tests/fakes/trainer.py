@@ -1,0 +1,73 @@
+"""A hand-written trainer: takes, publishes and commits over the real wires, with weights that are a number."""
+
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from asyncrl.errors import ServerError
+from asyncrl.replay.wire import COMMIT_PATH, TAKE_PATH, CommitRequest, TakeReply, TakeRequest
+from asyncrl.serving.publication import Publication, install
+from asyncrl.types import Batch, PublishOutcome
+
+
+class FakeTrainer:
+    """Remembers its batches; `commit_every` steps it says that a checkpoint is durable."""
+
+    def __init__(self, url: str, folder: Path, *, version: int = 0, commit_every: int = 2) -> None:
+        self.url = url
+        self.folder = folder
+        self.version = version
+        self.commit_every = commit_every
+        self.batches: list[Batch] = []
+
+    async def run(self, *, num_steps: int | None = None) -> None:
+        """Until the controller ends the run, or for `num_steps` steps as if it were killed then."""
+        outcomes: dict[str, PublishOutcome] = {}
+        metrics: dict[str, float] | None = None
+        async with aiohttp.ClientSession() as session:
+            publication = self._publish()
+            for done in range(1_000_000):
+                if done == num_steps:
+                    return
+                reply = await self._take(
+                    session, TakeRequest(self.version, outcomes, str(publication.folder), metrics)
+                )
+                if reply.batch is None:
+                    await self._commit(session)
+                    return
+                self.batches.append(reply.batch)
+                self.version += 1
+                publication = self._publish()
+                outcomes = {url: await _install(session, url, publication) for url in reply.servers}
+                metrics = {"step": float(self.version), "wait_seconds": 0.0, "num_tokens": 1.0}
+                if self.version % self.commit_every == 0:
+                    await self._commit(session)
+
+    def _publish(self) -> Publication:
+        folder = self.folder / f"v{self.version}"
+        folder.mkdir(parents=True, exist_ok=True)
+        publication = Publication(self.version, folder, {"weight": f"{self.version:016x}"})
+        publication.write_manifest()
+        return publication
+
+    async def _take(self, session: aiohttp.ClientSession, request: TakeRequest) -> TakeReply:
+        while True:
+            async with session.post(self.url + TAKE_PATH, data=msgspec.msgpack.encode(request)) as response:
+                body = await response.read()
+                assert response.status in (200, 204), body
+                if response.status == 200:
+                    return msgspec.msgpack.decode(body, type=TakeReply)
+
+    async def _commit(self, session: aiohttp.ClientSession) -> None:
+        request = CommitRequest(self.version, str(self.folder))
+        async with session.post(self.url + COMMIT_PATH, data=msgspec.msgpack.encode(request)) as response:
+            assert response.status == 200, await response.text()
+
+
+async def _install(session: aiohttp.ClientSession, url: str, publication: Publication) -> PublishOutcome:
+    try:
+        await install(session, url, publication)
+    except ServerError as error:
+        return PublishOutcome(False, 0.0, str(error))
+    return PublishOutcome(True, 0.0)

@@ -1,0 +1,109 @@
+"""SGLang's JSON to our types and back; events as SGLang 0.5.23 sent them."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from asyncrl.errors import ServerError
+from asyncrl.serving.wire import Chunk, Confirmation, End, Prefix, Span, generate_body, parse_event
+from asyncrl.types import Finish, SamplingParams, Segment
+
+SAMPLING = SamplingParams(0.7, 64, (1, 2))
+
+
+def event(**meta: Any) -> bytes:
+    tokens = meta.pop("tokens", [5, 6])
+    info = {
+        "id": "r1",
+        "finish_reason": None,
+        "output_token_logprobs": [[-0.5, t, None] for t in tokens],
+        "weight_version": "3",
+        **meta,
+    }
+    return json.dumps({"output_ids": tokens, "meta_info": info}).encode()
+
+
+def chunk(tokens: list[int], spans: list[Span] | None, *, end: End | None = None, cached: int = 0) -> Chunk:
+    return Chunk("r1", tokens, [-0.5] * len(tokens), spans, end, cached)
+
+
+def test_a_group_is_one_request_with_an_id_and_a_budget_per_trajectory() -> None:
+    body = generate_body([Prefix("a", [1, 2], 10), Prefix("b", [1, 2, 3], 9)], SAMPLING, salt="run-v3")
+    assert body["rid"] == ["a", "b"]
+    assert body["input_ids"] == [[1, 2], [1, 2, 3]]
+    assert [p["max_new_tokens"] for p in body["sampling_params"]] == [10, 9]
+    assert body["sampling_params"][0]["temperature"] == 0.7
+    assert body["cache_salt"] == ["run-v3", "run-v3"]
+    assert body["stream"] and body["return_logprob"]
+
+
+def test_greedy_is_temperature_zero() -> None:
+    body = generate_body([Prefix("a", [1], 10)], SAMPLING, salt="s", is_greedy=True)
+    assert body["sampling_params"][0]["temperature"] == 0.0
+
+
+def test_a_middle_chunk_has_tokens_logprobs_and_spans() -> None:
+    parsed = parse_event(event(weight_versions=[{"version": "3", "start": 0, "end": 2}], cached_tokens=4))
+    assert parsed == Chunk("r1", [5, 6], [-0.5, -0.5], [Span(3, 0, 2)], None, 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("stop", Finish.STOP), ("length", Finish.LENGTH), ("abort", None)]
+)
+def test_a_last_chunk_says_why_it_ended(reason: str, finish: Finish | None) -> None:
+    parsed = parse_event(event(finish_reason={"type": reason, "matched": 1}, weight_versions=[]))
+    assert parsed.end is not None
+    assert parsed.end.finish() == finish
+
+
+def test_a_missing_logprob_becomes_nan_so_that_the_trainer_masks_its_token() -> None:
+    parsed = parse_event(event(tokens=[5], output_token_logprobs=[[None, 5, None]]))
+    assert math.isnan(parsed.behavior_logprobs[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"not json", "not JSON"),
+        (b'{"error": {"message": "out of memory"}}', "out of memory"),
+        (event(output_token_logprobs=[]), "incremental-streaming-output"),
+        (event(weight_versions=[{"version": "default", "start": 0, "end": 2}]), "default"),
+        (event(finish_reason={"type": "error", "message": "boom"}), "boom"),
+    ],
+)
+def test_a_reply_that_does_not_fit_is_an_error_that_quotes_it(data: bytes, said: str) -> None:
+    with pytest.raises(ServerError, match=said):
+        parse_event(data)
+
+
+def test_tokens_are_confirmed_by_spans_alone() -> None:
+    confirmation = Confirmation(salt_version=3)
+    assert confirmation.feed(chunk([5, 6], None)) == []
+    assert confirmation.pending_tokens == [5, 6]
+    segments = confirmation.feed(chunk([7], [Span(3, 0, 3)], end=End.STOP))
+    assert segments == [Segment(3, [5, 6, 7], [-0.5] * 3)]
+    assert confirmation.pending_tokens == []
+
+
+def test_a_publish_in_the_middle_splits_segments_and_tags_the_continued_one() -> None:
+    confirmation = Confirmation(salt_version=3)
+    assert confirmation.feed(chunk([5, 6], [Span(3, 0, 2)])) == [Segment(3, [5, 6], [-0.5] * 2)]
+    segments = confirmation.feed(chunk([7, 8, 9], [Span(3, 0, 3), Span(4, 3, 5)]))
+    assert segments == [Segment(3, [7], [-0.5]), Segment(4, [8, 9], [-0.5] * 2, is_continued_in_place=True)]
+
+
+def test_a_request_that_was_queued_over_a_publish_and_met_an_old_cache_is_tagged() -> None:
+    # Salted with version 3 and served by 4: cached prompt tokens are version 3's.
+    queued = Confirmation(salt_version=3)
+    assert queued.feed(chunk([5], [Span(4, 0, 1)], cached=6))[0].is_continued_in_place
+    fresh = Confirmation(salt_version=3)
+    assert not fresh.feed(chunk([5], [Span(4, 0, 1)], cached=0))[0].is_continued_in_place
+
+
+def test_spans_that_leave_tokens_open_are_an_error() -> None:
+    with pytest.raises(ServerError, match="open"):
+        Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 0, 1)]))
+    with pytest.raises(ServerError, match="open"):
+        Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 1, 2)]))

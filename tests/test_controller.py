@@ -1,0 +1,269 @@
+"""The controller between fake servers and a fake trainer: no torch, real wires, real journal."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.engine import FakeEngine
+from fakes.model_folder import write_tokenizer
+from fakes.trainer import FakeTrainer
+
+from asyncrl.controller import Controller, Inputs
+from asyncrl.errors import AsyncrlError
+from asyncrl.launch.local import first_cause
+from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.replay.journal import Journal
+from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.rollout.text import TextCodec
+from asyncrl.serving.client import new_session
+from asyncrl.types import Task, VerifierSpec
+
+
+class Notebook:
+    """Remembers what an observer is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.evaluations: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def step(self, row: dict[str, Any]) -> None:
+        self.steps.append(row)
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.evaluations.append(row)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def make_recipe(**sections: Any) -> Recipe:
+    raw = {
+        "name": "t",
+        "model": {"path": "m"},
+        "data": {"train": "d", "heldout": "h"},
+        "rollout": {"groups_per_batch": 2, "samples_per_group": 2, "max_staleness": 1, "max_new_tokens": 8},
+        "trainer": {"num_steps": 4},
+        "evaluation": {"every_steps": 2, "samples_per_task": 2},
+        "serving": {"request_timeout_seconds": 30},
+    }
+    for name, section in sections.items():
+        raw[name] = {**raw.get(name, {}), **section}  # type: ignore[dict-item]
+    return parse_recipe(raw, source="test")
+
+
+def make_tasks(count: int) -> list[Task]:
+    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec("exact")) for n in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def controller_on(
+    folder: Path, recipe: Recipe, engines: list[FakeEngine]
+) -> AsyncIterator[tuple[Controller, Notebook]]:
+    notebook = Notebook()
+    inputs = Inputs(
+        recipe,
+        make_tasks(50),
+        make_tasks(3 if recipe.data.heldout else 0),
+        TextCodec(write_tokenizer(folder / "m")),
+        VerifierCache(folder),
+        32,
+    )
+    journal = Journal(folder / "journal.sqlite")
+
+    async def restart(url: str) -> None:
+        return None
+
+    async with new_session() as session:
+        controller = Controller(
+            inputs,
+            journal=journal,
+            session=session,
+            server_urls=[engine.url for engine in engines],
+            restart_server=restart,
+            observer=notebook,
+        )
+        async with controller:
+            yield controller, notebook
+    journal.close()
+
+
+def test_a_run_trains_every_batch_once_on_verified_weights(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+            names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
+            assert len(names) == len(set(names)) == 4 * 2 * 2
+            for batch in trainer.batches:
+                for sequence in batch.sequences:
+                    # Each token says which version made it; the last one is the stop token.
+                    made_by = [token - 10 for token in sequence.response_tokens[:-1]]
+                    assert made_by == sequence.token_versions[:-1]
+                    assert all(batch.step - version <= 1 for version in sequence.token_versions)
+            assert [row["step"] for row in notebook.steps] == [1, 2, 3, 4]
+            assert [(row["when"], row["step"]) for row in notebook.evaluations] == [
+                ("before", 0),
+                ("during", 2),
+                ("after", 4),
+            ]
+            table = controller.queue.conservation()
+            assert table == {**table, "generated": table["trained"], "taken": 0, "queued": 0}
+            assert table["trained"] == 4 * 2 * 2 * 5
+
+    asyncio.run(scenario())
+
+
+def test_prefix_caches_are_salted_by_version(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, make_recipe(), [engine]) as (controller, _),
+        ):
+            await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+            salts = {body["cache_salt"][0].rpartition("-")[2] for body in engine.bodies}
+            assert {"v0", "v1", "v2"} <= salts
+
+    asyncio.run(scenario())
+
+
+def test_a_broken_stream_goes_on_from_its_confirmed_prefix(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            engine.break_streams = 3
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"]
+            resumed = [body for body in engine.bodies if any(len(ids) > 2 for ids in body["input_ids"])]
+            for body in resumed:
+                for ids, params in zip(body["input_ids"], body["sampling_params"], strict=True):
+                    assert len(ids) - 2 + params["max_new_tokens"] == 8
+
+    asyncio.run(scenario())
+
+
+def test_unconfirmed_tokens_of_a_broken_stream_are_counted_as_dropped(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+        engine = FakeEngine(num_tokens=7, chunk_tokens=1, confirms_chunks=False)
+        async with engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+
+            async def break_one_later() -> None:
+                while not engine.bodies:
+                    await asyncio.sleep(0.001)
+                engine.break_streams = 1
+
+            await asyncio.gather(controller.run(trainer.run), break_one_later())
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"] + table["dropped: unconfirmed"]
+
+    asyncio.run(scenario())
+
+
+def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        good, bad = FakeEngine(), FakeEngine()
+        recipe = make_recipe()
+        async with good, bad, controller_on(tmp_path, recipe, [good, bad]) as (controller, _):
+            bad.is_corrupt = True
+            await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+            assert good.bodies
+            assert not bad.bodies
+            assert "does not hold version" in controller.fleet.servers[bad.url].reason
+            assert "/continue_generation" not in bad.calls
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+        async with FakeEngine() as engine:
+            async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+                trainer = FakeTrainer(controller.queue_url, tmp_path, commit_every=1)
+
+                async def train_two_steps_then_stop() -> None:
+                    await trainer.run(num_steps=2)
+                    controller.stop()
+
+                await controller.run(train_two_steps_then_stop)
+                first = controller.queue.conservation()
+            assert first["generated"] == first["trained"] + first["taken"] + first["queued"]
+            async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+                assert controller.is_resumed
+                again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
+                await controller.run(again.run)
+                assert [batch.step for batch in again.batches] == [2, 3]
+                table = controller.queue.conservation()
+                assert table["generated"] == table["trained"] == 4 * 2 * 2 * 5
+
+    asyncio.run(scenario())
+
+
+def test_a_trainer_that_died_gets_the_same_batches_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            first = FakeTrainer(controller.queue_url, tmp_path, commit_every=100)
+            second = FakeTrainer(controller.queue_url, tmp_path)
+
+            async def die_once() -> None:
+                await first.run(num_steps=3)
+                await second.run()
+
+            await controller.run(die_once)
+            assert [b.step for b in second.batches] == [0, 1, 2, 3]
+            for before, after in zip(first.batches, second.batches, strict=False):
+                assert [s.sequence_id for s in before.sequences] == [s.sequence_id for s in after.sequences]
+                assert [s.response_tokens for s in before.sequences] == [
+                    s.response_tokens for s in after.sequences
+                ]
+            for batch in second.batches:
+                for sequence in batch.sequences:
+                    assert sequence.token_versions == sorted(sequence.token_versions)
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"]
+
+    asyncio.run(scenario())
+
+
+def test_max_staleness_zero_is_exactly_on_policy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(rollout={"max_staleness": 0})
+        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            for batch in trainer.batches:
+                assert {v for s in batch.sequences for v in s.token_versions} == {batch.step}
+
+    asyncio.run(scenario())
+
+
+def test_a_run_in_which_nothing_moves_ends_and_says_who_waits_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.controller.WATCH_INTERVAL_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        recipe = make_recipe(
+            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.5}
+        )
+        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            engine.hold()
+            with pytest.raises(BaseExceptionGroup) as caught:
+                await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+            cause = first_cause(caught.value)
+            assert isinstance(cause, AsyncrlError)
+            assert "Nothing moved" in str(cause) and "take waits for groups for step 0" in str(cause)
+
+    asyncio.run(scenario())

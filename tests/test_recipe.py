@@ -1,0 +1,93 @@
+"""The recipe: every mistake is named with its key, its value and a way out."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import dump_recipe, load_recipe
+
+MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
+
+
+def write(folder: Path, text: str = MINIMAL) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_minimal_recipe_has_a_default_for_everything_else(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path))
+    assert (recipe.rollout.groups_per_batch, recipe.rollout.max_staleness) == (16, 2)
+    assert recipe.folder() == Path("runs/t")
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path), ["trainer.learning_rate=3e-4", "serving.servers=[http://a:1]"])
+    again = write(tmp_path, dump_recipe(recipe))
+    assert load_recipe(again) == recipe
+
+
+def test_overrides_are_yaml(tmp_path: Path) -> None:
+    recipe = load_recipe(
+        write(tmp_path),
+        ["rollout.max_staleness=0", "data.is_shuffled=false", "evaluation.stop_at_accuracy=0.9"],
+    )
+    assert recipe.rollout.max_staleness == 0
+    assert recipe.data.is_shuffled is False
+    assert recipe.evaluation.stop_at_accuracy == 0.9
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.max_stalenes=0", r"unknown key rollout\.max_stalenes\. Did you mean max_staleness\?"),
+        ("rolout.max_staleness=0", r"unknown key rolout\. Did you mean rollout\?"),
+        ("trainer.zzz=0", r"Known here: num_steps"),
+        ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
+        ("rollout.samples_per_group=1", r"rollout\.samples_per_group is 1"),
+        ("trainer.learning_rate=-1", r"trainer\.learning_rate is -1"),
+        ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo' or 'dr_grpo'"),
+        ("model.path=null", r"model\.path is None"),
+        ("rollout.max_staleness", r"Write section\.key=value"),
+        ("name.x=1", r"name is a value, not a section"),
+        ("rollout.temperature=[", r"not YAML"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), [override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.context_tokens=64", "rollout.max_new_tokens=64"], "Lower rollout.max_new_tokens or raise"),
+        (["serving.max_running_requests=4"], "Raise serving.max_running_requests to at least 8"),
+        (["evaluation.every_steps=0", "evaluation.stop_at_accuracy=0.9"], "Set evaluation.every_steps"),
+        (["data.heldout=null"], "Name a held-out file in data.heldout"),
+    ],
+)
+def test_an_impossible_combination_says_which_two_keys_and_what_to_change(
+    tmp_path: Path, overrides: list[str], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), overrides)
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model is missing"):
+        load_recipe(write(tmp_path, "name: t\ndata: {train: d, heldout: h}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("- a\n", "holds list"), ("a: [", "cannot be read as YAML"), ("", "NoneType")]
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path, text))
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no recipe"):
+        load_recipe(tmp_path / "none.yaml")
