@@ -1,7 +1,9 @@
-"""One run inside the jail: mounts, an init process, the program below it. Entered in a fresh clone of the zygote.
+"""One run inside the jail: mounts, an init process, the program below it. Entered in a fresh clone of the
+zygote.
 
-init (pid 1 of the run's own pid namespace, where there is one) outlives the program, reports how it ended and takes
-every descendant along. It runs no line of the program and cannot be signalled, traced or starved of limits by it."""
+init (pid 1 of the run's own pid namespace, where there is one) outlives the program, reports how it ended and
+takes every descendant along. It runs no line of the program and cannot be signalled, traced or starved of
+limits by it."""
 
 import gc
 import json
@@ -113,7 +115,8 @@ class Jail:
             self.filter = seccomp.Filter(seccomp.build_outside(machine, None))
 
     def directory(self) -> str:
-        """The run's private directory; outside of namespaces named by the init's pid, so that all can find it."""
+        """The run's private directory; outside of namespaces named by the init's pid, so that all can find
+        it."""
         return "/run" if self.inside else f"{self.work_base}/{os.getpid()}"
 
     def confine(self, directory: str) -> None:
@@ -132,11 +135,13 @@ class Jail:
 def _program_environment(jail: Jail, spec: dict[str, Any], directory: str) -> dict[str, str]:
     work = "/work" if jail.inside else f"{directory}/work"
     temporary = "/tmp" if jail.inside else f"{directory}/tmp"
-    return jail.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | spec["environment"]
+    own: dict[str, str] = spec["environment"]
+    return jail.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | own
 
 
 def _wire_descriptors(fds: list[int], report: int) -> None:
-    """Standard streams (and 3, the link) in place; the report stays open until the program's first instruction."""
+    """Standard streams (and 3, the link) in place; the report stays open until the program's first
+    instruction."""
     for target, source in enumerate(fds[_STDIN : _STDERR + 1]):
         os.dup2(source, target)
     first = 3
@@ -171,7 +176,8 @@ def _run_warm(jail: Jail, spec: dict[str, Any], environment: dict[str, str]) -> 
 
 
 def _program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -> NoReturn:
-    """Confines the process, then becomes the program. What fails before is reported; the report closes with it."""
+    """Confines the process, then becomes the program. What fails before is reported; the report closes with
+    it."""
     leave = os._exit
     try:
         os.dup2(fds[_REPORT], _KEPT_REPORT, inheritable=False)
@@ -182,7 +188,8 @@ def _program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -
             _run_warm(jail, spec, environment)
         os.execve(spec["argv"][0], spec["argv"], environment)
     except OSError as error:
-        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is not.
+        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is
+        # not.
         if not spec["warm"] and not spec["argv"][0].startswith("./"):
             os.write(_KEPT_REPORT, f"E{error} ({spec['argv'][0]})".encode())
     finally:

@@ -1,7 +1,7 @@
 """Control groups (v1 or v2) that bound the memory and the processes of one worker's runs together.
 
-Optional: only root, or an owner of a delegated group, may create them. Owns one directory per hierarchy, named after
-the worker's pid, so that whoever comes later can remove what a killed worker left."""
+Optional: only root, or an owner of a delegated group, may create them. Owns one directory per hierarchy,
+named after the worker's pid, so that whoever comes later can remove what a killed worker left."""
 
 import contextlib
 import os
@@ -43,7 +43,8 @@ def _directory(mount_point: str, mount_root: str, path: str) -> Path:
 
 
 def _home_v2(directory: Path, top: Path) -> Path | None:
-    # A group with processes in it cannot hand controllers to children: look upwards for one that already does.
+    # A group with processes in it cannot hand controllers to children: look upwards for one that already
+    # does.
     while True:
         enabled = (directory / "cgroup.subtree_control").read_text().split()
         if "memory" in enabled and "pids" in enabled and os.access(directory, os.W_OK):
@@ -98,7 +99,8 @@ def sweep(hierarchies: list[Hierarchy]) -> None:
 
 
 class Cgroup:
-    """The groups of one worker. Bounds exist from the first run on; `close` when no process is left inside."""
+    """The groups of one worker. Bounds exist from the first run on; `close` when no process is left
+    inside."""
 
     def __init__(self, hierarchies: list[Hierarchy], pid: int) -> None:
         self._members: list[tuple[Hierarchy, Path]] = []

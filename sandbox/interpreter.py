@@ -1,4 +1,5 @@
-"""The Python that programs run on: where it lives on the host, where in the jail, and which packages go along."""
+"""The Python that programs run on: where it lives on the host, where in the jail, and which packages go
+along."""
 
 import functools
 import json

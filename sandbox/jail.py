@@ -1,7 +1,8 @@
-"""From an ordinary process to the zygote's process: namespaces, a minimal read-only root, no privileges, exec.
+"""From an ordinary process to the zygote's process: namespaces, a minimal read-only root, no privileges,
+exec.
 
-Owns what a run can see of the machine. Runs in a fresh single-threaded child of the worker; whatever fails here ends
-that child with a message, and never leaves a half-confined zygote behind."""
+Owns what a run can see of the machine. Runs in a fresh single-threaded child of the worker; whatever fails
+here ends that child with a message, and never leaves a half-confined zygote behind."""
 
 import os
 import stat
@@ -140,9 +141,11 @@ def drop_root() -> None:
 
 
 def enter_namespaces(view: View) -> None:
-    """Leaves the caller in its own namespaces and root, as an unprivileged user with two capabilities over them."""
+    """Leaves the caller in its own namespaces and root, as an unprivileged user with two capabilities over
+    them."""
     if os.getuid() == 0:
-        # As root, sources that only root can reach can be shown; the mounts are locked for those who come after.
+        # As root, sources that only root can reach can be shown; the mounts are locked for those who come
+        # after.
         kernel.unshare(kernel.NEWNS)
         _change_root(view)
         drop_root()

@@ -1,6 +1,8 @@
-"""The system calls that Python has no wrapper for, through libc and raw numbers. Every failure raises OSError.
+"""The system calls that Python has no wrapper for, through libc and raw numbers. Every failure raises
+OSError.
 
-Runs in the host process, in the worker and in the zygote inside the jail, so it imports the standard library only."""
+Runs in the host process, in the worker and in the zygote inside the jail, so it imports the standard library
+only."""
 
 import ctypes
 import os
@@ -97,7 +99,8 @@ def unshare(flags: int) -> None:
 
 
 def clone(flags: int) -> int:
-    """fork() with clone flags; 0 in the child. Single-threaded callers only: no fork handler of Python runs."""
+    """fork() with clone flags; 0 in the child. Single-threaded callers only: no fork handler of Python
+    runs."""
     number = ctypes.c_long(syscalls.NUMBERS[os.uname().machine]["clone"])
     zero = ctypes.c_long(0)
     sigchld = 17

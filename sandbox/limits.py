@@ -10,7 +10,8 @@ class Limits:
     """Bounds of one run; the defaults let ordinary contest programs pass."""
 
     cpu_seconds: float = 10.0
-    """CPU time of all processes of the run together; one process alone is stopped at the next whole second."""
+    """CPU time of all processes of the run together; one process alone is stopped at the next whole
+    second."""
     wall_seconds: float = 20.0
     """Time on the clock, from the program's first instruction to its end."""
     memory_bytes: int = 1024 * MEBIBYTE
@@ -36,7 +37,8 @@ class Limits:
 
 
 def parse_limits(raw: object, base: Limits) -> Limits:
-    """`base` with the fields of the mapping `raw`; a key `memory_mb`, `disk_mb` or `output_mb` counts mebibytes.
+    """`base` with the fields of the mapping `raw`; a key `memory_mb`, `disk_mb` or `output_mb` counts
+    mebibytes.
 
     Raises ValueError for an unknown key or a bad value."""
     if not isinstance(raw, dict):

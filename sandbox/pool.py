@@ -1,7 +1,8 @@
 """The sandbox: a pool of workers, each with a warm zygote, behind an asynchronous interface.
 
-Owns the workers and the choice of the tier. At most `workers` runs at a time, others wait in order of arrival. One
-event loop; not thread-safe (service.py wraps it for threads). Fails closed: without a tier, results are REFUSED."""
+Owns the workers and the choice of the tier. At most `workers` runs at a time, others wait in order of
+arrival. One event loop; not thread-safe (service.py wraps it for threads). Fails closed: without a tier,
+results are REFUSED."""
 
 import asyncio
 from collections.abc import Sequence

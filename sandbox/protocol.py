@@ -13,9 +13,11 @@ class Sandbox(Protocol):
     async def build(
         self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
     ) -> Command | Result:
-        """The command that runs this program, compiled if its language is; the compiler's Result if it refused.
+        """The command that runs this program, compiled if its language is; the compiler's Result if it
+        refused.
 
-        `fresh` starts a new interpreter for each run of a Python program. ValueError for an unknown language."""
+        `fresh` starts a new interpreter for each run of a Python program. ValueError for an unknown
+        language."""
         ...
 
     async def run(self, command: Command) -> Result:
@@ -23,5 +25,6 @@ class Sandbox(Protocol):
         ...
 
     async def run_linked(self, program: Command, judge: Command) -> tuple[Result, Result]:
-        """Two boxes that share nothing but a stream socket, descriptor 3 in both; the program ends with the judge."""
+        """Two boxes that share nothing but a stream socket, descriptor 3 in both; the program ends with the
+        judge."""
         ...

@@ -1,4 +1,5 @@
-"""One box as the worker sees it: a pid, pipes with bounded buffers, a deadline, and the verdict on how it ended."""
+"""One box as the worker sees it: a pid, pipes with bounded buffers, a deadline, and the verdict on how it
+ended."""
 
 import contextlib
 import json
@@ -138,8 +139,8 @@ class Running:
             os.kill(self.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        # Not reaped yet, so that the group's number cannot be another's: outside of a pid namespace, descendants
-        # that outlive the init are in its process group, and this process has adopted them.
+        # Not reaped yet, so that the group's number cannot be another's: outside of a pid namespace,
+        # descendants that outlive the init are in its process group, and this process has adopted them.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         _, self.wait_status, self._usage = os.wait4(self.pid, 0)
@@ -157,7 +158,8 @@ class Running:
             self._reap()
 
     def _report(self) -> tuple[int, float, list[bytes]] | None:
-        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it could."""
+        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it
+        could."""
         data = self.streams[2].content()
         if data.startswith(b"E"):
             raise SandboxError(f"the box could not be set up: {data[1:400].decode(errors='replace')}")
@@ -173,7 +175,8 @@ class Running:
         return status, nanoseconds / 1e9, files
 
     def outcome(self, *, oom_killed: bool, unsafe: bool) -> tuple[dict[str, Any], list[bytes]]:
-        """The fields of the Result and its blobs: stdout, stderr, files. Raises SandboxError for our own failure."""
+        """The fields of the Result and its blobs: stdout, stderr, files. Raises SandboxError for our own
+        failure."""
         report = self._report()
         seconds = self._usage.ru_utime + self._usage.ru_stime
         wall = time.monotonic() - self.started if report is None else report[1]

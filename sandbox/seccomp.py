@@ -1,7 +1,8 @@
 """The seccomp filter: which system calls a program in the sandbox may make, as a classic BPF program.
 
-Owns the policy on arguments; the names are in syscalls.py. `build` is pure, so that tests can run its output through
-a BPF machine for every architecture in the table. A machine that is not in the table has no filter: fail closed."""
+Owns the policy on arguments; the names are in syscalls.py. `build` is pure, so that tests can run its output
+through a BPF machine for every architecture in the table. A machine that is not in the table has no filter:
+fail closed."""
 
 import ctypes
 import struct
@@ -14,7 +15,8 @@ _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _ENOSYS, _EACCES = 1, 38, 13
 _REFUSE = _ERRNO | _EPERM
-# The call does nothing and says that it did: shutil and tempfile set modes and times, which nobody here needs.
+# The call does nothing and says that it did: shutil and tempfile set modes and times, which nobody here
+# needs.
 _PRETEND = _ERRNO
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -161,7 +163,8 @@ def _policy(machine: str, rules: dict[str, Rule]) -> Rule:
 
 
 def build_for_zygote(machine: str) -> Rule:
-    """The policy of a program with its own namespaces, less what setting up a box needs: mount, and new namespaces.
+    """The policy of a program with its own namespaces, less what setting up a box needs: mount, and new
+    namespaces.
 
     A zygote's clones inherit it for nothing; attaching the whole policy to each program would cost 0.7 ms.
     Raises OSError for a machine without a table."""

@@ -1,8 +1,9 @@
 """System call names and numbers, and which of them a program in the sandbox may make.
 
-ALLOWED is a list, not a filter of known evils: a call that a later kernel adds is refused until someone reads about it.
-DENIED calls answer EPERM, so that programs say "not permitted"; all others answer ENOSYS, for which libraries have a
-fallback. Four more calls are judged by their arguments in seccomp.py. Numbers: asm/unistd_64.h, asm-generic/unistd.h."""
+ALLOWED is a list, not a filter of known evils: a call that a later kernel adds is refused until someone reads
+about it. DENIED calls answer EPERM, so that programs say "not permitted"; all others answer ENOSYS, for which
+libraries have a fallback. Four more calls are judged by their arguments in seccomp.py. Numbers:
+asm/unistd_64.h, asm-generic/unistd.h."""
 
 ALLOWED = """
 read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask

@@ -1,7 +1,7 @@
 """Runs a Python script inside an interpreter that is already up, as `python script.py` would.
 
-Called in a forked, already confined process, which it ends. The script may tamper with anything in its process:
-nothing here decides about it, and the process holds nothing of another run."""
+Called in a forked, already confined process, which it ends. The script may tamper with anything in its
+process: nothing here decides about it, and the process holds nothing of another run."""
 
 import atexit
 import builtins
@@ -31,11 +31,11 @@ def preload(extra: list[str]) -> None:
 
 def _open_standard_streams() -> None:
     # As the interpreter opens them in a UTF-8 locale: undecodable input survives, stderr never fails.
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stderr = sys.__stderr__ = open(
-        2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-    )
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -1,4 +1,5 @@
-"""Measures what a run holds where no cgroup bounds it: resident memory of a process tree, bytes in a directory.
+"""Measures what a run holds where no cgroup bounds it: resident memory of a process tree, bytes in a
+directory.
 
 Sampled, so a run can exceed its limit for a moment; exact accounting needs a cgroup."""
 
@@ -19,7 +20,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Proportional share where the kernel lets us see it; else all that is resident, shared pages included."""
+    """Proportional share where the kernel lets us see it; else all that is resident, shared pages
+    included."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

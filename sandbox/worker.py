@@ -1,8 +1,8 @@
 """The worker process: takes one request at a time from the host, runs it in boxes, answers.
 
-Waits on the host's socket, the host's life (pidfd), the boxes' pipes and exits, and deadlines; woken by any of them.
-Trusted, outside of the jail; of a program it touches bytes only. When the host hangs up or dies it ends all boxes,
-its zygote and its cgroup, and then itself."""
+Waits on the host's socket, the host's life (pidfd), the boxes' pipes and exits, and deadlines; woken by any
+of them. Trusted, outside of the jail; of a program it touches bytes only. When the host hangs up or dies it
+ends all boxes, its zygote and its cgroup, and then itself."""
 
 import contextlib
 import json
@@ -89,7 +89,7 @@ class Worker:
     def _read_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            readable, _, _ = select.select([self._host, self._host_life], [], [])
+            readable, _, _ = select.select([self._host.fileno(), self._host_life], [], [])
             if self._host_life in readable:
                 raise HostGone
             chunk = self._host.recv(min(size - len(data), 1 << 20))

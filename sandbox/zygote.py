@@ -1,8 +1,8 @@
 """The zygote: a warm interpreter inside the jail that clones itself once per run.
 
-It never sees a program, its input or its output: a run's description and pipes arrive as descriptors, which only the
-clone reads. So a run finds nothing of an earlier run in its memory. Single-threaded; its parent, the worker, is also
-the parent of every clone (CLONE_PARENT) and reaps them."""
+It never sees a program, its input or its output: a run's description and pipes arrive as descriptors, which
+only the clone reads. So a run finds nothing of an earlier run in its memory. Single-threaded; its parent, the
+worker, is also the parent of every clone (CLONE_PARENT) and reaps them."""
 
 import gc
 import json

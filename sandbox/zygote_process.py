@@ -1,7 +1,7 @@
 """The worker's end of the zygote: starts it, asks it for boxes, notices its death, ends it.
 
-Everything between the worker's ordinary process and the jail happens in one forked child; what goes wrong there
-comes back as text."""
+Everything between the worker's ordinary process and the jail happens in one forked child; what goes wrong
+there comes back as text."""
 
 import contextlib
 import json

@@ -1,0 +1,122 @@
+"""`asyncrl sandbox run|doctor`: one untrusted program in the sandbox, and what isolation this machine offers.
+
+Owns the command line only; a program's own failure is a result (exit code 0), the sandbox's is not (1)."""
+
+import argparse
+import asyncio
+import base64
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from sandbox.doctor import report
+from sandbox.languages import LANGUAGES, find_language
+from sandbox.limits import MEBIBYTE, Limits
+from sandbox.pool import SandboxPool
+from sandbox.result import Result, SandboxError, Status, Tier
+from sandbox.settings import SandboxSettings
+
+HELP = "run an untrusted program in the sandbox, or see what isolation this machine offers"
+
+_BY_SUFFIX = {".py": "python", ".cpp": "cpp", ".cc": "cpp", ".c": "c", ".sh": "bash"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The two subcommands and their options."""
+    commands = parser.add_subparsers(dest="sandbox_command", metavar="COMMAND", required=True)
+    run_parser = commands.add_parser("run", help="run a program, print its result as one JSON object")
+    run_parser.add_argument("program", metavar="PROGRAM", help="source file, or - for standard input")
+    run_parser.add_argument("arguments", metavar="ARG", nargs="*", help="the program's own arguments")
+    run_parser.add_argument(
+        "--lang", help=f"{', '.join(sorted(LANGUAGES))}; by default from the file's suffix"
+    )
+    defaults = Limits()
+    megabytes = "MiB"
+    run_parser.add_argument("--cpu-seconds", type=float, default=defaults.cpu_seconds, metavar="N")
+    run_parser.add_argument("--wall-seconds", type=float, default=defaults.wall_seconds, metavar="N")
+    for name in ("memory", "disk", "output"):
+        default = getattr(defaults, f"{name}_bytes") / MEBIBYTE
+        run_parser.add_argument(f"--{name}-mb", type=float, default=default, metavar="N", help=megabytes)
+    run_parser.add_argument("--processes", type=int, default=defaults.processes, metavar="N")
+    run_parser.add_argument("--stdin", type=Path, metavar="FILE", help="the program's standard input")
+    run_parser.add_argument(
+        "--fresh", action="store_true", help="start a new interpreter, not a fork of a warm one"
+    )
+    doctor_parser = commands.add_parser("doctor", help="say which layers this machine enforces")
+    for subparser in (run_parser, doctor_parser):
+        subparser.add_argument(
+            "--python", default=sys.executable, metavar="PATH", help="interpreter of programs"
+        )
+        subparser.add_argument("--tier", choices=["namespaces", "landlock"], help="use this tier or refuse")
+        subparser.add_argument(
+            "--allow-unsafe", action="store_true", help="run with rlimits only where there is no isolation"
+        )
+
+
+def _settings(arguments: argparse.Namespace) -> SandboxSettings:
+    settings = SandboxSettings(workers=1, python=arguments.python, allow_unsafe=arguments.allow_unsafe)
+    return replace(settings, tiers=(Tier(arguments.tier),)) if arguments.tier else settings
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    return Limits(
+        cpu_seconds=arguments.cpu_seconds,
+        wall_seconds=arguments.wall_seconds,
+        memory_bytes=int(arguments.memory_mb * MEBIBYTE),
+        disk_bytes=int(arguments.disk_mb * MEBIBYTE),
+        output_bytes=int(arguments.output_mb * MEBIBYTE),
+        processes=arguments.processes,
+    )
+
+
+def _language(arguments: argparse.Namespace) -> str:
+    name = arguments.lang or _BY_SUFFIX.get(Path(arguments.program).suffix, "python")
+    find_language(name, LANGUAGES)
+    return str(name)
+
+
+async def _run(arguments: argparse.Namespace, source: bytes, stdin: bytes) -> Result:
+    limits, lang = _limits(arguments), _language(arguments)
+    async with SandboxPool(_settings(arguments)) as sandbox:
+        command = await sandbox.build(source, lang=lang, limits=limits, fresh=arguments.fresh)
+        if isinstance(command, Result):
+            return command
+        return await sandbox.run(replace(command, argv=(*command.argv, *arguments.arguments), stdin=stdin))
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The result's fields; output that is no UTF-8 text is given in base64 besides."""
+    fields = asdict(result)
+    del fields["files"]
+    for name in ("stdout", "stderr"):
+        content: bytes = fields[name]
+        fields[name] = content.decode("utf-8", "replace")
+        if fields[name].encode() != content:
+            fields[f"{name}_base64"] = base64.b64encode(content).decode()
+    return fields
+
+
+def _read(path: str | Path) -> bytes:
+    return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 with a result or a usable tier, 1 when the sandbox cannot run anything, 2 for bad input."""
+    try:
+        if arguments.sandbox_command == "doctor":
+            tier, lines = report(_settings(arguments))
+            print("\n".join(lines))
+            return 0 if tier is not None else 1
+        source = _read(arguments.program)
+        stdin = _read(arguments.stdin) if arguments.stdin else b""
+        result = asyncio.run(_run(arguments, source, stdin))
+    except (OSError, ValueError) as error:
+        print(f"asyncrl sandbox: {error}", file=sys.stderr)
+        return 2
+    except SandboxError as error:
+        print(f"asyncrl sandbox: the sandbox failed, not the program: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(as_json(result)))
+    return 1 if result.status is Status.REFUSED else 0

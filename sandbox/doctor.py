@@ -1,0 +1,124 @@
+"""Which layers of isolation this machine enforces, found by using them: one line per layer, and what is not
+bounded."""
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+
+from sandbox import landlock
+from sandbox.limits import MEBIBYTE, Limits
+from sandbox.pool import SandboxPool
+from sandbox.result import Result, SandboxError, Status, Tier
+from sandbox.settings import SandboxSettings, available_cores
+
+_ENABLE = {
+    Tier.NAMESPACES: (
+        "allow user namespaces: sysctl user.max_user_namespaces > 0, kernel.unprivileged_userns_clone=1
+        (Debian), " "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04); docker run --security-opt "
+        "seccomp=unconfined --security-opt systempaths=unconfined; Linux 5.12 or later"
+    ),
+    Tier.LANDLOCK: "Linux 6.2 or later with landlock in CONFIG_LSM or the lsm= boot parameter",
+}
+
+# Each prints "held" when the layer stopped it.
+_PROBES = {
+    "network": "import socket\ntry:\n socket.create_connection(('1.1.1.1', 80), 1)\nexcept OSError:
+    print('held')", "host files": "import os\nprint('seen' if os.access({home!r}, os.R_OK | os.X_OK) else 'held')",
+    "host processes": ("import os\ntry:\n os.kill({pid}, 0); print('seen')\nexcept OSError: print('held')"),
+    "system calls": (
+        "import ctypes, ctypes.util\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print('held' if libc.ptrace(0, 0, 0, 0) == -1 and libc.unshare(0x10000000) == -1 else 'open')"
+    ),
+    "privileges": ("import os\ntry:\n os.setuid(0); print('open')\nexcept OSError: print('held')"),
+    "address space": "try:\n bytearray(3 << 30); print('open')\nexcept MemoryError: print('held')",
+    "processes": (
+        "import os, signal, sys\n"
+        "for _ in range(40):\n"
+        " try:\n"
+        "  if os.fork() == 0: signal.pause()\n"
+        " except OSError: print('held'); break\n"
+    ),
+    "memory of all processes together": (
+        "import os, time\n"
+        "for _ in range(8):\n"
+        " if os.fork() == 0:\n"
+        "  data = bytearray(b'x' * (100 << 20)); time.sleep(2); os._exit(0)\n"
+        "time.sleep(3); print('open')"
+    ),
+    "disk": (
+        "try:\n for i in range(9):\n  with open(f'f{{i}}', 'wb') as file: file.write(bytes(10 << 20))\n"
+        "except OSError: print('held')"
+    ),
+}
+_LIMITS = Limits(
+    cpu_seconds=5, wall_seconds=8, memory_bytes=256 * MEBIBYTE, stack_bytes=8 * MEBIBYTE, processes=16,
+    disk_bytes=32 * MEBIBYTE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One layer."""
+
+    name: str
+    holds: bool
+    note: str = ""
+
+
+def _judge(name: str, result: Result) -> Finding:
+    stopped = result.status in (Status.MEMORY_LIMIT, Status.TIME_LIMIT)
+    holds = stopped or result.stdout.strip() == b"held"
+    return Finding(
+        name, holds, "" if holds else f"{result.status.value}: {result.stdout[:80]!r} {result.detail}"
+    )
+
+
+async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]]:
+    """The tier that runs would get, and what it holds back, by trying."""
+    settings = replace(settings, workers=1)
+    findings = []
+    async with SandboxPool(settings) as sandbox:
+        await sandbox.start()
+        for tier, reason in sandbox.reasons.items():
+            findings.append(
+                Finding(f"tier {tier.value}", False, f"{reason}. To enable: {_ENABLE.get(tier, '')}")
+            )
+        if sandbox.tier is None:
+            return None, findings
+        findings.append(Finding(f"tier {sandbox.tier.value}", True))
+        for controller in ("memory", "pids"):
+            holds = controller in sandbox.cgroup_controllers
+            note = (
+                "" if holds else "needs root or a delegated cgroup; sums are sampled, or bounded per process"
+            )
+            findings.append(Finding(f"cgroup {controller}", holds, note))
+        version = landlock.abi()
+        if sandbox.tier is Tier.LANDLOCK:
+            scoped = version >= landlock.SIGNALS_ABI
+            note = f"version {version}" + (
+                "" if scoped else "; seccomp keeps signals to the process itself instead"
+            )
+            findings.append(Finding("landlock", True, note))
+        home = os.path.expanduser("~")
+        for name, template in _PROBES.items():
+            source = template.format(home=home, pid=os.getpid())
+            command = await sandbox.build(source, lang="python", limits=_LIMITS)
+            assert not isinstance(command, Result)
+            try:
+                findings.append(_judge(name, await sandbox.run(command)))
+            except SandboxError as error:
+                findings.append(Finding(name, False, f"the sandbox failed: {error}"))
+        return sandbox.tier, findings
+
+
+def report(settings: SandboxSettings) -> tuple[Tier | None, list[str]]:
+    """The lines that `asyncrl sandbox doctor` prints."""
+    tier, findings = asyncio.run(examine(settings))
+    lines = [f"machine: {os.uname().machine}, Linux {os.uname().release}, uid {os.getuid()}, "
+             f"{available_cores()} cores"]  # fmt: skip
+    for finding in findings:
+        mark = "yes" if finding.holds else "NO "
+        lines.append(f"{mark}  {finding.name}" + (f" ({finding.note})" if finding.note else ""))
+    if tier is None:
+        lines.append("Untrusted programs are refused on this machine.")
+    return tier, lines
