@@ -13,8 +13,9 @@ from sandbox.settings import SandboxSettings, available_cores
 
 _ENABLE = {
     Tier.NAMESPACES: (
-        "allow user namespaces: sysctl user.max_user_namespaces > 0, kernel.unprivileged_userns_clone=1
-        (Debian), " "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04); docker run --security-opt "
+        "allow user namespaces: sysctl user.max_user_namespaces > 0, "
+        "kernel.unprivileged_userns_clone=1 (Debian), "
+        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04); docker run --security-opt "
         "seccomp=unconfined --security-opt systempaths=unconfined; Linux 5.12 or later"
     ),
     Tier.LANDLOCK: "Linux 6.2 or later with landlock in CONFIG_LSM or the lsm= boot parameter",
@@ -22,8 +23,10 @@ _ENABLE = {
 
 # Each prints "held" when the layer stopped it.
 _PROBES = {
-    "network": "import socket\ntry:\n socket.create_connection(('1.1.1.1', 80), 1)\nexcept OSError:
-    print('held')", "host files": "import os\nprint('seen' if os.access({home!r}, os.R_OK | os.X_OK) else 'held')",
+    "network": (
+        "import socket\ntry:\n socket.create_connection(('1.1.1.1', 80), 1)\nexcept OSError: print('held')"
+    ),
+    "host files": ("import os\nprint('seen' if os.access({home!r}, os.R_OK | os.X_OK) else 'held')"),
     "host processes": ("import os\ntry:\n os.kill({pid}, 0); print('seen')\nexcept OSError: print('held')"),
     "system calls": (
         "import ctypes, ctypes.util\nlibc = ctypes.CDLL(None, use_errno=True)\n"

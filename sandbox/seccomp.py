@@ -35,8 +35,8 @@ _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 
 # What namespaces keep inside the box, and landlock does not.
 _OUTSIDE_REFUSED = """
-setsid setpgid connect bind listen accept accept4 setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
-inotify_init inotify_init1 inotify_add_watch mlockall
+setsid setpgid connect bind listen accept accept4 setxattr lsetxattr fsetxattr removexattr
+lremovexattr fremovexattr inotify_init inotify_init1 inotify_add_watch mlockall
 """.split()
 _OUTSIDE_PRETENDED = """
 chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat

@@ -12,8 +12,9 @@ import traceback
 import types
 
 PRELOADED = """
-abc bisect builtins collections collections.abc contextlib copy dataclasses datetime enum functools heapq io itertools
-json math operator random re string textwrap time types typing warnings linecache traceback threading atexit
+abc bisect builtins collections collections.abc contextlib copy dataclasses datetime enum functools
+heapq io itertools json math operator random re string textwrap time types typing warnings linecache
+traceback threading atexit
 """.split()
 """Imported once before the first run: what most programs import, and what takes long."""
 
