@@ -1,5 +1,6 @@
 """A replay queue that hands out prepared batches over real HTTP and remembers what it was told."""
 
+import contextlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -13,7 +14,7 @@ from asyncrl.replay.wire import (
     TakeReply,
     TakeRequest,
 )
-from asyncrl.types import Batch
+from asyncrl.types import Batch, PolicyVersion
 
 
 class QueueService:
@@ -24,6 +25,8 @@ class QueueService:
         self.servers = servers or []
         self.takes: list[TakeRequest] = []
         self.commits: list[CommitRequest] = []
+        self._held: PolicyVersion | None = None
+        self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -32,22 +35,45 @@ class QueueService:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.let_go()
         self._server.shutdown()
         self._server.server_close()
 
+    def hold(self, step: PolicyVersion) -> None:
+        """The take of `step` is heard but not answered before `let_go`."""
+        self._held = step
+
+    def let_go(self) -> None:
+        with self._changed:
+            self._held = None
+            self._changed.notify_all()
+
+    def wait_for_take(self, step: PolicyVersion, *, timeout_seconds: float = 60) -> None:
+        with self._changed:
+            asked = self._changed.wait_for(lambda: self._last_step() == step, timeout_seconds)
+        assert asked, f"no take of step {step} within {timeout_seconds} s"
+
     def answer(self, path: str, body: bytes) -> TakeReply | CommitReply:
         if path == TAKE_PATH:
-            self.takes.append(msgspec.msgpack.decode(body, type=TakeRequest))
-            return TakeReply(self.batches.get(self.takes[-1].step), self.servers)
+            request = msgspec.msgpack.decode(body, type=TakeRequest)
+            with self._changed:
+                self.takes.append(request)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._held != request.step)
+            return TakeReply(self.batches.get(request.step), self.servers)
         assert path == COMMIT_PATH
         self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))
         return CommitReply(num_groups_trained=0)
+
+    def _last_step(self) -> PolicyVersion | None:
+        return self.takes[-1].step if self.takes else None
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -55,7 +81,8 @@ class QueueService:
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
-                self.wfile.write(reply)
+                with contextlib.suppress(ConnectionError):  # a trainer that was killed in its take
+                    self.wfile.write(reply)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -119,7 +119,7 @@ def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(fol
         adam.zero_grad()
         assert metrics["learning_rate"] == pytest.approx(rate)
         assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
-    # Adam divides by the gradient's own size, so rounding of a tiny gradient shows in full: compare to a step.
+    # Adam divides by the gradient's own size, so rounding of a tiny one shows in full: compare to a step.
     got = weights(learner)
     assert max((got[n] - p).abs().max().item() for n, p in model.named_parameters()) < 1e-4
 

@@ -1,0 +1,157 @@
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from asyncrl.trainer.checkpoint import Checkpoints, find_fault
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
+from tests.fakes.models import random_batch, write_model
+from tests.fakes.recipes import make_recipe
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def make_learner(folder: Path, dtype: str = "float32") -> Learner:
+    trainer = {"warmup_steps": 3, "weight_decay": 0.1, "learning_rate": 1e-3}
+    learner = Learner(
+        check_model_folder(folder), make_recipe(folder, trainer=trainer, model={"dtype": dtype})
+    )
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
+    return [learner.step(random_batch(step)) for step in range(first, last)]
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_learner_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+    straight = make_learner(folder, dtype)
+    wanted = train(straight, 0, 5)
+    first = make_learner(folder, dtype)
+    train(first, 0, 2)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(first, 2)
+    again = make_learner(folder, dtype)
+    assert checkpoints.load_newest(again) == 2
+    assert train(again, 2, 5) == wanted[2:]
+    got = weights(again)
+    assert all(torch.equal(got[name], tensor) for name, tensor in weights(straight).items())
+
+
+def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path):
+    quiet, saving = make_learner(folder), make_learner(folder)
+    wanted = train(quiet, 0, 3)
+    metrics = train(saving, 0, 1)
+    Checkpoints(tmp_path, num_kept=2).save(saving, 1)
+    assert metrics + train(saving, 1, 3) == wanted
+
+
+def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
+    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=1)
+    train(learner, 0, 1)
+    checkpoints.save(learner, 1)
+    wanted = torch.rand(3)
+    torch.manual_seed(99)
+    checkpoints.load_newest(learner)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_without_any_checkpoint_there_is_nothing_to_load(folder: Path, tmp_path: Path):
+    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(make_learner(folder)) is None
+
+
+def test_the_newest_ones_are_kept_and_the_order_is_by_number(folder: Path, tmp_path: Path):
+    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    train(learner, 0, 1)
+    for version in (8, 9, 10, 11):
+        checkpoints.save(learner, version)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-11"]
+    assert checkpoints.newest() == 11
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "manifest"])
+def test_a_damaged_checkpoint_is_skipped_and_named(
+    folder: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+):
+    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    train(learner, 0, 1)
+    checkpoints.save(learner, 1)
+    newest = checkpoints.save(learner, 2)
+    file = newest / ("checkpoint.json" if damage == "manifest" else "__0_0.distcp")
+    content = bytearray(file.read_bytes())
+    if damage == "delete":
+        file.unlink()
+    elif damage == "flip":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    else:
+        file.write_bytes(content[: len(content) // 2])
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.load_newest(learner) == 1
+    assert f"skipping checkpoint {newest}: " in caplog.text
+    assert find_fault(newest) is not None
+
+
+def test_a_manifest_names_the_version_and_every_file(folder: Path, tmp_path: Path):
+    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    train(learner, 0, 1)
+    path = checkpoints.save(learner, 1)
+    manifest = json.loads((path / "checkpoint.json").read_text())
+    assert manifest["version"] == 1
+    assert {*manifest["files"], "checkpoint.json"} == {file.name for file in path.iterdir()}
+
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from pathlib import Path
+from asyncrl.trainer import ranks
+ranks.start(threads=1, seed=0)
+import asyncrl.trainer.checkpoint as checkpoint
+from tests.trainer.test_checkpoint import make_learner, train
+
+learner = make_learner(Path(sys.argv[1]))
+train(learner, 0, 1)
+checkpoints = checkpoint.Checkpoints(Path(sys.argv[2]), num_kept=2)
+checkpoints.save(learner, 1)
+train(learner, 1, 2)
+original = getattr(checkpoint, sys.argv[3])
+
+def die(*arguments, **keywords):
+    original(*arguments, **keywords)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(checkpoint, sys.argv[3], die)
+checkpoints.save(learner, 2)
+"""
+
+
+@pytest.mark.parametrize("moment", ["save", "sync_tree"])
+def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path: Path, moment: str):
+    command = [sys.executable, "-W", "ignore", "-c", KILLED_WHILE_SAVING, str(folder), str(tmp_path), moment]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=dict(os.environ, PYTHONPATH=str(root)), capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".step-2.part", "step-1"]
+    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    assert checkpoints.load_newest(learner) == 1
+    train(learner, 1, 2)
+    checkpoints.save(learner, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]

@@ -1,0 +1,51 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from asyncrl.trainer.convert import load_weights
+from asyncrl.trainer.export import export_model, fresh_part, open_weights, remove, replace
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.model import build_model
+from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_transformers_loads_an_export_and_computes_the_same(tmp_path: Path, is_tied: bool):
+    base = write_model(tmp_path / "base", tie_word_embeddings=is_tied)
+    (base / "tokenizer.json").write_text('{"version": "1.0"}')
+    trained = write_model(tmp_path / "trained", tie_word_embeddings=is_tied, seed=1)
+    model = build_model(check_model_folder(base), torch.float32)
+    load_weights(model, open_weights(trained))
+    target = tmp_path / "out" / "hf"
+    export_model(model, base=base, target=target)
+    assert sorted(file.name for file in target.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+    assert json.loads((target / "config.json").read_text()) == json.loads((base / "config.json").read_text())
+    sequence = random_batch(0).sequences[0]
+    got, wanted = (reference_logprobs(reference_model(folder), sequence, 1.0) for folder in (target, trained))
+    assert torch.equal(got, wanted)
+    assert check_model_folder(target) == check_model_folder(base)
+
+
+def test_an_export_replaces_the_one_before_it(tmp_path: Path):
+    base = write_model(tmp_path / "base")
+    model = build_model(check_model_folder(base), torch.float32)
+    for _ in range(2):
+        export_model(model, base=base, target=tmp_path / "hf")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "hf"]
+
+
+def test_what_a_killed_writer_left_is_removed_before_writing(tmp_path: Path):
+    (fresh_part(tmp_path / "v1") / "half").write_text("x")
+    part = fresh_part(tmp_path / "v1")
+    assert list(part.iterdir()) == []
+    replace(part, tmp_path / "v1")
+    remove(tmp_path / "v1")
+    remove(tmp_path / "v1")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,167 @@
+"""Whole trainer processes against a queue that hands out prepared batches."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from asyncrl.recipe import dump_recipe
+from asyncrl.serving.publication import read_publication
+from tests.fakes.launch_trainer import finish_trainer, read_log, start_trainer
+from tests.fakes.models import random_batch, reference_model, write_model
+from tests.fakes.queue_service import QueueService
+from tests.fakes.recipes import make_recipe
+
+NUM_STEPS = 4
+TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "warmup_steps": 2, "learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def queue() -> Iterator[QueueService]:
+    with QueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
+        yield queue
+
+
+@pytest.fixture(scope="module")
+def straight(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, QueueService]:
+    """An undisturbed run of one process: its folder, and what the queue heard."""
+    run = tmp_path_factory.mktemp("straight") / "run"
+    with QueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
+        processes = start_trainer(run, queue.url, make_recipe(folder, trainer=TRAINER))
+        assert finish_trainer(processes) == [0], read_log(run)
+    return run, queue
+
+
+def final_weights(run: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(run / "checkpoints" / f"step-{NUM_STEPS}" / "hf" / "model.safetensors")
+
+
+def assert_equal_weights(got: Path, wanted: Path) -> None:
+    left, right = final_weights(got), final_weights(wanted)
+    assert all(torch.equal(left[name], right[name]) for name in right) and left.keys() == right.keys()
+
+
+def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[Path, QueueService]):
+    run, queue = straight
+    assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
+    assert queue.takes[0].step_metrics is None and queue.takes[0].published == {}
+    for take in queue.takes[1:]:
+        assert take.step_metrics["step"] == take.step
+        assert take.publication_folder == str(run / "publications" / f"v{take.step}")
+        tokens = sum(len(s.response_tokens) for s in random_batch(take.step - 1).sequences)
+        assert take.step_metrics["num_tokens"] == tokens
+    assert (
+        queue.takes[2].step_metrics["checkpoint_seconds"] > queue.takes[1].step_metrics["checkpoint_seconds"]
+    )
+
+
+def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueService]):
+    metrics = straight[1].takes[1].step_metrics
+    assert set(metrics) == {
+        *("step", "loss", "grad_norm", "learning_rate", "entropy"),
+        *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "tokens_per_second"),
+        *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
+        *("mismatch_kl", "mismatch_kl_k1", "staleness_kl", "staleness_kl_k1"),
+        *("mean_importance_ratio", "max_importance_ratio", "capped_share"),
+        *("staleness_mean", "staleness_max"),
+    }
+    assert all(isinstance(value, float) for value in metrics.values())
+
+
+def test_each_commit_follows_a_durable_checkpoint(straight: tuple[Path, QueueService]):
+    run, queue = straight
+    folders = [str(run / "checkpoints" / f"step-{version}") for version in (2, 4)]
+    assert [commit.checkpoint_folder for commit in queue.commits] == folders
+    assert [commit.version for commit in queue.commits] == [2, 4]
+
+
+def test_the_last_version_is_published_and_exported_and_has_moved(
+    straight: tuple[Path, QueueService], folder: Path
+):
+    run, _ = straight
+    publication = read_publication(run / "publications" / "v4")
+    published = safetensors.torch.load_file(publication.folder / "model.safetensors")
+    exported = dict(reference_model(run / "checkpoints" / "step-4" / "hf").named_parameters())
+    base = dict(reference_model(folder).named_parameters())
+    assert all(torch.equal(exported[name], published[name]) for name in published)
+    assert all(not torch.equal(exported[name], base[name]) for name in base)
+
+
+def test_a_killed_run_resumes_bit_for_bit(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    # Killed when it asks for step 3: version 3 is lost, the checkpoint of version 2 is not.
+    queue.hold(3)
+    run = tmp_path / "run"
+    processes = start_trainer(run, queue.url, make_recipe(folder, trainer=TRAINER))
+    queue.wait_for_take(3)
+    processes[0].send_signal(signal.SIGKILL)
+    finish_trainer(processes)
+    queue.let_go()
+    assert finish_trainer(start_trainer(run, queue.url)) == [0], read_log(run)
+    assert [take.step for take in queue.takes] == [0, 1, 2, 3, 2, 3, 4]
+    # The commit of version 2 is repeated: the crash might have come between the save and it.
+    assert [commit.version for commit in queue.commits] == [2, 2, 4]
+    assert_equal_weights(run, straight[0])
+
+
+def test_two_ranks_make_the_same_weights_as_one(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    run = tmp_path / "run"
+    recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2})
+    assert finish_trainer(start_trainer(run, queue.url, recipe)) == [0, 0], read_log(run)
+    for got, wanted in zip(queue.takes[1:], straight[1].takes[1:], strict=True):
+        for name in ("loss", "grad_norm", "entropy", "num_tokens", "mismatch_kl", "max_importance_ratio"):
+            assert got.step_metrics[name] == pytest.approx(wanted.step_metrics[name], rel=1e-5, abs=1e-5)
+    got, wanted = final_weights(run), final_weights(straight[0])
+    assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
+
+
+def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_exports(
+    folder: Path, queue: QueueService, tmp_path: Path
+):
+    queue.hold(3)
+    run = tmp_path / "run"
+    (process,) = start_trainer(run, queue.url, make_recipe(folder, trainer=TRAINER))
+    queue.wait_for_take(3)
+    process.send_signal(signal.SIGINT)
+    queue.batches = {}
+    queue.let_go()
+    assert finish_trainer([process]) == [0], read_log(run)
+    assert [commit.version for commit in queue.commits] == [2, 3]
+    assert (run / "checkpoints" / "step-3" / "hf" / "config.json").exists()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from tests.fakes.launch_trainer import start_trainer
+print(start_trainer(Path(sys.argv[1]), sys.argv[2])[0].pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_trainer_dies_with_its_parent(folder: Path, queue: QueueService, tmp_path: Path):
+    queue.hold(0)
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer=TRAINER)))
+    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]))
+    command = [sys.executable, "-c", PARENT, str(tmp_path), queue.url]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        trainer = os.pidfd_open(int(parent.stdout.readline()))
+        queue.wait_for_take(0)
+        parent.kill()
+    assert select.select([trainer], [], [], 10)[0] == [trainer], "the trainer outlived its parent by 10 s"
+    os.close(trainer)

@@ -1,0 +1,32 @@
+"""What a user sees who starts the trainer with something that cannot work: one sentence and exit code 2."""
+
+from pathlib import Path
+
+from asyncrl.recipe import Recipe, dump_recipe
+from tests.fakes.launch_trainer import finish_trainer, read_log, start_trainer
+from tests.fakes.models import write_model
+from tests.fakes.recipes import make_recipe
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def refusal(run: Path, recipe: Recipe | None) -> str:
+    assert finish_trainer(start_trainer(run, NOBODY, recipe)) == [2]
+    (line,) = read_log(run).splitlines()
+    return line
+
+
+def test_a_model_folder_that_is_none_is_refused(tmp_path: Path):
+    line = refusal(tmp_path / "run", make_recipe(tmp_path / "nowhere"))
+    assert line.startswith(f"model.path is {tmp_path / 'nowhere'}, which is not a folder")
+
+
+def test_a_run_folder_without_recipe_is_refused(tmp_path: Path):
+    assert "There is no recipe at" in refusal(tmp_path / "run", None)
+
+
+def test_more_processes_in_the_recipe_than_were_started_are_refused(tmp_path: Path):
+    folder, run = write_model(tmp_path / "model"), tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer={"num_processes": 2})))
+    assert "WORLD_SIZE is 1 but trainer.num_processes is 2" in refusal(run, None)
