@@ -1,0 +1,91 @@
+"""When a program's output or value is the expected one. Pure functions on the host; the program sees none of
+it.
+
+Standard output: lines (blank ones and carriage returns aside) of the same tokens. A token may differ in
+digits only where the expected one is a decimal fraction, within the tolerance. Values: types count (True is
+not 1, "3" is not 3), but a list may be a tuple, 3.0 may be 3, and floats have the tolerance. NaN equals
+nothing."""
+
+import math
+import re
+from typing import Any
+
+_DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MAX_NUMBER_LENGTH = 400
+WHITESPACE = ("lines", "tokens", "exact")
+
+
+def close(expected: float, actual: float, tolerance: float) -> bool:
+    """Relative or absolute, whichever is more; false for NaN, and for infinities unless equal."""
+    if expected == actual:
+        return True
+    if not (math.isfinite(expected) and math.isfinite(actual)):
+        return False
+    return abs(expected - actual) <= tolerance * max(1.0, abs(expected))
+
+
+def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:
+    if expected == actual:
+        return True
+    if tolerance == 0 or max(len(expected), len(actual)) > _MAX_NUMBER_LENGTH:
+        return False
+    if not _DECIMAL.fullmatch(expected) or not _NUMBER.fullmatch(actual):
+        return False
+    return close(float(expected), float(actual), tolerance)
+
+
+def _lines(text: str) -> list[list[str]]:
+    return [tokens for tokens in (line.split() for line in text.splitlines()) if tokens]
+
+
+def same_output(expected: str, actual: bytes, *, whitespace: str = "lines", tolerance: float = 1e-6) -> bool:
+    """Whether the bytes a program wrote are the expected text, by the rule `whitespace` of WHITESPACE."""
+    text = actual.decode("utf-8", "surrogateescape")
+    if whitespace == "exact":
+        return text.replace("\r\n", "\n").rstrip("\n") == expected.replace("\r\n", "\n").rstrip("\n")
+    ours, theirs = _lines(expected), _lines(text)
+    if whitespace == "tokens":
+        ours, theirs = [sum(ours, [])], [sum(theirs, [])]
+    if [len(line) for line in ours] != [len(line) for line in theirs]:
+        return False
+    pairs = (
+        (a, b) for line, other in zip(ours, theirs, strict=True) for a, b in zip(line, other, strict=True)
+    )
+    return all(_tokens_equal(a, b, tolerance) for a, b in pairs)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def same_value(expected: Any, actual: Any, *, tolerance: float = 1e-6) -> bool:
+    """Whether a plain value is the expected one; the module's docstring states the rules."""
+    if _is_number(expected) and _is_number(actual):
+        if isinstance(expected, float):
+            try:
+                return close(expected, float(actual), tolerance)
+            except OverflowError:
+                return False
+        return bool(expected == actual)
+    if isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
+        if len(expected) != len(actual):
+            return False
+        return all(same_value(a, b, tolerance=tolerance) for a, b in zip(expected, actual, strict=True))
+    if isinstance(expected, set | frozenset) and isinstance(actual, set | frozenset):
+        return _same_members(expected, actual)
+    if type(expected) is not type(actual):
+        return False
+    if isinstance(expected, dict):
+        if not _same_members(set(expected), set(actual)):
+            return False
+        return all(same_value(value, actual[key], tolerance=tolerance) for key, value in expected.items())
+    return bool(expected == actual)
+
+
+def _same_members(expected: set[Any] | frozenset[Any], actual: set[Any] | frozenset[Any]) -> bool:
+    # By value and type: {True} == {1} in Python.
+    def kinds(members: set[Any] | frozenset[Any]) -> set[Any]:
+        return {(isinstance(member, bool), member) for member in members}
+
+    return kinds(expected) == kinds(actual)

@@ -1,0 +1,241 @@
+"""The tests of one code task, as typed values: what a data row's gold says, checked when it is loaded."""
+
+import ast
+import builtins
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox.languages import LANGUAGES, find_language
+from sandbox.limits import Limits, parse_limits
+from verifiers.code_compare import WHITESPACE
+
+_KEYS = ("tests", "lang", "limits", "checker", "whitespace", "scoring", "solution")
+SCORINGS = ("all", "fraction")
+
+
+@dataclass(frozen=True)
+class StdinTest:
+    """Input on standard input, output on standard output."""
+
+    stdin: bytes
+    stdout: str
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """An expression evaluated in the program's namespace, and the value it must have."""
+
+    source: str
+    expected: Any
+    relation: str = "same"
+    """"same" by code_compare; of an assert statement "equal" (==), "identical" (is), "true", "false"."""
+    needs: tuple[str, ...] = ()
+    """Names that the program must define, itself or as a method of its class Solution."""
+
+
+@dataclass(frozen=True)
+class AssertTest:
+    """Statements that must run through."""
+
+    source: str
+
+
+CodeTest = StdinTest | CallTest | AssertTest
+
+
+@dataclass(frozen=True)
+class Checker:
+    """A program that decides on outputs where several are valid: exit code 0 accepts. Its working directory
+    holds input.txt, output.txt (the program's) and expected.txt."""
+
+    source: str
+    lang: str
+
+
+@dataclass(frozen=True)
+class CodeReference:
+    """One task's tests and how to apply them; None leaves a choice to the verifier's options."""
+
+    tests: tuple[CodeTest, ...]
+    lang: str
+    limits: Limits
+    checker: Checker | None = None
+    whitespace: str | None = None
+    scoring: str | None = None
+    solution: str | None = None
+    """A program that passes, if the row has one."""
+
+
+def _value(text: Any, where: str) -> Any:
+    """The expected value: a Python or JSON literal in a string, or JSON itself."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        pass
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        hint = f"quote a string, as in \"'{text[:20]}'\""
+        raise ValueError(
+            f"{where} expects {text[:80]!r}, which is no Python or JSON literal; {hint}"
+        ) from None
+
+
+def _parse(source: Any, mode: str, where: str) -> ast.AST:
+    if not isinstance(source, str):
+        raise ValueError(f"{where} is {source!r}; expected Python source as a string")
+    try:
+        return compile(source.strip(), "test", mode, ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{where} does not parse: {source[:80]!r}: {error}") from None
+
+
+def _root_names(tree: ast.AST) -> tuple[str, ...]:
+    """The function of a plain call, if it is a name: `f` in f(1, 2)."""
+    if isinstance(tree, ast.Expression):
+        tree = tree.body
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        return (tree.func.id,)
+    return ()
+
+
+def _is_literal(node: ast.AST) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _is_direct_call(node: ast.AST) -> bool:
+    """f(literals) or Solution().f(literals): nothing in it but inputs."""
+    if not isinstance(node, ast.Call):
+        return False
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if not all(map(_is_literal, arguments)) or any(keyword.arg is None for keyword in node.keywords):
+        return False
+    if isinstance(node.func, ast.Name):
+        return True
+    return isinstance(node.func, ast.Attribute) and _is_direct_call(node.func.value)
+
+
+def _direct(statement: ast.stmt) -> CallTest | None:
+    """The common `assert f(1) == 2` as a call test: its expected value can stay on the host, without a
+    judge."""
+    if not isinstance(statement, ast.Assert):
+        return None
+    test = statement.test
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and _is_literal(test.comparators[0]):
+        relation = {ast.Eq: "equal", ast.Is: "identical"}.get(type(test.ops[0]))
+        call, expected = test.left, ast.literal_eval(test.comparators[0])
+        if relation == "identical" and not (expected is None or isinstance(expected, bool)):
+            return None
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        relation, call, expected = "false", test.operand, None
+    else:
+        relation, call, expected = "true", test, None
+    if relation is None or not _is_direct_call(call):
+        return None
+    needs = _root_names(call)
+    if relation in ("true", "false") and any(hasattr(builtins, name) for name in needs):
+        # `assert isinstance(...)`, `assert all(...)`: a builtin judges, so it must be the judge's.
+        return None
+    return CallTest(ast.unparse(call), expected, relation, needs)
+
+
+def _assert_tests(source: Any, where: str) -> list[CodeTest]:
+    tree = _parse(source, "exec", where)
+    assert isinstance(tree, ast.Module)
+    if not tree.body:
+        raise ValueError(f"{where} is empty; expected assert statements")
+    direct = [_direct(statement) for statement in tree.body]
+    found = [test for test in direct if test is not None]
+    # Statements that depend on each other stay together.
+    return list(found) if len(found) == len(direct) == 1 else [AssertTest(source)]
+
+
+def _parse_test(raw: Any, where: str) -> list[CodeTest]:
+    if isinstance(raw, str):
+        return _assert_tests(raw, where)
+    if not isinstance(raw, dict):
+        raise ValueError(
+            f"{where} is {raw!r}; expected an object with stdin and stdout, call and expect, or assert"
+        )
+    keys = set(raw)
+    if keys == {"stdin", "stdout"} or keys == {"stdout"}:
+        given = {"stdin": "", **raw}
+        for key, value in given.items():
+            if not isinstance(value, str):
+                raise ValueError(f"{where} has {key} {value!r}; expected a string")
+        return [StdinTest(given["stdin"].encode("utf-8", "surrogatepass"), given["stdout"])]
+    if keys == {"call", "expect"}:
+        tree = _parse(raw["call"], "eval", f"{where}: call")
+        names = _root_names(tree)
+        needs = tuple(name for name in names if not hasattr(builtins, name))
+        return [CallTest(raw["call"].strip(), _value(raw["expect"], f"{where}"), "same", needs)]
+    if keys == {"assert"}:
+        return _assert_tests(raw["assert"], f"{where}: assert")
+    raise ValueError(
+        f"{where} has the keys {sorted(keys)}; expected stdin and stdout, call and expect, or assert"
+    )
+
+
+def _parse_checker(raw: Any) -> Checker | None:
+    if raw is None:
+        return None
+    if isinstance(raw, str):
+        raw = {"source": raw}
+    if not isinstance(raw, dict) or not isinstance(raw.get("source"), str) or set(raw) - {"source", "lang"}:
+        raise ValueError(f"checker is {raw!r}; expected an object with source and, if it is not Python, lang")
+    lang = raw.get("lang", "python")
+    find_language(lang, LANGUAGES)
+    return Checker(raw["source"], lang)
+
+
+def parse_code_reference(raw: object, *, lang: str, limits: Limits) -> CodeReference:
+    """A data row's gold, an object or its JSON text. Raises ValueError that names what is wrong."""
+    if isinstance(raw, str):
+        try:
+            raw = json.loads(raw)
+        except ValueError as error:
+            raise ValueError(f"the gold of a code task is no JSON: {error}") from None
+    if isinstance(raw, list):
+        raw = {"tests": raw}
+    if not isinstance(raw, dict):
+        raise ValueError(f"the gold of a code task is {raw!r}; expected an object with tests")
+    for key in raw:
+        if key not in _KEYS:
+            raise ValueError(
+                f"the gold of a code task has the unknown key {key!r}; expected {', '.join(_KEYS)}"
+            )
+    tests = raw.get("tests")
+    if not isinstance(tests, list) or not tests:
+        raise ValueError(f"tests is {tests!r}; expected a list with at least one test")
+    parsed = [test for index, item in enumerate(tests) for test in _parse_test(item, f"test {index + 1}")]
+    chosen = raw.get("lang") or lang
+    if not isinstance(chosen, str):
+        raise ValueError(f"lang is {chosen!r}; expected one of {', '.join(sorted(LANGUAGES))}")
+    language = find_language(chosen, LANGUAGES)
+    name = next(key for key, value in LANGUAGES.items() if value is language)
+    if name != "python" and not all(isinstance(test, StdinTest) for test in parsed):
+        raise ValueError(
+            f"lang is {chosen!r}, but call and assert tests are for Python; use stdin and stdout"
+        )
+    for key, allowed in (("whitespace", WHITESPACE), ("scoring", SCORINGS)):
+        if raw.get(key) is not None and raw[key] not in allowed:
+            raise ValueError(f"{key} is {raw[key]!r}; expected one of {', '.join(allowed)}")
+    solution = raw.get("solution")
+    if solution is not None and not isinstance(solution, str):
+        raise ValueError(f"solution is {solution!r}; expected a program's source")
+    return CodeReference(
+        tests=tuple(parsed),
+        lang=name,
+        limits=parse_limits(raw.get("limits") or {}, limits),
+        checker=_parse_checker(raw.get("checker")),
+        whitespace=raw.get("whitespace"),
+        scoring=raw.get("scoring"),
+        solution=solution,
+    )

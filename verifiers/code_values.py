@@ -1,0 +1,129 @@
+"""Plain Python values as JSON with their types, across the border between a program and those who judge it.
+
+Decoding builds plain data only: no class is looked up, no code runs, depth and size are bounded. Imported on
+the host and, by file, in the sandbox (code_program.py, code_judge.py), so it needs the standard library
+only."""
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+MAX_DEPTH = 60
+MAX_NODES = 2_000_000
+MAX_BITS = 4_000_000
+MAX_BYTES = 64 << 20
+
+Plain = Any
+"""None, bool, int, float, complex, str, bytes, Fraction, Decimal, range, and containers of them."""
+
+
+class NotPlain(ValueError):
+    """A value that is not plain data, or too deep or large; or text that is no encoding."""
+
+
+def _refuse(value: Any) -> Any:
+    raise NotPlain(f"an object of type {type(value).__name__}, not data")
+
+
+def _sequence(value: Any) -> tuple[str, Any] | None:
+    for tag, kind in (("l", list), ("t", tuple), ("S", set), ("F", frozenset)):
+        if isinstance(value, kind):
+            return tag, value
+    return None
+
+
+def _scalar(value: Any) -> Any:
+    """The encoding of a number or bytes, else None."""
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise NotPlain(f"an integer of {value.bit_length()} bits")
+        # Hexadecimal: decimal conversion is quadratic, and limited by the interpreter.
+        return ["i", hex(value)]
+    if isinstance(value, float):
+        return ["f", float.hex(value)]
+    if isinstance(value, complex):
+        return ["c", value.real.hex(), value.imag.hex()]
+    if isinstance(value, bytes | bytearray):
+        return ["b" if isinstance(value, bytes) else "ba", bytes(value).hex()]
+    if isinstance(value, Fraction):
+        return ["q", hex(value.numerator), hex(value.denominator)]
+    if isinstance(value, Decimal):
+        return ["D", str(value)]
+    if isinstance(value, range):
+        return ["r", value.start, value.stop, value.step]
+    return None
+
+
+def encode(value: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> Any:
+    """JSON-ready form; what is not plain goes to `other`. Raises NotPlain. Subclasses become their plain
+    base."""
+    if depth > MAX_DEPTH:
+        raise NotPlain(f"nested deeper than {MAX_DEPTH}, or containing itself")
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    found = _scalar(value)
+    if found is not None:
+        return found
+    if isinstance(value, dict):
+        pairs = dict.items(value)
+        return ["d", [[encode(key, other, depth + 1), encode(item, other, depth + 1)] for key, item in pairs]]
+    sequence = _sequence(value)
+    if sequence is not None:
+        return [sequence[0], [encode(item, other, depth + 1) for item in sequence[1]]]
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return encode(value.tolist(), other, depth + 1)
+    return other(value)
+
+
+def _decode_list(tag: str, items: list[Any], other: Callable[[Any], Any], depth: int) -> Any:
+    if tag == "d":
+        pairs = [(decode(key, other, depth + 1), decode(item, other, depth + 1)) for key, item in items]
+        return dict(pairs)
+    values = [decode(item, other, depth + 1) for item in items]
+    kinds: dict[str, Callable[[list[Any]], Any]] = {"l": list, "t": tuple, "S": set, "F": frozenset}
+    return kinds[tag](values)
+
+
+def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> Any:
+    """The value of `encode`'s form. Raises NotPlain for anything else, whoever wrote it."""
+    if depth > MAX_DEPTH + 1:
+        raise NotPlain(f"nested deeper than {MAX_DEPTH}")
+    if form is None or isinstance(form, bool | str):
+        return form
+    try:
+        tag, *rest = form
+        if tag in ("l", "t", "S", "F", "d"):
+            return _decode_list(tag, rest[0], other, depth)
+        if tag == "i":
+            return int(rest[0], 16)
+        if tag == "f":
+            return float.fromhex(rest[0])
+        if tag == "c":
+            return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
+        if tag in ("b", "ba"):
+            return bytes.fromhex(rest[0]) if tag == "b" else bytearray.fromhex(rest[0])
+        if tag == "q":
+            return Fraction(int(rest[0], 16), int(rest[1], 16))
+        if tag == "D":
+            return Decimal(rest[0][:10_000])
+        if tag == "r":
+            return range(*(int(part) for part in rest))
+    except NotPlain:
+        raise
+    except Exception as error:
+        raise NotPlain(f"no encoded value: {type(error).__name__}") from error
+    return other(form)
+
+
+def loads(line: bytes) -> Any:
+    """json.loads for text from outside: raises NotPlain for whatever is wrong with it."""
+    if len(line) > MAX_BYTES or line.count(b"[") > MAX_NODES:
+        raise NotPlain("too much data")
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise NotPlain(f"no JSON: {type(error).__name__}") from error
