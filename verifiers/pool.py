@@ -21,7 +21,7 @@ from typing import Any
 from verifiers.registry import load_verifier
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, wrong
-from verifiers.verifier import CacheableVerifier, FastVerifier, LimitedVerifier, Verifier
+from verifiers.verifier import AsyncVerifier, CacheableVerifier, FastVerifier, LimitedVerifier, Verifier
 
 __all__ = ["VerifierPool"]
 
@@ -37,11 +37,11 @@ class _Loaded:
         self.verifier = verifier
         self.specification = specification
         self.fast = verifier if isinstance(verifier, FastVerifier) else None
+        self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
         self.cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
-        self.has_own_limit = isinstance(verifier, LimitedVerifier)
-        self.timeout_seconds = (
-            verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else timeout_seconds
-        )
+        own_limit = verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else None
+        self.has_own_limit = own_limit is not None
+        self.timeout_seconds = timeout_seconds if own_limit is None else own_limit
 
 
 class VerifierPool:
@@ -137,7 +137,10 @@ class VerifierPool:
         if key is not None and key in self._cache:
             self.num_cached += 1
             return replace(self._cache[key], seconds=time.perf_counter() - started)
-        verdict = await self._in_worker(loaded, response, reference)
+        if loaded.waits is not None:
+            verdict = await _waited(loaded.waits, response, reference)
+        else:
+            verdict = await self._in_worker(loaded, response, reference)
         if key is not None and verdict.outcome is not Outcome.FAULT:
             self._remember(key, verdict)
         return verdict
@@ -238,6 +241,19 @@ class VerifierPool:
             return reply.result()
         except (OSError, asyncio.IncompleteReadError) as error:
             raise WorkerDied(describe_end(await self._template.end(worker))) from error
+
+
+async def _waited(verifier: AsyncVerifier, response: str, reference: Any) -> Verdict:
+    """The verdict of a verifier that waits for something else, tried twice."""
+    started = time.perf_counter()
+    for attempt in range(2):
+        try:
+            verdict = await verifier.verify_async(response, reference)
+        except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
+            verdict = fault(f"the verifier raised {type(error).__name__}: {error}"[:2000])
+        if verdict.outcome is not Outcome.FAULT or attempt:
+            break
+    return replace(verdict, seconds=time.perf_counter() - started)
 
 
 def _is_crash(first: Verdict, second: Verdict) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from verifiers.verdict import Verdict
 
-__all__ = ["CacheableVerifier", "FastVerifier", "LimitedVerifier", "Verifier", "VerifierUnavailable"]
+__all__ = ["AsyncVerifier", "CacheableVerifier", "FastVerifier", "LimitedVerifier", "Verifier", "VerifierUnavailable"]
 
 
 class VerifierUnavailable(Exception):
@@ -48,10 +48,21 @@ class CacheableVerifier(Protocol):
 
 
 @runtime_checkable
+class AsyncVerifier(Protocol):
+    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in the caller's event loop."""
+
+    async def verify_async(self, response: str, reference: Any) -> Verdict:
+        """The verdict on one response. Keeps its own limits; never blocks the loop."""
+        ...
+
+
+@runtime_checkable
 class LimitedVerifier(Protocol):
     """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than the pool's.
 
     When it is late even so, the response is not to blame: the verdict is FAULT, not WRONG."""
 
     @property
-    def pool_timeout_seconds(self) -> float: ...
+    def pool_timeout_seconds(self) -> float | None:
+        """How long the pool waits for `verify`; None: no limit of its own after all, the pool's holds."""
+        ...

@@ -138,7 +138,7 @@ def _answer(request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], me
             name, options, folder = pickle.loads(specification)
             limit_memory(UNLIMITED_MEMORY)
             verifier = loaded[specification] = load_verifier(name, options, folder=Path(folder) if folder else None)
-        own_limits = isinstance(verifier, LimitedVerifier)
+        own_limits = isinstance(verifier, LimitedVerifier) and verifier.pool_timeout_seconds is not None
         limit_memory(UNLIMITED_MEMORY if own_limits else memory_limit_bytes)
         verdict = verifier.verify(response, pickle.loads(reference))
     except MemoryError:

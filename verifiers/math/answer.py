@@ -11,10 +11,9 @@ from fractions import Fraction
 from verifiers.extract import last_box
 from verifiers.math.nodes import Node, Number, Text
 from verifiers.math.parse import AnswerParser, Unreadable
-from verifiers.math.primary import read_number
 from verifiers.math.tokens import Token, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
-from verifiers.math.words import clean_words
+from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, clean_words
 
 __all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
@@ -25,6 +24,9 @@ _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,20
 _GROUPED_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _MAX_UNIT_TOKENS = 14
+_END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
+_END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
+_LETTERS_ONLY = re.compile(r"[A-Za-z][A-Za-z\s'.,\-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
     while True:
         before = text
-        text = text.strip().rstrip(".,;:").lstrip(":").strip() if not text.strip().endswith("\\,") else text.strip()[:-2]
+        text = _END_SPACE.sub("", _END_MARKS.sub("", text.strip())).lstrip(":").strip()
         for opening, closing in _WRAPPERS:
             if (
                 len(text) >= len(opening) + len(closing)
@@ -95,6 +97,8 @@ def read_answer(raw: str) -> Answer:
     readings: list[Node] = []
     unit: Unit | None = None
     problem = ""
+    if _is_prose(text):
+        return Answer(text, None, words, (Text(words),), None)
     for group_digits in (True, False) if _GROUPED_COMMA.search(text) else (True,):
         try:
             node, found = _read(text, group_digits)
@@ -105,6 +109,18 @@ def read_answer(raw: str) -> Answer:
             readings.append(node)
             unit = unit or found
     return Answer(text, number, words, tuple(readings), unit, problem)
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a text of letters alone holds an ordinary word, so that it is not a product of letters."""
+    if not _LETTERS_ONLY.fullmatch(text):
+        return False
+    words = [word for word in re.split(r"[\s.,\-']+", text) if word]
+    return any(len(word) > 3 and not _is_mathematical(word) for word in words)
+
+
+def _is_mathematical(word: str) -> bool:
+    return word in FUNCTIONS or word in CONSTANTS or word in GREEK or known_unit(word)
 
 
 def _plain_node(text: str, number: Fraction) -> Node:
@@ -123,7 +139,7 @@ def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
     if not tokens:
         raise Unreadable("nothing but a unit")
     parser = AnswerParser(tokens)
-    node = parser.listing()
+    node = parser.whole()
     parser.expect_end()
     return node, unit or currency
 
@@ -235,9 +251,3 @@ def _ends_value(token: Token) -> bool:
     )
 
 
-def is_text(node: Node) -> bool:
-    return isinstance(node, Text)
-
-
-def literal(token_text: str) -> Number:
-    return read_number(Token("number", token_text))

@@ -128,7 +128,8 @@ def _same_with_marks(gold: Node, response: Node) -> bool:
     if isinstance(gold, Degrees) is not isinstance(response, Degrees):
         plain = [node.value if isinstance(node, Degrees) else node for node in (gold, response)]
         has_degrees, bare = (gold, response) if isinstance(gold, Degrees) else (response, gold)
-        return same_scalar(plain[0], plain[1]) or (not _is_rational(bare) and same_scalar(has_degrees, bare))
+        # 30 for 30°; but what is written with pi is in radians.
+        return same_scalar(*plain) if _is_rational(bare) else same_scalar(has_degrees, bare)
     if isinstance(gold, Degrees) and isinstance(response, Degrees):
         return same_scalar(gold.value, response.value)
     return same_scalar(gold, response)
@@ -160,6 +161,9 @@ def _same_as_relation(gold: Relation, response: Node) -> bool:
         return True
     if set(gold.operators) == {"="}:
         return _same_as_equation(gold, response)
+    if gold.operators == ("in",) and isinstance(gold.sides[1], SetOf) and is_name(gold.sides[0]):
+        named = isinstance(response, Relation) and gold.sides[0] not in response.sides
+        return not named and _same(gold.sides[1], response)
     region = to_region(gold)
     if region is not None:
         return _same_region_as(region, response)

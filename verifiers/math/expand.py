@@ -3,9 +3,10 @@ r"""Shorthands written out: a \pm b becomes two items, words of the empty set an
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from fractions import Fraction
 from typing import Any
 
-from verifiers.math.nodes import Listing, NamedSet, Node, Number, PlusMinus, Product, Relation, SetOf, Text
+from verifiers.math.nodes import Constant, Listing, NamedSet, Node, Number, PlusMinus, Product, Relation, SetOf, Text
 from verifiers.math.words import ALL_REALS, NO_SOLUTION
 
 __all__ = ["expand"]
@@ -32,6 +33,9 @@ def expand(node: Node) -> Node:
 def _named_by_words(node: Text) -> Node:
     if node.words in NO_SOLUTION:
         return NamedSet("empty")
+    if node.words in ("infinity", "positive infinity", "negative infinity", "minus infinity"):
+        infinity = Constant("infinity")
+        return infinity if node.words in ("infinity", "positive infinity") else _negative(infinity)
     return NamedSet("R") if node.words in ALL_REALS else node
 
 
@@ -62,6 +66,4 @@ def _with_sign(node: Any, sign: int) -> Any:
 def _negative(node: Node) -> Node:
     if isinstance(node, Number):
         return replace(node, value=-node.value)
-    from fractions import Fraction
-
     return Product((Number(Fraction(-1)), node))

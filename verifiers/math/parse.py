@@ -46,7 +46,7 @@ def parse_answer(text: str, *, group_digits: bool = True) -> Node:
     if not tokens:
         raise Unreadable("nothing is written")
     parser = AnswerParser(tokens)
-    node = parser.listing()
+    node = parser.whole()
     parser.expect_end()
     return node
 

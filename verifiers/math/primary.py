@@ -52,6 +52,7 @@ class PrimaryParser:
         self._at = 0
         self._depth = 0
         self._bars = 0
+        self._brackets = 0
         self.colon_is_ratio = True
         self.here = tokens[0] if tokens else _END
 
@@ -226,8 +227,16 @@ class PrimaryParser:
 
     def _braces(self) -> Node:
         self.expect("{")
-        node = self.group(self.listing)
+        node = self.group(self.whole)
         self.expect("}")
+        return node
+
+    def whole(self) -> Node:
+        r"""A listing, or a fraction in TeX's old way: {a \over b}."""
+        node = self.listing()
+        if self.is_operator(r"\over"):
+            self.advance()
+            node = Quotient(node, self.listing())
         return node
 
     # Primaries
@@ -261,7 +270,10 @@ class PrimaryParser:
             last = left.factors[-1] if isinstance(left, Product) else left
             if isinstance(last, (Number, Symbol)):
                 raise Unreadable(f"{token.value!r} follows without a sign")
-        return not isinstance(left, (NamedSet, Text)) and not (token.value == "[" and token.kind == "operator")
+        if token.value == "[" and self._brackets:
+            # In ]1, 3[ and [1, 3[ it closes.
+            return False
+        return not isinstance(left, (NamedSet, Text, SetOf)) and not (isinstance(left, Bracket) and token.value == "U")
 
     def primary(self) -> Node:
         token = self.here
@@ -355,7 +367,7 @@ class PrimaryParser:
             self.advance()
             symbol = Symbol(symbol.name + "'")
         bare = name.partition("_")[0].rstrip("'")
-        if bare in _OWN_FUNCTIONS and self.is_operator("(") and not self.here.spaced:
+        if bare in _OWN_FUNCTIONS and self.is_operator("("):
             return self._own_function(symbol.name)
         return symbol
 
@@ -517,7 +529,9 @@ class PrimaryParser:
         return Bracket("<", ">", items)
 
     def _bracket(self, opening: str, closings: tuple[str, ...]) -> Node:
+        self._brackets += 1
         inner = self.group(self.listing)
+        self._brackets -= 1
         closing = self.here.value
         if closing not in closings or self.here.kind != "operator":
             raise Unreadable(f"expected {closings[0]!r}, found {closing or 'the end'!r}")

@@ -148,8 +148,11 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
                 tokens.append(Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True))
         elif kind == "text":
             at, content = _braced(text, at)
+            if _is_mathematics(value, content):
+                text, at = "{" + content + "}" + text[at:], 0
+                continue
             operator = value.startswith(r"\operatorname")
-            tokens.append(Token("function" if operator else "text", content, spaced))
+            tokens.append(_token("function" if operator else "text", content, spaced))
         else:
             if kind == "command" and value in (r"\lbrace", r"\rbrace"):
                 value = r"\{" if value == r"\lbrace" else r"\}"
@@ -159,7 +162,23 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
     return tokens
 
 
+_NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/]*\s*%?\s*")
+
+
+def _is_mathematics(command: str, content: str) -> bool:
+    r"""Whether a text command only styles mathematics: \text{42}, \mathrm{\frac{\pi}{2}}, \mathrm{i}."""
+    if command.startswith(r"\operatorname"):
+        return False
+    return (
+        content.strip() in ("i", "e")
+        or _NUMBER_IN_TEXT.fullmatch(content) is not None
+        or (r"\frac" in content or r"\sqrt" in content or r"\pi" in content)
+    )
+
+
 def _token(kind: str, value: str, spaced: bool) -> Token:
+    if kind in ("word", "text") and value.strip(" ~").casefold() in ("percent", "percentage", "pct"):
+        return Token("operator", "%", spaced)
     if kind == "row":
         return Token("operator", r"\\", spaced)
     if kind == "operator" and value in _GREEK:

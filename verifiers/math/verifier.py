@@ -27,7 +27,8 @@ _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_ANSWER = re.compile(
     r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)", re.DOTALL | re.IGNORECASE
 )
-_TEXT_ONLY = re.compile(r"[a-z][a-z\s'\-,.]*")
+_TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
+_TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 _CACHE_SIZE = 8192
 
 
@@ -72,7 +73,7 @@ class MathVerifier:
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
         if not answer.readings:
-            if _TEXT_ONLY.fullmatch(answer.words):
+            if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(_TEXT_COMMAND.sub("", answer.text).casefold()):
                 return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
             raise ValueError(
                 f"The gold answer {text[:200]!r} cannot be read as mathematics: {answer.problem}. "

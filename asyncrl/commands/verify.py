@@ -1,0 +1,158 @@
+"""`asyncrl verify`: grades rows of {"gold", "response"} with a verifier, or checks a verifier's contract.
+
+Rows go to standard output as they came, in order, with "verdict" added; progress and a summary go to standard error."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from verifiers.contract import check_contract
+from verifiers.files import Row, RowError, Summary, grade_rows, read_rows, verdict_fields
+from verifiers.pool import VerifierPool
+from verifiers.registry import load_verifier
+
+HELP = "Grade rows of answers with a verifier, or check that a verifier keeps the contract."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", help='JSON lines with "gold" and "response"; - reads standard input'
+    )
+    parser.add_argument("--verifier", default="math", metavar="NAME", help="built-in, module:Name or ./file.py:Name")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="an option of the verifier"
+    )
+    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), help="worker processes")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="SECONDS", help="limit of one verification")
+    parser.add_argument("--contract", metavar="NAME", help="check this verifier instead; FILE may give example rows")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 done, 1 a contract is broken, 2 bad input."""
+    try:
+        options = parse_settings(arguments.settings)
+        if arguments.contract:
+            return asyncio.run(_contract(arguments, options))
+        if arguments.file is None:
+            raise ValueError("No FILE is given, expected a file of JSON lines, or - for standard input.")
+        load_verifier(arguments.verifier, options, folder=Path.cwd())
+        return asyncio.run(_verify(arguments, options))
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Point stdout elsewhere, or its flush at exit complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"asyncrl verify: {error}", file=sys.stderr)
+        return 2
+
+
+def parse_settings(settings: list[str]) -> dict[str, object]:
+    """key=value pairs; a value that is JSON is read as such, all else is a string."""
+    options: dict[str, object] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--set {setting!r}: expected KEY=VALUE.")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
+
+
+async def _verify(arguments: argparse.Namespace, options: dict[str, object]) -> int:
+    summary, started = Summary(), time.perf_counter()
+    progress = _Progress(arguments.file)
+    async with VerifierPool(arguments.workers, arguments.timeout) as pool:
+        graded = grade_rows(
+            _rows(arguments.file), pool, arguments.verifier, options,
+            folder=Path.cwd(), num_workers=arguments.workers,
+        )  # fmt: skip
+        async for row, verdict, is_bad_gold in graded:
+            summary.add(verdict)
+            summary.num_bad_golds += is_bad_gold
+            print(json.dumps({**row.fields, "verdict": verdict_fields(verdict)}))
+            progress.step()
+    sys.stdout.flush()
+    progress.clear()
+    print(summary.sentence(time.perf_counter() - started), file=sys.stderr)
+    return 0
+
+
+async def _rows(name: str) -> AsyncIterator[Row]:
+    """The rows of a file; of standard input as they arrive, read in a thread so that verdicts go on meanwhile."""
+    if name != "-":
+        with Path(name).open(encoding="utf-8") as lines:
+            for row in read_rows(lines, name):
+                yield row
+        return
+    rows = read_rows(sys.stdin, "standard input")
+    loop = asyncio.get_running_loop()
+    while (row := await loop.run_in_executor(None, _next, rows)) is not None:
+        yield row
+
+
+def _next(rows: Iterator[Row]) -> Row | None:
+    return next(rows, None)
+
+
+class _Progress:
+    """A bar on standard error when that is a terminal; nothing otherwise."""
+
+    def __init__(self, file: str) -> None:
+        self._shown = sys.stderr.isatty()
+        self._total = 0
+        self._count = 0
+        self._drawn = 0.0
+        if self._shown and file != "-":
+            with Path(file).open("rb") as lines:
+                self._total = sum(1 for line in lines if line.strip())
+
+    def step(self) -> None:
+        self._count += 1
+        now = time.monotonic()
+        if self._shown and now - self._drawn > 0.1:
+            self._drawn = now
+            if self._total:
+                filled = 30 * self._count // self._total
+                bar = f"[{'#' * filled}{'.' * (30 - filled)}] {self._count}/{self._total}"
+            else:
+                bar = f"{self._count} rows"
+            print(f"\r{bar}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+async def _contract(arguments: argparse.Namespace, options: dict[str, object]) -> int:
+    rows = [row async for row in _rows(arguments.file)] if arguments.file else []
+    golds, right, wrong = _examples(rows)
+    checks = await check_contract(
+        arguments.contract, options, golds, folder=Path.cwd(), right=right, wrong=wrong
+    )
+    for check in checks:
+        mark = "ok  " if check.passed else "FAIL"
+        print(f"{mark} {check.promise}{f': {check.detail}' if check.detail else ''}")
+    return 0 if all(check.passed for check in checks) else 1
+
+
+def _examples(rows: list[Row]) -> tuple[list[Any], list[tuple[Any, str]], list[tuple[Any, str]]]:
+    """(golds, right pairs, wrong pairs) from rows with "gold", "response" and "expect"."""
+    if not rows:
+        return ["42"], [], []
+    pairs: dict[bool, list[tuple[Any, str]]] = {True: [], False: []}
+    for row in rows:
+        expect = row.fields.get("expect")
+        if expect not in (None, "correct", "wrong", "no_answer"):
+            raise RowError(f"{row.where}: 'expect' is {expect!r}, expected correct, wrong or no_answer.")
+        if expect is not None:
+            pairs[expect == "correct"].append((row.gold, row.response))
+    golds = list({json.dumps(row.gold, sort_keys=True): row.gold for row in rows}.values())
+    return golds, pairs[True], pairs[False]

@@ -1,0 +1,172 @@
+"""The contract that every verifier keeps, as checks that anyone can run on their own (`asyncrl verify --contract NAME`).
+
+Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what input. Runs in the
+pool, as in training, so that a verifier that hangs or dies fails its check instead of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verifiers.pool import VerifierPool
+from verifiers.registry import load_verifier
+from verifiers.verdict import Outcome, Verdict
+from verifiers.verifier import CacheableVerifier, FastVerifier
+
+__all__ = ["HOSTILE_RESPONSES", "Check", "check_contract"]
+
+HOSTILE_RESPONSES: tuple[str, ...] = (
+    "",
+    " \n\t ",
+    "\x00",
+    "\\boxed{\x00}",
+    "\\boxed{",
+    "\\boxed{}",
+    "}" * 10_000,
+    "\\boxed{" + "{" * 10_000 + "1" + "}" * 10_000 + "}",
+    "\\boxed{" + "9" * 100_000 + "}",
+    "\\boxed{9^{9^{9^{9}}}}",
+    "\\boxed{((((10000!)!)!)!)}",
+    "\\boxed{\\frac{1}{0}}",
+    "\\boxed{" + "(" * 500 + "x" + ")" * 500 + "}",
+    "\\boxed{__import__('os').system('true')}",
+    "\\boxed{" + "a" * 3000 + "!}",
+    "<think>" * 1000,
+    "</think>" * 1000,
+    "\ud800",
+    "\u202e\u0000\ufffe\U0010ffff",
+    "a" * 1_000_000,
+    "{" + '"a":[' * 5000,
+    "\\begin{pmatrix}" + "1 & " * 1000 + "\\end{pmatrix}",
+)
+"""Responses that a policy may produce, by accident or because it pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    promise: str
+    passed: bool
+    detail: str = ""
+
+
+async def check_contract(
+    name: str,
+    options: Mapping[str, object],
+    golds: Sequence[object],
+    *,
+    folder: Path | None = None,
+    right: Sequence[tuple[object, str]] = (),
+    wrong: Sequence[tuple[object, str]] = (),
+) -> list[Check]:
+    """The verifier's checks. `golds`: values that must parse; `right`, `wrong`: (gold, response) pairs, if any."""
+    try:
+        verifier = load_verifier(name, options, folder=folder)
+    except ValueError as error:
+        return [Check("it loads by its name", False, str(error))]
+    checks = [Check("it loads by its name", True)]
+    references: list[Any] = []
+    for gold in golds:
+        try:
+            references.append(verifier.parse_reference(gold))
+        except Exception as error:  # a promise broken in any way is a failed check
+            checks.append(Check("it parses the golds", False, f"{gold!r}: {type(error).__name__}: {error}"))
+            return checks
+    checks += [Check("it parses the golds", True), _refuses_bad_golds(verifier), _pickles(references)]
+    async with VerifierPool(timeout_seconds=2.0) as pool:
+        checks.append(await _answers_everything(pool, name, options, references, folder))
+        checks.append(await _same_twice(pool, name, options, references, folder))
+        checks.append(await _grades(pool, verifier, (name, options, folder), right, want_correct=True))
+        checks.append(await _grades(pool, verifier, (name, options, folder), wrong, want_correct=False))
+    checks.append(_fast_agrees(verifier, references))
+    return checks
+
+
+def _refuses_bad_golds(verifier: Any) -> Check:
+    promise = "parse_reference raises nothing but ValueError"
+    for gold in (None, "", 3, True, [], {}, object(), "\x00", "}" * 100):
+        try:
+            verifier.parse_reference(gold)
+        except ValueError as error:
+            if not str(error).strip():
+                return Check(promise, False, f"{gold!r}: a ValueError without a sentence")
+        except Exception as error:  # a promise broken in any way is a failed check
+            return Check(promise, False, f"{gold!r}: {type(error).__name__}: {error}")
+    return Check(promise, True)
+
+
+def _pickles(references: Sequence[Any]) -> Check:
+    promise = "a reference can be sent to a worker"
+    try:
+        for reference in references:
+            pickle.loads(pickle.dumps(reference))
+    except Exception as error:  # whatever pickling raises
+        return Check(promise, False, f"{type(error).__name__}: {error}")
+    return Check(promise, True)
+
+
+async def _answers_everything(
+    pool: VerifierPool, name: str, options: Mapping[str, object], references: Sequence[Any], folder: Path | None
+) -> Check:
+    promise = "no response makes it raise, hang or fault"
+    for reference in references[:2]:
+        jobs = [pool.verify(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES]
+        for response, verdict in zip(HOSTILE_RESPONSES, await asyncio.gather(*jobs), strict=True):
+            late = verdict.detail.startswith(("timeout", "the verifier died"))
+            if verdict.outcome is Outcome.FAULT or late:
+                return Check(promise, False, f"{response[:60]!r} ({len(response)} characters): {verdict.detail}")
+    return Check(promise, True)
+
+
+async def _same_twice(
+    pool: VerifierPool, name: str, options: Mapping[str, object], references: Sequence[Any], folder: Path | None
+) -> Check:
+    promise = "the same response gets the same verdict"
+    for reference in references[:2]:
+        for response in ("\\boxed{42}", "the answer is 42", "42"):
+            first = await pool.verify(name, options, response, reference, folder=folder)
+            second = await pool.verify(name, options, response, reference, folder=folder)
+            if (first.outcome, first.score) != (second.outcome, second.score):
+                return Check(promise, False, f"{response!r}: {first.outcome.value}, then {second.outcome.value}")
+    return Check(promise, True)
+
+
+async def _grades(
+    pool: VerifierPool,
+    verifier: Any,
+    named: tuple[str, Mapping[str, object], Path | None],
+    pairs: Sequence[tuple[object, str]],
+    *,
+    want_correct: bool,
+) -> Check:
+    name, options, folder = named
+    promise = "right answers are correct" if want_correct else "wrong answers are not correct"
+    for gold, response in pairs:
+        reference = verifier.parse_reference(gold)
+        verdict = await pool.verify(name, options, response, reference, folder=folder)
+        if (verdict.outcome is Outcome.CORRECT) is not want_correct:
+            return Check(promise, False, f"gold {gold!r}, response {response!r}: {verdict.outcome.value}")
+    return Check(promise, True, "" if pairs else "no pairs given")
+
+
+def _fast_agrees(verifier: Any, references: Sequence[Any]) -> Check:
+    promise = "verify_fast and cache_key agree with verify"
+    if not isinstance(verifier, (FastVerifier, CacheableVerifier)):
+        return Check(promise, True, "it has neither")
+    for reference in references[:2]:
+        by_key: dict[object, Verdict] = {}
+        for response in ("\\boxed{42}", "so \\boxed{42}", "\\boxed{41}", "42", ""):
+            verdict = verifier.verify(response, reference)
+            if isinstance(verifier, FastVerifier):
+                fast = verifier.verify_fast(response, reference)
+                if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
+                    return Check(promise, False, f"{response!r}: {fast.outcome.value} against {verdict.outcome.value}")
+            if isinstance(verifier, CacheableVerifier):
+                key = verifier.cache_key(response, reference)
+                known = by_key.setdefault(key, verdict) if key is not None else verdict
+                if (known.outcome, known.score) != (verdict.outcome, verdict.score):
+                    return Check(promise, False, f"{response!r}: the same key, but another verdict")
+    return Check(promise, True)

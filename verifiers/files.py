@@ -1,0 +1,140 @@
+"""Rows of answers in JSON lines, for `asyncrl verify`: reading with file and line, grading in order, summing up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Verdict, fault
+
+__all__ = ["Row", "RowError", "Summary", "grade_rows", "read_rows", "verdict_fields"]
+
+# Rows in flight per worker: enough to keep it busy, few enough to write results as they come.
+_WINDOW_PER_WORKER = 32
+
+
+class RowError(ValueError):
+    """A row that is not what was expected; the message has file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    where: str
+    fields: dict[str, Any]
+    gold: Any
+    response: str
+
+
+@dataclass(slots=True)
+class Summary:
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    num_bad_golds: int = 0
+
+    def add(self, verdict: Verdict) -> None:
+        self.outcomes[verdict.outcome.value] += 1
+        self.seconds.append(verdict.seconds)
+
+    def sentence(self, wall_seconds: float) -> str:
+        total = len(self.seconds)
+        if not total:
+            return "0 rows."
+        ordered = sorted(self.seconds)
+        counts = ", ".join(
+            f"{self.outcomes[name]} {name}" for name in ("correct", "wrong", "no_answer", "fault") if self.outcomes[name]
+        )
+        bad = f" {self.num_bad_golds} of the faults: the gold cannot be read." if self.num_bad_golds else ""
+        return (
+            f"{total} rows in {wall_seconds:.1f} s: {counts}.{bad} Per verdict: median "
+            f"{ordered[total // 2] * 1e3:.2f} ms, 99 % within {ordered[min(total - 1, total * 99 // 100)] * 1e3:.1f} ms, "
+            f"longest {ordered[-1] * 1e3:.0f} ms."
+        )
+
+
+def read_rows(lines: Iterable[str], name: str) -> Iterator[Row]:
+    """Rows with "gold" and "response"; blank lines are skipped. Raises RowError."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield _read_row(line, f"{name}:{number}")
+
+
+def _read_row(line: str, where: str) -> Row:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"{where}: not JSON: {error}.") from error
+    if not isinstance(fields, dict):
+        raise RowError(f"{where}: the row is a {type(fields).__name__}, expected an object.")
+    for name in ("gold", "response"):
+        if name not in fields:
+            raise RowError(f"{where}: the row has no {name!r}, only {', '.join(map(repr, fields)) or 'nothing'}.")
+    if not isinstance(fields["response"], str):
+        raise RowError(f"{where}: 'response' is {fields['response']!r:.80}, expected a string.")
+    return Row(where, fields, fields["gold"], fields["response"])
+
+
+async def grade_rows(
+    rows: AsyncIterator[Row],
+    pool: VerifierPool,
+    verifier_name: str,
+    options: Mapping[str, object],
+    *,
+    folder: Path | None,
+    num_workers: int,
+) -> AsyncIterator[tuple[Row, Verdict, bool]]:
+    """(row, verdict, whether the gold was unreadable), in the order of the rows, several at a time."""
+    parsed = _Golds(lambda gold: pool.parse_reference(verifier_name, options, gold, folder=folder))
+
+    async def grade(row: Row) -> tuple[Row, Verdict, bool]:
+        reference, problem = parsed.get(row.gold)
+        if problem is not None:
+            return row, fault(f"bad gold: {problem}"), True
+        return row, await pool.verify(verifier_name, options, row.response, reference, folder=folder), False
+
+    waiting: deque[asyncio.Task[tuple[Row, Verdict, bool]]] = deque()
+    try:
+        async for row in rows:
+            waiting.append(asyncio.create_task(grade(row), name=f"verify {row.where}"))
+            while waiting and (waiting[0].done() or len(waiting) >= num_workers * _WINDOW_PER_WORKER):
+                yield await waiting.popleft()
+        while waiting:
+            yield await waiting.popleft()
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+class _Golds:
+    """Each distinct gold parsed once: rows of one task repeat it."""
+
+    def __init__(self, parse: Callable[[Any], Any]) -> None:
+        self._parse = parse
+        self._known: dict[str, tuple[Any, str | None]] = {}
+
+    def get(self, gold: Any) -> tuple[Any, str | None]:
+        key = json.dumps(gold, sort_keys=True)
+        if key not in self._known:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            try:
+                self._known[key] = (self._parse(gold), None)
+            except ValueError as error:
+                self._known[key] = (None, str(error))
+        return self._known[key]
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as `asyncrl verify` writes it."""
+    return {
+        "outcome": verdict.outcome.value,
+        "score": verdict.score,
+        "extracted": verdict.extracted,
+        "detail": verdict.detail,
+        "seconds": round(verdict.seconds, 6),
+    }

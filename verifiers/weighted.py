@@ -1,0 +1,114 @@
+"""Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verifiers.options import read_bool, read_number, refuse_unknown
+from verifiers.registry import load_verifier
+from verifiers.verdict import Outcome, Verdict
+from verifiers.verifier import LimitedVerifier, Verifier
+
+__all__ = ["WeightedVerifier"]
+
+_PART_OPTIONS = ("name", "options", "weight", "shaping", "required", "field")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    verifier: Verifier
+    weight: float
+    """Share of this part's score in the score (or in the shaping, when `shaping`)."""
+    shaping: bool
+    required: bool
+    field: str | None
+
+
+class WeightedVerifier:
+    """Parts are `{"name": ..., "options": {...}, "weight": 1, "shaping": false, "required": false, "field": null}`.
+
+    The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A `required` part
+    that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight * score to the shaping only.
+    A part that faults makes the whole a FAULT: half a verdict is none. `field`: the part's own entry in a gold object."""
+
+    def __init__(self, *, parts: object, folder: Path | None = None) -> None:
+        if not isinstance(parts, (list, tuple)) or not parts:
+            raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
+        self._parts = [self._part(part, folder) for part in parts]
+        self._total = sum(part.weight for part in self._parts if not part.shaping)
+        if self._total <= 0:
+            raise ValueError("Verifier 'weighted' has no part that scores, expected one with a weight above 0.")
+        limits = [part.verifier.pool_timeout_seconds for part in self._parts if isinstance(part.verifier, LimitedVerifier)]
+        own_limits = [limit for limit in limits if limit is not None]
+        # One part after the other: their limits add up.
+        self.pool_timeout_seconds = sum(own_limits) + 5.0 if own_limits else None
+
+    @staticmethod
+    def _part(part: object, folder: Path | None) -> Part:
+        if isinstance(part, str):
+            part = {"name": part}
+        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
+            raise ValueError(f"A part of verifier 'weighted' is {part!r}, expected an object with a 'name'.")
+        refuse_unknown("weighted (part)", part, _PART_OPTIONS)
+        options = part.get("options", {})
+        if not isinstance(options, Mapping):
+            raise ValueError(f"'options' of the part {part['name']!r} is {options!r}, expected an object.")
+        field = part.get("field")
+        return Part(
+            part["name"],
+            load_verifier(part["name"], options, folder=folder),
+            read_number("weighted", "weight", part.get("weight", 1.0), least=-100, most=100)
+            if part.get("shaping", False)
+            else read_number("weighted", "weight", part.get("weight", 1.0), least=0),
+            read_bool("weighted", "shaping", part.get("shaping", False)),
+            read_bool("weighted", "required", part.get("required", False)),
+            field if isinstance(field, str) else None,
+        )
+
+    def parse_reference(self, raw: object) -> tuple[Any, ...]:
+        return tuple(part.verifier.parse_reference(self._gold_of(part, raw)) for part in self._parts)
+
+    @staticmethod
+    def _gold_of(part: Part, raw: object) -> object:
+        if part.field is None:
+            return raw
+        if not isinstance(raw, Mapping) or part.field not in raw:
+            raise ValueError(f"The gold is {raw!r}, expected an object with {part.field!r} for the part {part.name!r}.")
+        return raw[part.field]
+
+    def verify(self, response: str, reference: tuple[Any, ...]) -> Verdict:
+        verdicts = [
+            part.verifier.verify(response, own) for part, own in zip(self._parts, reference, strict=True)
+        ]
+        pairs = list(zip(self._parts, verdicts, strict=True))
+        detail = "; ".join(f"{part.name}: {verdict.outcome.value} ({verdict.detail})" for part, verdict in pairs)
+        if any(verdict.score is None for verdict in verdicts):
+            return Verdict(Outcome.FAULT, None, detail=detail)
+        shaping = sum(verdict.shaping for verdict in verdicts) + sum(
+            part.weight * (verdict.score or 0.0) for part, verdict in pairs if part.shaping
+        )
+        scored = [(part, verdict) for part, verdict in pairs if not part.shaping]
+        score = sum(part.weight * (verdict.score or 0.0) for part, verdict in scored) / self._total
+        failed = any(part.required and verdict.outcome is not Outcome.CORRECT for part, verdict in pairs)
+        counted = [verdict for part, verdict in scored if part.weight > 0 or part.required]
+        main = next((verdict for verdict in counted if verdict.extracted is not None), counted[0])
+        return Verdict(
+            _outcome(counted, failed),
+            0.0 if failed else min(score, 1.0),
+            extracted=main.extracted,
+            detail=detail,
+            shaping=shaping,
+            method=main.method,
+        )
+
+
+def _outcome(scored: list[Verdict], failed: bool) -> Outcome:
+    if not failed and all(verdict.outcome is Outcome.CORRECT for verdict in scored):
+        return Outcome.CORRECT
+    if all(verdict.outcome is Outcome.NO_ANSWER for verdict in scored):
+        return Outcome.NO_ANSWER
+    return Outcome.WRONG
