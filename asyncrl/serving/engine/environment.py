@@ -3,6 +3,7 @@
 Imports neither torch nor SGLang: the controller calls it.
 """
 
+import os
 from pathlib import Path
 
 from asyncrl.recipe import Model, Serving
@@ -10,7 +11,7 @@ from asyncrl.recipe import Model, Serving
 CPU_PATH = Path(__file__).with_name("cpu_path")
 """Stand-ins for packages that have no CPU build."""
 
-_CPU_ATTENTION = "asyncrl_cpu"
+_KEPT_BYTES = str(128 * 2**20)
 
 
 def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
@@ -18,12 +19,17 @@ def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
     environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
     if has_gpu:
         return environment
+    paths = [str(CPU_PATH), *filter(None, [os.environ.get("PYTHONPATH")])]
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",
-        "PYTHONPATH": str(CPU_PATH),
+        "PYTHONPATH": os.pathsep.join(paths),
         "SGLANG_EXTERNAL_MODEL_PACKAGE": "asyncrl.serving.engine.models",
         # The compiler would take the stand-in for Triton for the real one.
         "TORCHDYNAMO_DISABLE": "1",
+        # Freed tensors of megabytes stay with the process: fresh pages cost more than filling them.
+        "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
+        "MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES,
+        "MALLOC_ARENA_MAX": "2",
     }
 
 
@@ -38,17 +44,27 @@ def engine_arguments(
     seed: int,
 ) -> list[str]:
     """The command line after the interpreter: `-m sglang.launch_server ...`."""
-    arguments = ["-m", "sglang.launch_server"]
-    arguments += ["--model-path", str(model_folder), "--dtype", model.dtype]
-    arguments += ["--host", "127.0.0.1", "--port", str(port)]
+    arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
+    arguments += ["--host", "127.0.0.1", "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
+    # Without a size the cache takes most of the machine's memory.
     arguments += ["--max-total-tokens", str(serving.max_total_tokens)]
     arguments += ["--max-running-requests", str(serving.max_running_requests)]
-    arguments += ["--stream-interval", str(stream_interval), "--incremental-streaming-output"]
-    arguments += ["--skip-tokenizer-init", "--random-seed", str(seed)]
+    # Tokens go in and out, never text; each chunk holds the new tokens only.
+    arguments += ["--skip-tokenizer-init", "--incremental-streaming-output"]
+    arguments += ["--stream-interval", str(stream_interval)]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:
-        arguments += ["--device", "cpu", "--attention-backend", _CPU_ATTENTION]
-        arguments += ["--disable-overlap-schedule", "--disable-cuda-graph", "--sleep-on-idle"]
+        arguments += _cpu_arguments()
     return arguments + serving.extra_arguments
+
+
+def _cpu_arguments() -> list[str]:
+    arguments = ["--device", "cpu", "--attention-backend", "asyncrl_cpu"]
+    # There is nothing to overlap with: the schedule would only delay each result by a step.
+    arguments += ["--disable-overlap-schedule"]
+    arguments += ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"]
+    # An idle scheduler otherwise polls, on a core that the trainer could use.
+    arguments += ["--sleep-on-idle"]
+    return arguments

@@ -6,6 +6,7 @@ new version. Both hooks run in the scheduler, with and without a GPU.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_serving
 from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_version_spans
 
 
@@ -37,7 +38,7 @@ def _add_spans_to_unfinished(result, accumulator, *, req):
 
 def _give_pending_tokens_to_the_old_version(original, scheduler, new_version):
     """Under the overlap schedule one step is sampled but not yet appended when the version changes."""
-    old_version = _serving_version()
+    old_version = get_serving().weight_version
     original(scheduler, new_version)
     if new_version is None or new_version == old_version or not scheduler.enable_overlap:
         return
@@ -45,12 +46,6 @@ def _give_pending_tokens_to_the_old_version(original, scheduler, new_version):
         for req in batch.reqs:
             if _yields_a_token(batch, req):
                 _extend_last_event(req, old_version)
-
-
-def _serving_version():
-    from sglang.srt.runtime_context import get_serving
-
-    return get_serving().weight_version
 
 
 def _yields_a_token(batch, req):

@@ -1,0 +1,148 @@
+"""Real SGLang servers for tests and benchmarks: a small random model, started as a run starts it."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from asyncrl.recipe import Model, Serving
+from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+
+VOCABULARY = 24
+STOP = 1
+START_SECONDS = 120
+
+
+def write_model(folder: Path, *, seed: int, num_kv_heads: int = 2, context: int = 2048) -> Path:
+    """A Qwen3 with random weights, of the size that the arithmetic recipe trains."""
+    config = transformers.Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=num_kv_heads,
+        head_dim=32,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=STOP,
+    )
+    torch.manual_seed(seed)
+    model = transformers.Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # At the usual scale attention is almost uniform, and a wrong mask would hardly show.
+            parameter.mul_(3.0 if parameter.ndim > 1 else 1.0)
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def load_model(folder: Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@contextlib.contextmanager
+def running_server(
+    model_folder: Path, log_path: Path, *extra_arguments: str, without: Sequence[str] = (), **sizes: int
+) -> Iterator[tuple[str, int]]:
+    """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    serving = Serving(extra_arguments=["--weight-version", "0", *extra_arguments], **sizes)
+    arguments = engine_arguments(
+        serving,
+        Model(path=str(model_folder)),
+        has_gpu=False,
+        port=port,
+        model_folder=model_folder,
+        stream_interval=16,
+        seed=0,
+    )
+    environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *(a for a in arguments if a not in without)],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_ready(f"http://127.0.0.1:{port}/ready", process, log_path)
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log_path.read_text()[-3000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
+            if reply.status == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"not ready after {START_SECONDS} s:\n{log_path.read_text()[-3000:]}")
+
+
+def new_session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=120), connector=aiohttp.TCPConnector(limit=0)
+    )
+
+
+async def post(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Any:
+    async with session.post(url, json=body) as reply:
+        assert reply.status == 200, await reply.text()
+        return await reply.json(content_type=None)
+
+
+async def stream(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
+    """Events of one streamed /generate, as they come."""
+    async with session.post(f"{url}/generate", json=body | {"stream": True}) as reply:
+        assert reply.status == 200, await reply.text()
+        async for line in reply.content:
+            if line.startswith(b"data: {"):
+                yield json.loads(line[len(b"data: ") :])
+
+
+async def publish(session: aiohttp.ClientSession, url: str, folder: Path, version: int) -> None:
+    """What asyncrl.serving.publication.install does, without digests."""
+    await post(session, f"{url}/pause_generation", {"mode": "in_place"})
+    body = {"model_path": str(folder), "weight_version": str(version), "flush_cache": False}
+    await post(session, f"{url}/update_weights_from_disk", body)
+    await post(session, f"{url}/continue_generation", {"torch_empty_cache": False})
+
+
+@torch.no_grad()
+def reference_logprobs(
+    prompt: Sequence[int], response: Sequence[int], models: Sequence[transformers.PreTrainedModel]
+) -> list[float]:
+    """Log-prob of each response token under its own model, on keys and values the earlier models computed."""
+    cache = transformers.DynamicCache()
+    inputs, result = list(prompt), []
+    for token, model in zip(response, models, strict=True):
+        logits = model(torch.tensor([inputs]), past_key_values=cache).logits[0, -1]
+        result.append(torch.log_softmax(logits.float(), -1)[token].item())
+        inputs = [token]
+    return result

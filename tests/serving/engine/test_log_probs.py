@@ -1,0 +1,86 @@
+"""A real server on the batched CPU attention against transformers: the same log-probs for the same tokens."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from serving.engine.servers import (
+    STOP,
+    VOCABULARY,
+    load_model,
+    new_session,
+    post,
+    reference_logprobs,
+    running_server,
+    write_model,
+)
+
+TOLERANCE = 1e-5
+CHUNK = 64
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["grouped_query", "multi_head"])
+def engine(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("log-probs")
+    model_folder = write_model(folder / "model", seed=0, num_kv_heads=request.param)
+    with running_server(
+        model_folder, folder / "log", "--chunked-prefill-size", str(CHUNK), max_running_requests=32
+    ) as (url, _):
+        yield url, load_model(model_folder)
+
+
+def random_prompt(length: int, *, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(2, VOCABULARY), k=length)
+
+
+def generate(url: str, prompts: list[list[int]], lengths: list[int], *, salt: str) -> list[dict[str, Any]]:
+    async def send() -> Any:
+        body = {
+            "input_ids": prompts,
+            "sampling_params": [
+                {"temperature": 1.0, "max_new_tokens": n, "stop_token_ids": [STOP]} for n in lengths
+            ],
+            "return_logprob": True,
+            "cache_salt": salt,
+        }
+        async with new_session() as session:
+            return await post(session, f"{url}/generate", body)
+
+    return asyncio.run(send())
+
+
+def assert_log_probs_are_those_of(model, prompts, replies):
+    for prompt, reply in zip(prompts, replies, strict=True):
+        tokens = reply["output_ids"]
+        served = [entry[0] for entry in reply["meta_info"]["output_token_logprobs"]]
+        expected = reference_logprobs(prompt, tokens, [model] * len(tokens))
+        assert served == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_requests_of_mixed_lengths_get_the_log_probs_of_transformers(engine):
+    url, model = engine
+    # Lengths far apart fall into several buckets, the short ones share one.
+    lengths = [1, 2, 3, 9, 17, 33, 34, 35, 60, 150, 151, 400]
+    prompts = [random_prompt(n, seed=n) for n in lengths]
+    replies = generate(url, prompts, [24, 1, 40] * 4, salt="mixed")
+    assert_log_probs_are_those_of(model, prompts, replies)
+
+
+def test_a_cached_prefix_does_not_change_log_probs(engine):
+    url, model = engine
+    stem = random_prompt(40, seed=1)
+    generate(url, [stem], [4], salt="cached")
+    prompts = [stem, stem + [5], stem[:20] + random_prompt(30, seed=2), random_prompt(25, seed=3)]
+    replies = generate(url, prompts, [12] * 4, salt="cached")
+    cached = [reply["meta_info"]["cached_tokens"] for reply in replies]
+    # At least one token of a prompt is always computed.
+    assert cached == [39, 40, 20, 0]
+    assert_log_probs_are_those_of(model, prompts, replies)
+
+
+def test_a_prompt_that_is_prefilled_in_chunks_gets_the_same_log_probs(engine):
+    url, model = engine
+    prompts = [random_prompt(n, seed=n) for n in (3 * CHUNK + 7, CHUNK + 1, 10)]
+    replies = generate(url, prompts, [8] * 3, salt="chunked")
+    assert_log_probs_are_those_of(model, prompts, replies)

@@ -1,0 +1,153 @@
+"""Weights change while a real server generates: each chunk says which version made which token, truly."""
+
+import asyncio
+import random
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from serving.engine.servers import (
+    VOCABULARY,
+    load_model,
+    new_session,
+    publish,
+    reference_logprobs,
+    running_server,
+    stream,
+    write_model,
+)
+
+TOLERANCE = 1e-5
+NUM_TOKENS = 120
+
+
+@dataclass
+class Received:
+    """One request's stream, put together."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    num_cached: int = 0
+
+
+@pytest.fixture(scope="module", params=["normal", "overlap"])
+def engine(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("versions")
+    folders = [write_model(folder / f"model-{seed}", seed=seed) for seed in (0, 1)]
+    # A run's server has no overlap schedule on a CPU, but it has one on a GPU.
+    without = ["--disable-overlap-schedule"] if request.param == "overlap" else []
+    with running_server(folders[0], folder / "log", without=without, max_running_requests=32) as (url, _):
+        yield url, folders, [load_model(path) for path in folders]
+
+
+def body(prompts: list[list[int]], num_tokens: int, *, salt: str) -> dict[str, Any]:
+    return {
+        "input_ids": prompts,
+        "rid": [uuid.uuid4().hex for _ in prompts],
+        "sampling_params": {"temperature": 1.0, "max_new_tokens": num_tokens, "ignore_eos": True},
+        "return_logprob": True,
+        "cache_salt": salt,
+    }
+
+
+def receive(received: dict[str, Received], event: dict[str, Any]) -> Received:
+    """Adds one event; its spans must cover all tokens so far and never take back what was said."""
+    meta = event["meta_info"]
+    so_far = received.setdefault(meta["id"], Received())
+    so_far.tokens += event["output_ids"]
+    so_far.logprobs += [entry[0] for entry in meta["output_token_logprobs"]]
+    so_far.num_cached = meta["cached_tokens"]
+    before, spans = versions_of(so_far.spans), meta["weight_versions"]
+    assert [span["start"] for span in spans] == [0, *(span["end"] for span in spans[:-1])]
+    assert spans[-1]["end"] == len(so_far.tokens)
+    assert versions_of(spans)[: len(before)] == before
+    so_far.spans = spans
+    return so_far
+
+
+def versions_of(spans: list[dict[str, Any]]) -> list[int]:
+    """The version of each token."""
+    return [int(span["version"]) for span in spans for _ in range(span["start"], span["end"])]
+
+
+async def generate(session, url, prompts, num_tokens, *, salt) -> list[Received]:
+    received: dict[str, Received] = {}
+    request = body(prompts, num_tokens, salt=salt)
+    async for event in stream(session, url, request):
+        receive(received, event)
+    return [received[request_id] for request_id in request["rid"]]
+
+
+def test_each_token_has_the_log_prob_of_the_version_its_span_names(engine):
+    url, folders, models = engine
+    prompts = [random.Random(seed).choices(range(2, VOCABULARY), k=5 + seed) for seed in range(8)]
+
+    async def run() -> list[Received]:
+        received: dict[str, Received] = {}
+        request = body(prompts, NUM_TOKENS, salt="v0")
+        to_publish = [(1, 20), (2, 60)]
+        async with new_session() as session:
+            async for event in stream(session, url, request):
+                tokens = receive(received, event).tokens
+                if to_publish and len(tokens) > to_publish[0][1]:
+                    version, _ = to_publish.pop(0)
+                    await publish(session, url, folders[version % 2], version)
+            await publish(session, url, folders[0], 0)
+        return [received[request_id] for request_id in request["rid"]]
+
+    responses = asyncio.run(run())
+    for prompt, response in zip(prompts, responses, strict=True):
+        assert len(response.tokens) == NUM_TOKENS
+        assert [span["version"] for span in response.spans] == ["0", "1", "2"]
+        owners = [models[version % 2] for version in versions_of(response.spans)]
+        expected = reference_logprobs(prompt, response.tokens, owners)
+        assert response.logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_a_salted_prefix_is_not_shared_between_versions(engine):
+    url, folders, models = engine
+    prompt = random.Random(9).choices(range(2, VOCABULARY), k=30)
+
+    async def run() -> list[Received]:
+        async with new_session() as session:
+            [warm] = await generate(session, url, [prompt], 4, salt="run-v0")
+            await publish(session, url, folders[1], 1)
+            [salted] = await generate(session, url, [prompt], 8, salt="run-v1")
+            [stale] = await generate(session, url, [prompt], 8, salt="run-v0")
+            await publish(session, url, folders[0], 0)
+        return [warm, salted, stale]
+
+    warm, salted, stale = asyncio.run(run())
+    fresh = reference_logprobs(prompt, salted.tokens, [models[1]] * 8)
+    assert salted.num_cached == 0
+    assert salted.logprobs == pytest.approx(fresh, abs=TOLERANCE)
+    # The same request with the former salt shows that the salt did it: it reads keys and values of version 0.
+    fresh = reference_logprobs(prompt, stale.tokens, [models[1]] * 8)
+    assert stale.num_cached == len(prompt) - 1
+    assert stale.logprobs != pytest.approx(fresh, abs=100 * TOLERANCE)
+
+
+def test_an_aborted_request_keeps_its_confirmed_tokens(engine):
+    url, _, models = engine
+    prompt = random.Random(10).choices(range(2, VOCABULARY), k=6)
+
+    async def run() -> tuple[Received, Any]:
+        received: dict[str, Received] = {}
+        request = body([prompt], 1500, salt="v0")
+        finish = None
+        async with new_session() as session:
+            async for event in stream(session, url, request):
+                tokens = receive(received, event).tokens
+                finish = event["meta_info"]["finish_reason"]
+                if finish is None and len(tokens) == 17:
+                    async with session.post(f"{url}/abort_request", json={"rid": request["rid"][0]}) as reply:
+                        assert reply.status == 200
+        return received[request["rid"][0]], finish
+
+    response, finish = asyncio.run(run())
+    assert finish["type"] == "abort"
+    assert 17 <= len(response.tokens) < 1500
+    expected = reference_logprobs(prompt, response.tokens, [models[0]] * len(response.tokens))
+    assert response.logprobs == pytest.approx(expected, abs=TOLERANCE)
