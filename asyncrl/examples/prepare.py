@@ -1,0 +1,117 @@
+"""Makes what section `prepare` of a recipe asks for: data, and a base model.
+
+    python -m asyncrl.examples.prepare --recipe recipes/r1_zero_arithmetic_cpu.yaml [section.key=value ...]
+
+Owns the folder's stamp, which says what made it: the folder is there in full or not at all. It is made
+beside its place, under another name; what a killed call leaves there, the next one removes. Progress goes to
+stdout as JSON lines {"stage", "done", "total"}; what the user can mend goes to stderr, with exit code 2.
+"""
+
+import argparse
+import fcntl
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.plugins import load_object
+from asyncrl.recipe import Prepare, load_recipe
+
+Progress = Callable[[str, int, int], None]
+STAMP_NAME = "prepared.json"
+FORMAT = 1
+"""Raised when the same target and options begin to make something else, so that old folders are remade."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m asyncrl.examples.prepare")
+    parser.add_argument("--recipe", type=Path, required=True)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    arguments = parser.parse_args()
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        if recipe.prepare is None:
+            raise InputError(f"{arguments.recipe} has no section prepare: there is nothing to make.")
+        make_folder(recipe.prepare, _print_progress)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def is_prepared(section: Prepare) -> bool:
+    """Whether the folder was made in full by this target with these options."""
+    return _read_stamp(section) == _stamp(section)
+
+
+def make_folder(section: Prepare, progress: Progress) -> None:
+    """Calls the target unless the folder is up to date. The folder stays as it was when the target fails."""
+    if is_prepared(section):
+        return
+    folder = Path(section.folder)
+    if folder.exists() and _read_stamp(section) is None:
+        raise InputError(
+            f"prepare.folder is {folder}, which exists and was not made by prepare: it has no readable "
+            f"{STAMP_NAME}. Name another folder, or move this one away."
+        )
+    target = load_object(section.target)
+    if not callable(target):
+        raise InputError(f'prepare.target is "{section.target}", which is not a function.')
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _only_maker(folder):
+        # Beside the folder, so that the renames stay within one file system.
+        making, replaced = (folder.with_name(f"{folder.name}.{state}") for state in ("making", "replaced"))
+        _remove(making, replaced)
+        making.mkdir()
+        try:
+            target(making, progress, **section.options)
+            (making / STAMP_NAME).write_text(json.dumps(_stamp(section), indent=2) + "\n", encoding="utf-8")
+            if folder.exists():
+                folder.rename(replaced)
+            making.rename(folder)
+        finally:
+            _remove(making, replaced)
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _only_maker(folder: Path) -> Iterator[None]:
+    """Holds a lock that dies with the process. Raises InputError where another process holds it."""
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"Another process is making {folder} (prepare.folder) right now. Wait for it, or name "
+                f"another folder."
+            ) from None
+        yield
+
+
+def _stamp(section: Prepare) -> object:
+    """What made the folder, as it reads after a round through JSON."""
+    stamp = {"format": FORMAT, "target": section.target, "options": section.options}
+    return json.loads(json.dumps(stamp, default=str))
+
+
+def _read_stamp(section: Prepare) -> object:
+    """What the folder's stamp says; None without a readable one."""
+    try:
+        return json.loads((Path(section.folder) / STAMP_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _print_progress(stage: str, done: int, total: int) -> None:
+    print(json.dumps({"stage": stage, "done": done, "total": total}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

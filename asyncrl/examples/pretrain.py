@@ -1,0 +1,195 @@
+"""Makes data and a base model for a sum task: the `prepare.target` of the example recipes.
+
+Owns the model's shape and the plain next-token training on the noisy corpus (corpus.py). Not a trainer to
+build on: one process, no checkpoints, no evaluation; the run that follows measures the base model first.
+
+Legend: B sequences of a batch, L longest of them in tokens.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import torch.nn.functional as F
+import transformers
+from pydantic import Field, ValidationError
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from asyncrl.errors import InputError
+from asyncrl.examples.arithmetic import draw_addition, work_addition
+from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
+from asyncrl.examples.longtail import draw_long_sum, work_long_sum
+from asyncrl.examples.rows import Draw, draw_problems, problem_of, row_of, write_rows
+from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
+from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
+
+Progress = Callable[[str, int, int], None]
+"""(stage, done, total), called often enough for a bar."""
+
+TASKS: dict[str, tuple[Draw, Work]] = {
+    "arithmetic": (draw_addition, work_addition),
+    "longtail": (draw_long_sum, work_long_sum),
+}
+Row = tuple[list[int], int]
+"""The ids of an example, end of text included, and how many of them are the prompt."""
+Batch = list[tuple[torch.Tensor, torch.Tensor]]
+"""Micro-batches of (tokens, targets), both [B, L-1]; a target of IGNORED is prompt or padding."""
+IGNORED = -100
+MAX_STRETCH = 1.5
+"""The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
+
+
+class Options(Section):
+    """`prepare.options` of a recipe whose target is `prepare`."""
+
+    task: Literal["arithmetic", "longtail"]
+    num_train: Positive = 8000
+    """Rows of train.jsonl."""
+    num_heldout: Positive = 512
+    """Rows of heldout.jsonl; none of them is in train.jsonl or in the corpus."""
+    direct: Fraction = 0.75
+    """Share of the corpus that answers without working."""
+    wrong: Fraction = 0.5
+    """Share of the direct answers that are off by 1, 10 or 100."""
+    noise: Fraction = 0.03
+    """Chance of a slip per worked step."""
+    num_examples: Positive = 60000
+    """Of the corpus; each is seen once."""
+    examples_per_batch: Positive = 64
+    learning_rate: PositiveFloat = 3e-3
+    """Highest, after a short warm-up; falls to a tenth of it along a cosine."""
+    seed: Count = 0
+    """Of the problems, the corpus, the initial weights and the order of the batches."""
+    max_position_embeddings: Annotated[int, Field(ge=64)] = 256
+    """The model's context in tokens."""
+
+
+def prepare(folder: Path, progress: Progress, **options: Any) -> None:
+    """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
+    settings = parse_options(options)
+    torch.manual_seed(settings.seed)
+    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
+    draw, work = TASKS[settings.task]
+    count = settings.num_train + settings.num_heldout
+    problems = draw_problems(draw, count=count, seed=settings.seed)
+    train, heldout = problems[: settings.num_train], problems[settings.num_train :]
+    write_rows(folder / "train.jsonl", map(row_of, train))
+    write_rows(folder / "heldout.jsonl", map(row_of, heldout))
+    mix = Mix(direct=settings.direct, wrong=settings.wrong, noise=settings.noise)
+    corpus = draw_examples(
+        draw,
+        work,
+        mix=mix,
+        count=settings.num_examples,
+        # Not the seed of the rows: the corpus would begin with them, in their order.
+        seed=settings.seed + 1,
+        without={problem_of(terms) for terms in heldout},
+    )
+    batches = make_batches(corpus, examples_per_batch=settings.examples_per_batch)
+    model = build_model(settings.max_position_embeddings)
+    for step, _ in enumerate(train_model(model, batches, settings.learning_rate), start=1):
+        progress("base model", step, len(batches))
+    save_model(model, folder / "model")
+
+
+def parse_options(options: dict[str, Any]) -> Options:
+    try:
+        return Options.model_validate(options)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(map(str, details["loc"]))
+        known = ", ".join(Options.model_fields)
+        raise InputError(f"prepare.options.{key}: {details['msg']}. Options: {known}.") from None
+
+
+def build_model(max_position_embeddings: int) -> Qwen3ForCausalLM:
+    """A Qwen3 of 0.6 million parameters, randomly initialised from torch's seed."""
+    config = Qwen3Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=max_position_embeddings,
+        tie_word_embeddings=False,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)
+    return model
+
+
+def make_batches(examples: Iterable[Example], *, examples_per_batch: int) -> list[Batch]:
+    """Cuts `examples` in their order into batches of equal size; the last one may be smaller."""
+    tokenizer = build_tokenizer()
+    rows = [_encode(tokenizer, example) for example in examples]
+    starts = range(0, len(rows), examples_per_batch)
+    return [_split(rows[start : start + examples_per_batch]) for start in starts]
+
+
+def train_model(model: Qwen3ForCausalLM, batches: list[Batch], learning_rate: float) -> Iterator[float]:
+    """Trains on each batch once and yields its loss: nats per response token, before the step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    model.train()
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * _schedule(step, len(batches))
+        num_targets = sum(int((targets != IGNORED).sum()) for _, targets in batch)
+        total = 0.0
+        optimizer.zero_grad()
+        for tokens, targets in batch:
+            logits = model(tokens).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / num_targets
+            loss.backward()
+            total += loss.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield total
+
+
+def save_model(model: Qwen3ForCausalLM, folder: Path) -> None:
+    # The caller draws the only bar; transformers would draw one more, of one file.
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+
+
+def _encode(tokenizer: Tokenizer, example: Example) -> Row:
+    prompt = tokenizer.encode(example.prompt).ids
+    response = tokenizer.encode(example.response, add_special_tokens=False).ids
+    return [*prompt, *response, EOS_ID], len(prompt)
+
+
+def _split(rows: list[Row]) -> Batch:
+    """Micro-batches of similar length: direct answers are not padded to the length of worked ones."""
+    rows = sorted(rows, key=lambda row: len(row[0]))
+    batch, start = [], 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or len(rows[end][0]) > MAX_STRETCH * len(rows[start][0]):
+            batch.append(_pad(rows[start:end]))
+            start = end
+    return batch
+
+
+def _pad(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(len(tokens) for tokens, _ in rows)
+    tokens = torch.full((len(rows), longest), PAD_ID)
+    targets = torch.full((len(rows), longest), IGNORED)
+    for index, (ids, prompt_length) in enumerate(rows):
+        tokens[index, : len(ids)] = torch.tensor(ids)
+        targets[index, prompt_length : len(ids)] = tokens[index, prompt_length : len(ids)]
+    return tokens[:, :-1].contiguous(), targets[:, 1:].contiguous()
+
+
+def _schedule(step: int, num_steps: int) -> float:
+    """The share of the highest learning rate: a linear warm-up, then a cosine down to a tenth."""
+    warmup = min(50, num_steps // 10 + 1)
+    return min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / num_steps))
