@@ -18,6 +18,11 @@ def install() -> None:
     HookRegistry.register(
         f"{engine}.Engine._launch_detokenizer_subprocesses", _launch_needed_detokenizers, HookType.AROUND
     )
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler.Scheduler._record_scheduler_state_for_paused_engine",
+        _sleep_while_paused,
+        HookType.AFTER,
+    )
 
 
 def _fork_processes(result, server_args):
@@ -37,3 +42,8 @@ def _launch_needed_detokenizers(original, cls, server_args, port_args, run_detok
         port_args=port_args,
         run_detokenizer_process_func=run_detokenizer_process_func,
     )
+
+
+def _sleep_while_paused(result, scheduler):
+    """A paused scheduler would poll for the message that wakes it, on a core that the trainer could use."""
+    scheduler.maybe_sleep_on_idle()
