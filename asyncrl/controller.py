@@ -147,6 +147,7 @@ class Controller:
         self._loops: asyncio.TaskGroup | None = None
         self._open_step: tuple[int, Reading, dict[str, Any]] | None = None
         self._num_takes_waiting = 0
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_progress: tuple[Any, float] = ((), time.monotonic())
         self.is_over = False
         """The trainer was or will be told that there is no further batch."""
@@ -180,9 +181,11 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as loops:
                 self._loops = loops
+                self.signal.notify()
                 background = [
                     loops.create_task(self._feed(), name="feed"),
                     loops.create_task(self._watch(), name="watch"),
+                    loops.create_task(self._raise_failure(), name="failure"),
                 ]
                 await train()
                 self.is_over = self._generator.is_stopping = True
@@ -193,6 +196,9 @@ class Controller:
                     task.cancel()
         finally:
             self._loops = None
+
+    async def _raise_failure(self) -> None:
+        await self._failure
 
     async def _feed(self) -> None:
         """Resumes what the journal left open, then admits tasks while bound and servers allow."""
@@ -219,10 +225,18 @@ class Controller:
                 return await self._take(request)
         except TimeoutError:
             return None
+        except QueueError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             self._num_takes_waiting -= 1
 
     async def _take(self, request: TakeRequest) -> TakeReply:
+        await self.signal.wait_until(
+            lambda: self._loops is not None, owner="take", blocker="the start of the servers"
+        )
         self._close_step(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
@@ -281,9 +295,18 @@ class Controller:
         return (batch_of(taken, step, temperature), group_metrics(taken)) if taken else (None, {})
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:
-        num_groups = self.queue.commit(request.version, request.checkpoint_folder)
-        await self.queue.journal.barrier()
+        try:
+            num_groups = self.queue.commit(request.version, request.checkpoint_folder)
+            await self.queue.journal.barrier()
+        except Exception as error:
+            self._fail(error)
+            raise
         return CommitReply(num_groups)
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the run with an error that came up while the trainer was answered."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     def _close_step(self, request: TakeRequest) -> None:
         """Reports the step that the trainer has just finished."""

@@ -10,8 +10,9 @@ from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.launch.run_folder import RunFolder
-from asyncrl.observe.report import print_summary, write_report
+from asyncrl.launch.run_folder import RECIPE, RunFolder
+from asyncrl.observe.report import write_report
+from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe, load_recipe
 
 HELP = "Train by a recipe. Run it again to resume after any interruption."
@@ -55,7 +56,17 @@ def _train(recipe: Recipe, recipe_folder: Path) -> int:
     with folder:
         folder.open(recipe)
         ending = asyncio.run(local.train(inputs, folder))
-        print_summary(write_report(folder.path, ending.conservation))
-    if ending.is_stopped:
-        print(f"\nStopped. The same command resumes {folder.path}.")
+        _report(folder, ending)
     return 130 if ending.is_stopped else 0
+
+
+def _report(folder: RunFolder, ending: local.Ending) -> None:
+    checkpoint = folder.newest_export()
+    commands = {"browse trajectories": f"asyncrl view {folder.path}"}
+    if checkpoint is not None:
+        commands["chat with it"] = f"asyncrl chat {folder.path}"
+        commands["evaluate it"] = f"asyncrl eval {folder.path / RECIPE} --checkpoint {checkpoint}"
+    if ending.is_stopped:
+        commands["resume"] = "the same command again"
+    summary = write_report(folder.path, ending.conservation, checkpoint=checkpoint, commands=commands)
+    print_summary(summary)

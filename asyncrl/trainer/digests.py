@@ -1,7 +1,7 @@
 """What SGLang's /weights_checker will report for our weights: its fused tensors, each as a short digest.
 
-SGLang keeps q, k, v and gate, up stacked in one parameter each; with tied embeddings there is no lm_head. A
-digest is the first 8 bytes of the SHA-256 over the contiguous bytes, as 16 hex digits (tensor_hash on CPU).
+SGLang keeps q, k, v and gate, up stacked in one parameter each and pads the vocabulary with rows of zeros to a
+multiple of 64; with tied embeddings there is no lm_head. A digest is the first 8 bytes of the SHA-256 over the contiguous bytes, as 16 hex digits (tensor_hash on CPU).
 """
 
 import hashlib
@@ -15,6 +15,8 @@ FUSED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
 }
+VOCABULARY_TENSORS = ("model.embed_tokens.weight", "lm_head.weight")
+VOCABULARY_PADDING = 64
 _FUSED_OF = {part: (fused, parts) for fused, parts in FUSED.items() for part in parts}
 _PART = re.compile(r"(.*\.)(self_attn\.[qkv]_proj|mlp\.(?:gate|up)_proj)\.(weight|bias)")
 
@@ -29,12 +31,20 @@ def engine_tensors(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, list[Te
     for name, tensor in weights.items():
         match = _PART.fullmatch(name)
         if match is None:
-            yield name, [tensor]
+            yield name, [tensor, *_padding(name, tensor)]
             continue
         prefix, part, kind = match.groups()
         fused, parts = _FUSED_OF[part]
         if part == parts[0]:
             yield f"{prefix}{fused}.{kind}", [weights[f"{prefix}{each}.{kind}"] for each in parts]
+
+
+def _padding(name: str, tensor: Tensor) -> list[Tensor]:
+    """The rows of zeros below a matrix over the vocabulary (VocabParallelEmbedding, one rank)."""
+    if name not in VOCABULARY_TENSORS:
+        return []
+    num_rows = -tensor.shape[0] % VOCABULARY_PADDING
+    return [tensor.new_zeros(num_rows, *tensor.shape[1:])] if num_rows else []
 
 
 def tensor_digest(parts: list[Tensor]) -> str:
