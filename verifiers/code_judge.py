@@ -111,17 +111,13 @@ def _update(ours: Any, form: Any, link: Link) -> None:
     """Brings a list, dict, set or bytearray that the program changed in place up to date."""
     if not isinstance(ours, list | dict | set | bytearray):
         return
-    theirs = values.decode(form, lambda item: Reference(link, item, False))
+    theirs: Any = values.decode(form, lambda item: Reference(link, item, False))
     if type(theirs) is not type(ours):
         return
-    if isinstance(ours, list | bytearray):
-        ours[:] = theirs
-    elif isinstance(ours, dict):
-        ours.clear()
-        ours.update(theirs)
-    else:
-        ours.clear()
-        ours |= theirs
+    target: Any = ours
+    target.clear()
+    fill = target.extend if isinstance(ours, list | bytearray) else target.update
+    fill(theirs)
 
 
 def _raise(error: Any) -> NoReturn:

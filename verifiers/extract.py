@@ -32,7 +32,7 @@ _ONE_BREATH = re.compile(
 _MAX_BREATH = 60
 
 _FINAL_ANSWER = re.compile(
-    r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?\s*(?:is|:|=|are)(?:\s*:)?\s*", re.IGNORECASE
+    r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?[*_]{0,2}\s*(?:is|:|=|are)(?:\s*:)?[*_]{0,2}\s*", re.IGNORECASE
 )
 _MARKUP = re.compile(r"^[\s*_#>`-]+|[\s*_`]+$")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
-from verifiers.math.nodes import Node, Number, Text
+from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.parse import AnswerParser, Unreadable
 from verifiers.math.tokens import Token, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
@@ -108,7 +108,37 @@ def read_answer(raw: str) -> Answer:
         if node not in readings:
             readings.append(node)
             unit = unit or found
+    if not readings and "\\" in text and (spelling := opaque_spelling(text)):
+        readings.append(Opaque(spelling))
     return Answer(text, number, words, tuple(readings), unit, problem)
+
+
+_UNKNOWN_FORMULA = re.compile(
+    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|sup|inf|partial|nabla|to|rightarrow|Rightarrow|implies|iff|forall|exists"
+    r"|parallel|perp|sim|cong|subset|subseteq|supset|supseteq|notin|aleph|dots|ldots|cdots|text|mathrm|mathcal|oplus"
+    r"|otimes|neg|lnot|langle|mapsto|circ|star|mathbb|operatorname|Delta|triangle|angle|vec|det|begin)(?![A-Za-z])"
+)
+_IGNORED = re.compile(
+    r"\\(?:left|right|displaystyle|limits|quad|qquad|text(?:rm|bf|it)?|math(?:rm|bf|it|cal)|operatorname)(?![A-Za-z])"
+    r"|\\[,;:! ]|[\s~$]+"
+)
+_BRACED_SYMBOL = re.compile(r"\{(\w)\}")
+
+
+def opaque_spelling(text: str) -> str:
+    """The spelling of a formula that has no reading, without styles, spaces and braces; empty when it is broken."""
+    if not _UNKNOWN_FORMULA.search(text) or not _is_balanced(text) or text[-1] in "+-=*/^_<>(\\":
+        return ""
+    return _BRACED_SYMBOL.sub(r"\1", _IGNORED.sub("", text))
+
+
+def _is_balanced(text: str) -> bool:
+    depth = 0
+    for mark in re.findall(r"\\.|[{}]", text, re.DOTALL):
+        depth += (mark == "{") - (mark == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _is_prose(text: str) -> bool:

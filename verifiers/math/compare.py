@@ -16,6 +16,7 @@ from verifiers.math.nodes import (
     Degrees,
     Listing,
     Matrix,
+    Modulo,
     NamedSet,
     Node,
     Number,
@@ -37,6 +38,7 @@ from verifiers.math.relations import (
     is_name,
     same_equation,
     same_inequality,
+    same_name,
     solved_for,
     value_of_chain,
 )
@@ -59,10 +61,12 @@ def same_answer(gold: Node, response: Node) -> bool:
 
 
 def _same(gold: Node, response: Node) -> bool:
-    if isinstance(gold, Relation):
+    if isinstance(gold, Relation) and not isinstance(response, Modulo):
         return _same_as_relation(gold, response)
     if isinstance(gold, Listing):
         return _same_as_listing(gold, response)
+    if isinstance(gold, Modulo) or isinstance(response, Modulo):
+        return _same_modulo(gold, response)
     response = _without_name(gold, response)
     if isinstance(gold, Text) or isinstance(response, Text):
         return isinstance(gold, Text) and isinstance(response, Text) and gold.words == response.words
@@ -153,6 +157,31 @@ def _same_percent(gold: Node, response: Node) -> bool:
     return value is not None and abs(value) > 1 and same_scalar(gold, response.value)
 
 
+def _same_modulo(gold: Node, response: Node) -> bool:
+    """Residues: the modulus may be left out by one side; with it, any representative will do."""
+    if not isinstance(gold, Modulo):
+        return isinstance(response, Modulo) and _same(gold, response.value)
+    if not isinstance(response, Modulo):
+        return _same(gold.value, response)
+    if not same_scalar(gold.modulus, response.modulus):
+        return False
+    if _same(gold.value, response.value):
+        return True
+    name_and_value = [_named_residue(node.value) for node in (gold, response)]
+    names = {name for name, _ in name_and_value if name is not None}
+    values = [exact_or_none(value) for _, value in name_and_value]
+    modulus = exact_or_none(gold.modulus)
+    if len(names) > 1 or modulus is None or modulus < 1 or values[0] is None or values[1] is None:
+        return False
+    return (values[0] - values[1]) % modulus == 0
+
+
+def _named_residue(node: Node) -> tuple[Node | None, Node]:
+    if isinstance(node, Relation) and node.operators == ("=",):
+        return node.sides[0], node.sides[1]
+    return None, node
+
+
 # Relations
 
 
@@ -186,7 +215,7 @@ def _same_as_equation(gold: Relation, response: Node) -> bool:
     if not set(response.operators) <= {"=", "~"}:
         return False
     solved_gold, solved_response = solved_for(gold), solved_for(response)
-    if solved_gold and solved_response and solved_gold[0] == solved_response[0]:
+    if solved_gold and solved_response and same_name(solved_gold[0], solved_response[0]):
         return _same(solved_gold[1], solved_response[1])
     return same_equation(gold, response)
 
@@ -211,6 +240,9 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
         return _same_labelled(gold.items, response.items) or _same_in_order(_plain_items(gold), response.items)
     if isinstance(response, SetOf):
         return _same_in_any_order(_plain_items(gold), response.items)
+    if isinstance(response, SetOperation):
+        region = to_region(SetOf(_plain_items(gold)))
+        return region is not None and _same_region_as(region, response)
     if not isinstance(response, Listing):
         return len(gold.items) == 1 and _same(gold.items[0], response)
     if _labels(gold.items) and not any(isinstance(item, Relation) for item in response.items):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verifiers.math.nodes import Call, Matrix, Node, Piecewise, Text
+from verifiers.math.nodes import Call, Listing, Matrix, Node, Piecewise, Text
 from verifiers.math.tokens import Unreadable
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ def read_environment(parser: PrimaryParser) -> Node:
     name = parser._raw_argument()
     if name == "array" and parser.is_operator("{"):
         parser._raw_argument()
-    if name in _PLAIN:
-        node = parser.listing()
+    if name in _PLAIN or (name == "cases" and not parser.environment_has("&")):
+        node = _lines(parser)
     elif name == "cases":
         node = _cases(parser)
     elif name in _MATRICES or name == "vmatrix":
@@ -38,6 +38,20 @@ def read_environment(parser: PrimaryParser) -> Node:
     if parser._raw_argument() != name:
         raise Unreadable(f"the environment {name!r} ends with another name")
     return node
+
+
+def _lines(parser: PrimaryParser) -> Node:
+    """Formulas one below the other, all of which hold; & only aligns them."""
+    parser.drop_from_environment("&")
+    items: list[Node] = []
+    while not parser.is_operator(r"\end"):
+        items.append(parser.listing())
+        if not parser.is_operator(r"\\"):
+            break
+        parser.advance()
+    if not items:
+        raise Unreadable("an empty environment")
+    return items[0] if len(items) == 1 else Listing(tuple(items), "and")
 
 
 def _rows(parser: PrimaryParser) -> tuple[tuple[Node, ...], ...]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from fractions import Fraction
+from collections.abc import Callable
 from typing import Any
 
-from verifiers.math.nodes import Constant, Listing, NamedSet, Node, Number, PlusMinus, Product, Relation, SetOf, Text
-from verifiers.math.words import ALL_REALS, NO_SOLUTION
+from verifiers.math.nodes import (
+    Constant, Listing, Matrix, NamedSet, Node, Number, PlusMinus, Product, Quotient, Relation, SetBuilder, SetOf,
+    SetOperation, Sum, Text,
+)  # fmt: skip
+from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
 
 __all__ = ["expand"]
+
+_SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
 
 
 def expand(node: Node) -> Node:
@@ -25,9 +31,39 @@ def expand(node: Node) -> Node:
         inner = expand(Listing(node.items, ","))
         assert isinstance(inner, Listing)
         return SetOf(inner.items)
+    if isinstance(node, Sum) and (difference := _difference_of_sets(node)) is not None:
+        return difference
     if not _has_sign(node):
-        return node
+        return _scaled_matrix(node)
     return Listing((_with_sign(node, 1), _with_sign(node, -1)), "or")
+
+
+def _difference_of_sets(node: Sum) -> Node | None:
+    r"""\mathbb{R} - \{0\}."""
+    if len(node.terms) != 2 or not isinstance(node.terms[0], _SETS):
+        return None
+    second = node.terms[1]
+    if isinstance(second, Product) and len(second.factors) == 2 and isinstance(second.factors[1], _SETS):
+        return SetOperation("difference", node.terms[0], second.factors[1])
+    return None
+
+
+def _scaled_matrix(node: Node) -> Node:
+    """A number times a matrix, or a matrix over a number, entry by entry."""
+    if isinstance(node, Quotient) and isinstance(node.top, Matrix):
+        bottom = node.bottom
+        return _each_entry(node.top, lambda entry: Quotient(entry, bottom))
+    if not isinstance(node, Product):
+        return node
+    matrices = [factor for factor in node.factors if isinstance(factor, Matrix)]
+    if len(matrices) != 1:
+        return node
+    scalars = tuple(factor for factor in node.factors if factor is not matrices[0])
+    return _each_entry(matrices[0], lambda entry: Product((*scalars, entry)))
+
+
+def _each_entry(matrix: Matrix, change: Callable[[Node], Node]) -> Matrix:
+    return Matrix(tuple(tuple(change(entry) for entry in row) for row in matrix.rows))
 
 
 def _named_by_words(node: Text) -> Node:
@@ -36,6 +72,8 @@ def _named_by_words(node: Text) -> Node:
     if node.words in ("infinity", "positive infinity", "negative infinity", "minus infinity"):
         infinity = Constant("infinity")
         return infinity if node.words in ("infinity", "positive infinity") else _negative(infinity)
+    if node.words in NUMBER_WORDS:
+        return Number(Fraction(NUMBER_WORDS[node.words]))
     return NamedSet("R") if node.words in ALL_REALS else node
 
 

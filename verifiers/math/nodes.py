@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 __all__ = [
-    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "NamedSet", "Node", "Number", "Percent",
+    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet", "Node", "Number", "Opaque", "Percent",
     "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
     "SetOperation", "Sum", "Symbol", "Text",
 ]  # fmt: skip
@@ -151,6 +151,21 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Modulo:
+    """A residue or a congruence, and its modulus."""
+
+    value: Node
+    modulus: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A formula that we cannot evaluate (a sum, an integral): equal only to itself, spelled alike."""
+
+    spelling: str
+
+
+@dataclass(frozen=True, slots=True)
 class Piecewise:
     pieces: tuple[tuple[Node, Node], ...]
 
@@ -163,5 +178,6 @@ class Text:
 
 Node: TypeAlias = (
     Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent | Degrees
-    | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio | Piecewise | Text
+    | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio | Modulo | Opaque
+    | Piecewise | Text
 )  # fmt: skip

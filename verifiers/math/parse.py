@@ -16,6 +16,7 @@ from __future__ import annotations
 from verifiers.math.nodes import (
     Constant,
     Listing,
+    Modulo,
     Node,
     NamedSet,
     PlusMinus,
@@ -33,7 +34,7 @@ from verifiers.math.words import RELATIONS
 __all__ = ["Unreadable", "parse_answer"]
 
 _SEPARATORS = {",": ",", ";": ","}
-_JOINERS = {"and": "and", "or": "or", r"\land": "and", r"\lor": "or", r"\wedge": "and", r"\vee": "or"}
+_JOINERS = {"and": "and", "or": "or", r"\land": "and", r"\lor": "or", r"\wedge": "and", r"\vee": "or", r"\&": "and"}
 _SET_OPERATIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "difference", r"\backslash": "difference",
                    r"\bigcup": "union"}  # fmt: skip
 _TIMES = {"*", r"\cdot", r"\times", r"\ast", r"\bullet"}
@@ -109,7 +110,21 @@ class AnswerParser(PrimaryParser):
             self.advance()
             operators.append(operator)
             sides.append(self.sets())
-        return Relation(tuple(operators), tuple(sides)) if operators else sides[0]
+        node = Relation(tuple(operators), tuple(sides)) if operators else sides[0]
+        return self._modulo(node)
+
+    def _modulo(self, node: Node) -> Node:
+        r"""What is congruent, and to which modulus: 3 \pmod{5}."""
+        if self.here.value in (r"\pmod", r"\mod", r"\bmod", "mod"):
+            self.advance()
+            return Modulo(node, self.argument())
+        if self.is_operator("(") and self.peek().value.strip() in ("mod", r"\mod", r"\bmod"):
+            self.advance()
+            self.advance()
+            modulus = self.sum()
+            self.expect(")")
+            return Modulo(node, modulus)
+        return node
 
     def sets(self) -> Node:
         left = self.ratio()

@@ -5,6 +5,7 @@ levels above it (`AnswerParser`) complete it, so that groups can hold whole list
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -26,6 +27,7 @@ from verifiers.math.nodes import (
     Relation,
     SetBuilder,
     SetOf,
+    SetOperation,
     Sum,
     Symbol,
     Text,
@@ -41,6 +43,7 @@ _CLOSERS = {")", "]", r"\}", "}", r"\rangle", r"\rvert", r"\rVert", r"\rfloor", 
 _FRACTIONS = {r"\frac", r"\dfrac", r"\tfrac", r"\cfrac"}
 _BINOMIALS = {r"\binom", r"\dbinom", r"\tbinom"}
 _OWN_FUNCTIONS = set("fghFGHP")
+_NUMBER_WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _DEGREE = {r"\circ", r"\degree", r"\deg"}
 # How a letter run of plain text begins when it is a function and its letter: "sinx".
 _FUSED = ("arcsin", "arccos", "arctan", "sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "sqrt")
@@ -80,6 +83,16 @@ class PrimaryParser:
 
     def is_operator(self, value: str) -> bool:
         return self.here.value == value and self.here.kind in ("operator", "command")
+
+    def environment_has(self, value: str) -> bool:
+        """Whether `value` stands before the end of the environment that the parser is in."""
+        rest = (token.value for token in self._tokens[self._at :])
+        return any(found == value for found in itertools.takewhile(lambda found: found != r"\end", rest))
+
+    def drop_from_environment(self, value: str) -> None:
+        end = next((i for i, token in enumerate(self._tokens) if i > self._at and token.value == r"\end"), self._at)
+        self._tokens[self._at : end] = [token for token in self._tokens[self._at : end] if token.value != value]
+        self.here = self._tokens[self._at] if self._at < len(self._tokens) else _END
 
     def expect(self, value: str) -> None:
         if not self.is_operator(value):
@@ -161,6 +174,9 @@ class PrimaryParser:
             elif token.value in _DEGREE and token.kind == "command":
                 self.advance()
                 node = self._degrees(node)
+            elif (power := _NUMBER_WORDS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
+                self.advance()
+                node = Product((node, Number(Fraction(10**power))))
             elif self.is_operator("'") and isinstance(node, Symbol):
                 self.advance()
                 node = Symbol(node.name + "'")
@@ -189,6 +205,10 @@ class PrimaryParser:
             return self.negative(node) if sign == "-" else node
         if self.here.kind == "word":
             return self._first_letter()
+        if self.here.kind == "number":
+            # Not a mixed number: 2^3\\frac12 has the exponent 3.
+            number = read_number(self.advance())
+            return self.postfix(number) if self.is_operator("!") else number
         if self.is_operator("("):
             return self.primary()
         node = self.primary()
@@ -246,7 +266,7 @@ class PrimaryParser:
         if token.kind in ("number", "symbol", "grouped", "function"):
             return True
         if token.kind == "word":
-            return token.value not in ("and", "or", "to", "U", "mod", "if", "for")
+            return token.value not in ("and", "or", "to", "U", "mod", "if", "for", *_NUMBER_WORDS)
         if token.kind == "text":
             return False
         if token.kind == "command":
@@ -259,6 +279,8 @@ class PrimaryParser:
                 or name in GREEK
                 or name in CONSTANTS
             )
+        if token.value == "(" and self.peek().value in ("mod", r"\mod", r"\bmod"):
+            return False
         return token.value in ("(", "{") or (token.value == "|" and self._bars == 0) or (
             token.value == "[" and token.kind == "operator"
         )
@@ -496,9 +518,24 @@ class PrimaryParser:
         name = self._raw_argument()
         if name not in NAMED_SETS:
             raise Unreadable(f"the set {name!r}")
-        if self.is_operator("^"):
-            raise Unreadable("a power of a set")
-        return NamedSet(NAMED_SETS[name])
+        return self._part_of_set(NamedSet(NAMED_SETS[name]))
+
+    def _part_of_set(self, whole: NamedSet) -> Node:
+        r"""\mathbb{R}^+ and its kin."""
+        if not (self.is_operator("^") or self.is_operator("_")):
+            return whole
+        self.advance()
+        mark = self._raw_argument()
+        zero, infinity = Number(Fraction(0)), Constant("infinity")
+        if mark in ("*", r"\ast", r"\times") and whole.name == "R":
+            return SetOperation("difference", whole, SetOf((zero,)))
+        if mark in ("+", ">0") and whole.name == "R":
+            return Bracket("(", ")", (zero, infinity))
+        if mark in ("-", "<0") and whole.name == "R":
+            return Bracket("(", ")", (self.negative(infinity), zero))
+        if mark in ("+", "-", "*") and whole.name in ("Z", "Q"):
+            return NamedSet(whole.name + mark)
+        raise Unreadable(f"the set with the mark {mark!r}")
 
     def _empty_set(self) -> Node:
         self.advance()

@@ -10,7 +10,7 @@ from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_va
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
 from verifiers.math.scalars import free_symbols, rounds_to, same_scalar
 
-__all__ = ["is_name", "same_equation", "same_inequality", "solved_for", "value_of_chain"]
+__all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
 
 _POINTS = 4
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
@@ -18,7 +18,20 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
-    return isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known)
+    return isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
+
+
+def same_name(one: Node, other: Node) -> bool:
+    return one == other or (bool(_points(one)) and _points(one) == _points(other))
+
+
+def _points(node: Node) -> str:
+    r"""The points of a segment, AB or \overline{AB}; empty for anything else."""
+    if isinstance(node, Product) and all(isinstance(factor, Symbol) and factor.name.isupper() for factor in node.factors):
+        return "".join(factor.name for factor in node.factors if isinstance(factor, Symbol))
+    if isinstance(node, Symbol) and node.name.startswith("overline ") and len(node.name) > len("overline x"):
+        return node.name.removeprefix("overline ")
+    return ""
 
 
 def value_of_chain(gold: Node, response: Relation) -> Node | None:
@@ -32,7 +45,7 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
         # 5 = x
         return others[0]
     for position, side in enumerate(others):
-        if position == 0 and _names_a_value(side, last):
+        if is_name(side) or (position == 0 and _names_a_value(side, last)):
             continue
         approximate = "~" in response.operators[position:]
         if not (same_scalar(side, last) or (approximate and _is_approximation(side, last))):

@@ -49,7 +49,7 @@ _CHARACTERS = {
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_CHARACTERS)
 _GREEK = {
-    chr(code): unicodedata.name(chr(code)).rpartition(" ")[2].lower()
+    chr(code): unicodedata.name(chr(code)).rpartition(" ")[2].lower().replace("lamda", "lambda")
     for code in [*range(0x3B1, 0x3CA), *range(0x391, 0x3AA)]
     if unicodedata.name(chr(code), "")
 }
@@ -85,12 +85,13 @@ def _vulgar_fraction(match: re.Match[str]) -> str:
 _LEXER = re.compile(
     r"""
     (?P<row>\\\\(?:\s*\[[^\]\n]{0,20}\])?)
-  | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:quad|qquad|thinspace|enspace|medspace|thickspace)(?![A-Za-z]))
+  | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:thinspace|enspace|medspace|thickspace)(?![A-Za-z]))
   | (?P<grouped>[1-9]\d{0,2}(?:(?:,|\{,\}|\\,|\\!|,\\!|\\\ |\\;|\\:|[ ~'])\d{3})+(?![\d/]|\s*\d)(?:\.\d+)?)
   | (?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,6}(?![A-Za-z\d.]))?)
-  | (?P<drop>\\(?:left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])(?:\s*\.)?
+  | (?P<drop>\\(?:textcolor|colorbox)\s*\{[^{}]{0,40}\}
+      |\\(?:left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])(?:\s*\.)?
       |\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|boldmath|noindent|nonumber|mathstrut
-          |strut|protect|relax|centering|hfill|newline)(?![A-Za-z])
+          |strut|protect|relax|checkmark|large|Large|LARGE|small|normalsize|tiny|huge|Huge|therefore|because|centering|hfill|newline)(?![A-Za-z])
       |\\(?:hspace|vspace|color|label|tag|phantom|hphantom|vphantom|mspace|kern|hskip)\*?\s*\{[^{}]{0,40}\}
       |\\[()\[\]]|(?<!\\)\$)
   | (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|mathbin
@@ -98,7 +99,7 @@ _LEXER = re.compile(
   | (?P<text>\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|mathrm|mbox|hbox|operatorname\*?|rm)\s*\{)
   | (?P<command>\\[A-Za-z]+|\\.)
   | (?P<word>[A-Za-z]+)
-  | (?P<operator>\*\*|<=|>=|!=|==|<>|\.\.\.|.)
+  | (?P<operator>\*\*|:=|<=|>=|!=|==|<>|\.\.\.|.)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -159,10 +160,38 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
             depth += (value in _OPENERS) - (value in _CLOSERS)
             tokens.append(_token(str(kind), value, spaced))
         spaced = False
-    return tokens
+    return _without_idle_quads(tokens)
 
 
-_NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/]*\s*%?\s*")
+def _without_idle_quads(tokens: list[Token]) -> list[Token]:
+    r"""Wide spaces kept only between two parts of a formula, where they separate like a comma: x = 5 \quad y = 3."""
+    if not any(token.value in _QUADS for token in tokens):
+        return tokens
+    kept: list[Token] = []
+    for position, token in enumerate(tokens):
+        if token.value in _QUADS:
+            following = next((other for other in tokens[position + 1 :] if other.value not in _QUADS), None)
+            if not kept or following is None or _is_loose(kept[-1]) or _is_loose(following):
+                continue
+            kept.append(Token("operator", ",", token.spaced))
+        else:
+            kept.append(token)
+    return kept
+
+
+_QUADS = (r"\quad", r"\qquad")
+
+
+def _is_loose(token: Token) -> bool:
+    """Whether a wide space beside this token is only space."""
+    return token.kind in ("text", "word", "operator") and token.value not in (")", "]", "}", "(", "[", "|", "!", "%")
+
+
+_NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/:]*\s*%?\s*")
+
+
+_HAS_FORMULA = re.compile(r"=|\d.*(?:\band\b|\bor\b)|(?:\band\b|\bor\b).*\d", re.DOTALL)
+_ORDINARY_WORD = re.compile(r"\b(?!(?:and|or)\b)[A-Za-z]{2,}")
 
 
 def _is_mathematics(command: str, content: str) -> bool:
@@ -172,6 +201,7 @@ def _is_mathematics(command: str, content: str) -> bool:
     return (
         content.strip() in ("i", "e")
         or _NUMBER_IN_TEXT.fullmatch(content) is not None
+        or (_HAS_FORMULA.search(content) is not None and not _ORDINARY_WORD.search(content))
         or (r"\frac" in content or r"\sqrt" in content or r"\pi" in content)
     )
 
@@ -179,6 +209,8 @@ def _is_mathematics(command: str, content: str) -> bool:
 def _token(kind: str, value: str, spaced: bool) -> Token:
     if kind in ("word", "text") and value.strip(" ~").casefold() in ("percent", "percentage", "pct"):
         return Token("operator", "%", spaced)
+    if kind == "operator" and value == ":=":
+        return Token("operator", "=", spaced)
     if kind == "row":
         return Token("operator", r"\\", spaced)
     if kind == "operator" and value in _GREEK:

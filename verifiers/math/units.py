@@ -54,6 +54,7 @@ _NOT_THINGS = {
     "thousand", "million", "billion", "trillion", "dozen", "half", "twice", "thirds", "quarters", "mod", "modulo",
     "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive", "negative",
 }  # fmt: skip
+_SPACES = re.compile(r"\\[,;:! ]")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
 
 
@@ -94,7 +95,7 @@ def parse_unit(text: str) -> Unit | None:
     size = Fraction(1)
     nouns: set[str] = set()
     sign, modifier, last = 1, 1, ""
-    for piece in _WORD.findall(text.replace("\\", " ").replace("~", " ").replace("{", "").replace("}", "")):
+    for piece in _WORD.findall(_SPACES.sub(" ", text).replace("\\", " ").replace("~", " ").replace("{", "").replace("}", "")):
         word = piece.rstrip(".")
         lower = word.casefold()
         if lower in ("/", "per"):

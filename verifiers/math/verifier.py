@@ -24,6 +24,7 @@ from verifiers.verdict import Verdict, correct, no_answer, wrong
 __all__ = ["MathReference", "MathVerifier"]
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
+_CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
 _CHOICE_ANSWER = re.compile(
     r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)", re.DOTALL | re.IGNORECASE
 )
@@ -58,6 +59,9 @@ class MathVerifier:
         golds = list(raw) if isinstance(raw, (list, tuple)) else [raw]
         if not golds:
             raise ValueError("The gold answer is an empty list, expected at least one acceptable answer.")
+        both = _CHOICE_AND_VALUE.fullmatch(str(golds[0]).strip()) if len(golds) == 1 else None
+        if both is not None:
+            return MathReference((self._read_gold(both.group(2)),), both.group(1))
         answers = tuple(self._read_gold(gold) for gold in golds)
         match = _CHOICE_GOLD.fullmatch(answers[0].text.strip()) if len(answers) == 1 else None
         return MathReference(answers, match.group(1) if match else None)

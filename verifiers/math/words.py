@@ -30,7 +30,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 RELATIONS = {
-    "=": "=", "==": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", "<>": "!=",
+    "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", "<>": "!=",
     r"\lt": "<", r"\gt": ">", r"\le": "<=", r"\leq": "<=", r"\leqslant": "<=", r"\leqq": "<=", r"\ge": ">=",
     r"\geq": ">=", r"\geqslant": ">=", r"\geqq": ">=", r"\ne": "!=", r"\neq": "!=", r"\approx": "~", r"\simeq": "~",
     r"\doteq": "~", r"\in": "in", r"\equiv": "=", r"\coloneqq": "=",
@@ -42,6 +42,13 @@ NO_SOLUTION = {
     "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "the empty set",
     "no answer exists", "does not exist", "dne", "no such number exists",
 }  # fmt: skip
+NUMBER_WORDS = {
+    word: number
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+        "eighteen nineteen twenty".split()
+    )
+}
 ALL_REALS = {"all real numbers", "all reals", "all real", "real numbers", "the real numbers", "set of real numbers"}
 
 _TEXT_COMMAND = re.compile(
