@@ -64,7 +64,8 @@ def _write_files(spec: dict[str, Any], source: int, offset: int, directory: str)
         offset += size
 
 
-def _limit(limits: dict[str, Any], stack_bytes: int, extra_processes: int) -> None:
+def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> None:
+    stack_bytes = limits["stack_bytes"]
     seconds = -int(-limits["cpu_seconds"] // 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     for which, value in (
@@ -76,11 +77,13 @@ def _limit(limits: dict[str, Any], stack_bytes: int, extra_processes: int) -> No
         (resource.RLIMIT_FSIZE, limits["disk_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_NPROC, limits["processes"] + extra_processes),
-        (resource.RLIMIT_STACK, stack_bytes),
+        # With a finite limit libc would reserve as much for each thread of a program that is started by exec;
+        # without one it takes 2 MiB, and the address space bounds the main stack.
+        (resource.RLIMIT_STACK, stack_bytes if warm_run else resource.RLIM_INFINITY),
         (resource.RLIMIT_AS, limits["memory_bytes"] + stack_bytes),
     ):
         _, hard = resource.getrlimit(which)
-        bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        bounded = min(value, hard) if resource.RLIM_INFINITY not in (value, hard) else max(value, hard)
         resource.setrlimit(which, (bounded, bounded))
 
 
@@ -157,8 +160,7 @@ def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], directory
     os.chdir(f"{directory}/work")
     kernel.set_dumpable(True)
     _set_oom_score(spec["oom_score"])
-    limits = spec["limits"]
-    _limit(limits, limits["stack_bytes"], jail.extra_processes)
+    _limit(spec["limits"], jail.extra_processes, warm_run=spec["warm"])
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     jail.confine(directory)

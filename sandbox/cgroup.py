@@ -86,7 +86,11 @@ def this_machine() -> list[Hierarchy]:
 
 
 def _is_alive(pid: str) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+    try:
+        # The state follows the name, which may hold anything but is in parentheses.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return False
 
 
 def sweep(hierarchies: list[Hierarchy]) -> None:

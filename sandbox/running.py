@@ -75,6 +75,7 @@ class Running:
         self.spec = spec
         self.limits: dict[str, Any] = spec["limits"]
         self.killed_for: Status | None = None
+        self.was_dismissed = False
         self.detail = ""
         self.pid = 0
         self.wait_status: int | None = None
@@ -127,6 +128,11 @@ class Running:
                 if stream.overflowed:
                     self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits['output_bytes']} bytes")
 
+    def dismiss(self) -> None:
+        """Ends a box that nobody waits for any more; that says nothing about its program."""
+        self.was_dismissed = True
+        self.kill(None)
+
     def kill(self, reason: Status | None, detail: str = "") -> None:
         """Ends everything in the box; the first reason counts."""
         if self.has_ended or not self.pid:
@@ -154,7 +160,7 @@ class Running:
         for stream in self.streams:
             stream.close()
         if self.pid and not self.has_ended:
-            self.kill(None)
+            self.dismiss()
             self._reap()
 
     def _report(self) -> tuple[int, float, list[bytes]] | None:
@@ -187,7 +193,7 @@ class Running:
             code, number = _decode(report[0])
         elif status is None:
             # Only the machine's own memory shortage, or in the unsafe mode the program, can kill an init.
-            if not unsafe:
+            if not unsafe and not self.was_dismissed:
                 raise SandboxError(f"the box's init ended without a report (wait status {self.wait_status})")
             code, number = _decode(self.wait_status or 0)
         if status is None:

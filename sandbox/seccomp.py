@@ -152,11 +152,12 @@ def _apply(rules: dict[str, Rule], numbers: dict[str, int]) -> Rule:
 
 
 def _policy(machine: str, rules: dict[str, Rule]) -> Rule:
+    program = _begin(machine)
     numbers = syscalls.NUMBERS[machine]
     # x32 calls carry bit 30 and so fall past every range, to ENOSYS.
     allowed = [numbers[name] for name in syscalls.ALLOWED if name in numbers and name not in rules]
     denied = [numbers[name] for name in syscalls.DENIED if name in numbers and name not in rules]
-    program = _begin(machine) + _apply(rules, numbers)
+    program += _apply(rules, numbers)
     program += _answer(_ranges(allowed), _ALLOW)
     program += _answer(_ranges(denied), _REFUSE)
     return [*program, _ret(_ERRNO | _ENOSYS)]

@@ -23,6 +23,8 @@ _BASE_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    # Each arena of malloc reserves 128 MiB of address space, and each thread would have its own.
+    "MALLOC_ARENA_MAX": "2",
 }
 
 

@@ -161,7 +161,7 @@ class Worker:
                     box.kill(Status.TIME_LIMIT, f"ran longer than {box.limits['wall_seconds']:g} s")
             if boxes[-1].has_ended:
                 for box in boxes[:-1]:
-                    box.kill(None, "ended with its judge")
+                    box.dismiss()
             if all(box.has_ended for box in boxes):
                 ended_at = ended_at or now
                 if now > ended_at + _DRAIN_SECONDS:

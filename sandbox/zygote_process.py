@@ -38,6 +38,8 @@ def _memory_file(content: bytes) -> int:
 
 def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup) -> NoReturn:
     kernel.die_with_parent()
+    # The worker hides its /proc files; this process must write its own id maps there.
+    kernel.set_dumpable(True)
     os.setsid()
     group.join()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

@@ -1,0 +1,83 @@
+"""`asyncrl sandbox run|doctor`, as a user would type it."""
+
+import argparse
+import base64
+import json
+
+import pytest
+
+from asyncrl.commands import sandbox as command
+
+
+def call(capsys, *words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    code = command.run(parser.parse_args(list(words)))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_prints_the_result_as_one_json_object(tmp_path, capsys):
+    program, stdin = tmp_path / "p.py", tmp_path / "in"
+    program.write_text("import sys; print(input(), sys.argv[1:])")
+    stdin.write_text("hello\n")
+    code, out, _ = call(capsys, "run", str(program), "a", "b", "--stdin", str(stdin))
+    result = json.loads(out)
+    assert code == 0
+    assert (result["status"], result["stdout"], result["exit_code"]) == ("ok", "hello ['a', 'b']\n", 0)
+    assert result["tier"] in ("namespaces", "landlock")
+    assert {"cpu_seconds", "wall_seconds", "peak_memory_bytes", "stderr", "signal", "detail"} <= set(result)
+
+
+@pytest.mark.parametrize(("source", "words", "status"), [
+    ("import time; time.sleep(9)", ("--wall-seconds", "0.2"), "time_limit"),
+    ("while True: pass", ("--cpu-seconds", "1"), "time_limit"),
+    ("bytearray(1 << 30)", ("--memory-mb", "100"), "memory_limit"),
+    ("while True: print('x' * 9999)", ("--output-mb", "0.1"), "output_limit"),
+    ("raise SystemExit(4)", (), "wrong_exit"),
+    ("import os; os.abort()", (), "signal"),
+])  # fmt: skip
+def test_a_programs_own_failure_is_a_result(tmp_path, capsys, source, words, status):
+    program = tmp_path / "p.py"
+    program.write_text(source)
+    code, out, _ = call(capsys, "run", str(program), *words)
+    assert (code, json.loads(out)["status"]) == (0, status)
+
+
+def test_output_that_is_no_text_is_given_in_base64_besides(tmp_path, capsys):
+    program = tmp_path / "p.sh"
+    program.write_text(r"printf '\377\000a'")
+    _, out, _ = call(capsys, "run", "--lang", "bash", str(program))
+    assert base64.b64decode(json.loads(out)["stdout_base64"]) == b"\xff\x00a"
+
+
+@pytest.mark.parametrize("words", [
+    ("run", "/no/such/file.py"),
+    ("run", "{program}", "--lang", "cobol"),
+    ("run", "{program}", "--wall-seconds", "-1"),
+    ("run", "{program}", "--stdin", "/no/such/file"),
+    ("run", "{program}", "--python", "/no/python"),
+    ("doctor", "--python", "/no/python"),
+])  # fmt: skip
+def test_bad_input_ends_with_two_and_one_sentence(tmp_path, capsys, words):
+    program = tmp_path / "p.py"
+    program.write_text("print(1)")
+    code, out, err = call(capsys, *(word.format(program=program) for word in words))
+    assert (code, out) == (2, "")
+    assert err.startswith("asyncrl sandbox: ") and len(err.splitlines()) == 1
+
+
+def test_the_doctor_names_a_tier_and_tries_every_layer(capsys):
+    code, out, _ = call(capsys, "doctor")
+    assert code == 0
+    for layer in (
+        "tier",
+        "network",
+        "host files",
+        "host processes",
+        "system calls",
+        "privileges",
+        "disk",
+        "processes",
+    ):
+        assert layer in out

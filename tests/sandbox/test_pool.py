@@ -1,0 +1,317 @@
+"""The pool around the boxes: refusal, faults of its own, cancelling, order, and what it leaves behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sandbox import cgroup
+from sandbox.limits import Limits
+from sandbox.pool import SandboxPool
+from sandbox.result import Result, SandboxError, Status, Tier
+from sandbox.service import SandboxService
+from sandbox.settings import SandboxSettings
+
+LIMITS = Limits(cpu_seconds=4, wall_seconds=6, memory_bytes=256 << 20, stack_bytes=64 << 20)
+ONE = SandboxSettings(workers=1)
+BROKEN = replace(ONE, command=(sys.executable, "-c", "raise SystemExit(1)"))
+
+
+async def run(sandbox, source, *, limits=LIMITS, **changes):
+    command = await sandbox.build(source, lang="python", limits=limits)
+    assert not isinstance(command, Result)
+    return await sandbox.run(replace(command, **changes))
+
+
+def descendants():
+    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
+
+
+def test_without_any_tier_programs_are_refused_with_the_reasons():
+    async def main():
+        async with SandboxPool(BROKEN) as sandbox:
+            return await sandbox.run(
+                await sandbox.build("print(1)", lang="python", limits=LIMITS)
+            ), sandbox.tier
+
+    result, tier = asyncio.run(main())
+    assert (result.status, result.tier, tier, result.stdout) == (Status.REFUSED, None, None, b"")
+    assert "namespaces:" in result.detail and "landlock:" in result.detail and "doctor" in result.detail
+
+
+def test_the_unsafe_mode_is_recorded_in_the_result():
+    async def main():
+        settings = replace(
+            ONE, tiers=(Tier.UNSAFE,), allow_unsafe=True, python="/usr/bin/python3", packages=()
+        )
+        async with SandboxPool(settings) as sandbox:
+            return await run(sandbox, "print(1)")
+
+    if not os.path.exists("/usr/bin/python3"):
+        pytest.skip("no /usr/bin/python3")
+    result = asyncio.run(main())
+    assert (result.status, result.tier, result.stdout) == (Status.OK, Tier.UNSAFE, b"1\n")
+
+
+def test_an_interpreter_that_cannot_run_is_named():
+    async def main():
+        async with SandboxPool(replace(ONE, python="/no/python")) as sandbox:
+            await sandbox.start()
+
+    with pytest.raises(ValueError, match="'/no/python' cannot be run"):
+        asyncio.run(main())
+
+
+def test_a_worker_killed_in_the_middle_costs_a_retry_and_no_wrong_answer():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await sandbox.start()
+            (worker,) = sandbox._idle
+            os.kill(worker._process.pid, signal.SIGKILL)
+            return await run(sandbox, "print('again')")
+
+    assert asyncio.run(main()).stdout == b"again\n"
+
+
+def test_a_zygote_killed_in_the_middle_costs_a_restart():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await sandbox.start()
+            (worker,) = sandbox._idle
+            (zygote,) = psutil.Process(worker._process.pid).children()
+            zygote.kill()
+            return await run(sandbox, "print('again')")
+
+    assert asyncio.run(main()).stdout == b"again\n"
+
+
+def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await sandbox.start()
+            (worker,) = sandbox._idle
+            sandbox.settings = BROKEN
+            os.kill(worker._process.pid, signal.SIGKILL)
+            await run(sandbox, "print(1)")
+
+    with pytest.raises(SandboxError, match="worker"):
+        asyncio.run(main())
+
+
+def test_a_cancelled_run_ends_its_program():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await sandbox.start()
+            task = asyncio.create_task(
+                run(sandbox, "import time; time.sleep(60)", limits=replace(LIMITS, wall_seconds=90))
+            )
+            while len(descendants() - others) < 4:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await run(sandbox, "print(1)")).stdout == b"1\n"
+
+    others = descendants()
+    started = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 30
+    assert descendants() == others
+
+
+def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
+    async def main():
+        gaps, done = [], False
+
+        async def pulse():
+            while not done:
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                gaps.append(time.monotonic() - before)
+
+        async with SandboxPool(replace(ONE, workers=2)) as sandbox:
+            await sandbox.start()
+            heart = asyncio.create_task(pulse())
+            results = await asyncio.gather(*(run(sandbox, f"print({n})") for n in range(40)))
+            done = True
+            await heart
+            return results, gaps, len(sandbox._idle)
+
+    results, gaps, workers = asyncio.run(main())
+    assert [int(result.stdout) for result in results] == list(range(40))
+    assert workers == 2
+    assert sorted(gaps)[len(gaps) // 2] < 0.1
+
+
+def test_linked_boxes_talk_and_share_nothing_else():
+    talker = "import os, socket\ns = socket.socket(fileno=3)\n{}\n"
+
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            program = await sandbox.build(
+                talker.format(
+                    "open('/tmp/x', 'w').write('x'); s.send(b'ping'); s.recv(4); import time; time.sleep(60)"
+                ),
+                lang="python",
+                limits=LIMITS,
+            )
+            judge = await sandbox.build(
+                talker.format("print(s.recv(4), os.listdir('/tmp'), os.getpid()); s.send(b'pong')"),
+                lang="python",
+                limits=LIMITS,
+            )
+            return await sandbox.run_linked(program, judge)
+
+    program, judge = asyncio.run(main())
+    assert (judge.status, judge.stdout) == (Status.OK, b"b'ping' [] 2\n")
+    # The program sleeps on; it ends with its judge.
+    assert program.wall_seconds < 5 and program.exit_code is None
+
+
+def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            good = await sandbox.build(
+                '#include <cstdio>\nint main(){puts("hi");}', lang="cpp", limits=LIMITS
+            )
+            bad = await sandbox.build("int main() { return x; }", lang="cpp", limits=LIMITS)
+            return [await sandbox.run(good) for _ in range(3)], bad
+
+    runs, bad = asyncio.run(main())
+    assert [result.stdout for result in runs] == [b"hi\n"] * 3
+    assert max(result.cpu_seconds for result in runs) < 0.2
+    assert (bad.status, bad.phase) == (Status.WRONG_EXIT, "compile")
+    assert b"not declared" in bad.stderr
+
+
+def test_the_service_works_from_threads_and_from_two_event_loops():
+    from concurrent.futures import ThreadPoolExecutor
+
+    others = descendants()
+    service = SandboxService(ONE)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            calls = [
+                threads.submit(service.call, lambda sandbox, n=n: run(sandbox, f"print({n})"))
+                for n in range(8)
+            ]
+            assert [int(call.result().stdout) for call in calls] == list(range(8))
+        for _ in range(2):
+            assert asyncio.run(service.call_async(lambda sandbox: run(sandbox, "print(1)"))).stdout == b"1\n"
+    finally:
+        service.close()
+    assert descendants() == others
+
+
+def mounts():
+    return Path("/proc/self/mountinfo").read_text()
+
+
+def groups():
+    return sorted(
+        str(path) for found in cgroup.this_machine() for path in found.home.glob("asyncrl-sandbox-*")
+    )
+
+
+HOSTILE = (
+    "import os\nfor _ in range(5):\n  if os.fork() == 0:\n    os.setsid()\n    import time; time.sleep(60)\n",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "x = bytearray(1 << 40)",
+    "import os; [os.open('/dev/null', 0) for _ in range(400)]",
+    "for i in range(50): open(f'f{i}', 'wb').write(bytes(100000))",
+    "print('x' * 100000)",
+    "import os; os._exit(0)",
+    "1 / 0",
+    "print(1)",
+)
+
+
+async def soak(sandbox, num_runs):
+    """(descriptors, resident bytes of the workers) after a warm-up and at the end."""
+
+    def measure():
+        held = len(os.listdir("/proc/self/fd"))
+        return held, sum(psutil.Process(worker._process.pid).memory_info().rss for worker in sandbox._idle)
+
+    await asyncio.gather(*(run(sandbox, HOSTILE[n % len(HOSTILE)]) for n in range(40)))
+    before = measure()
+    for start in range(0, num_runs, 100):
+        await asyncio.gather(*(run(sandbox, HOSTILE[n % len(HOSTILE)]) for n in range(start, start + 100)))
+    return before, measure()
+
+
+@pytest.mark.parametrize("num_runs", [200, pytest.param(5000, marks=pytest.mark.slow)])
+def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
+    async def main():
+        async with SandboxPool(replace(ONE, workers=2)) as sandbox:
+            await sandbox.start()
+            inside_before = len(psutil.Process().children(recursive=True))
+            before, after = await soak(sandbox, num_runs)
+            assert len(psutil.Process().children(recursive=True)) == inside_before
+            return before, after
+
+    others = descendants()
+    outside = (mounts(), groups(), len(os.listdir("/proc/self/fd")), os.listdir("/dev/shm"))
+    before, after = asyncio.run(main())
+    assert after[0] <= before[0], "descriptors of the host process"
+    assert after[1] < before[1] * 1.1 + (2 << 20), "memory of the workers"
+    assert descendants() == others
+    assert (mounts(), groups(), len(os.listdir("/proc/self/fd")), os.listdir("/dev/shm")) == outside
+
+
+ORPHAN_MAKER = """
+import asyncio, os, sys
+sys.path.insert(0, {root!r})
+from sandbox.limits import Limits
+from sandbox.pool import SandboxPool
+from sandbox.settings import SandboxSettings
+async def main():
+    sandbox = SandboxPool(SandboxSettings(workers=1))
+    await sandbox.start()
+    source = "import os, time\\nfor _ in range(3): os.fork()\\nprint('up', flush=True); time.sleep(600)"
+    command = await sandbox.build(source, lang="python", limits=Limits(wall_seconds=600))
+    await sandbox.run(command)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("victim", ["host", "worker"])
+def test_everything_dies_with_its_parent(victim):
+    root = str(Path(__file__).parents[2])
+    before = groups()
+    host = subprocess.Popen([sys.executable, "-c", ORPHAN_MAKER.format(root=root)])
+    try:
+        family: list[psutil.Process] = []
+        deadline = time.monotonic() + 30
+        # The worker, its zygote, the init, and eight processes of the program.
+        while len(family) < 11 and time.monotonic() < deadline:
+            family = psutil.Process(host.pid).children(recursive=True)
+            time.sleep(0.02)
+        assert len(family) >= 11
+        (worker,) = psutil.Process(host.pid).children()
+        if victim == "host":
+            host.kill()
+            host.wait()
+        else:
+            worker.kill()
+            family.remove(worker)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert alive == []
+    finally:
+        host.kill()
+        host.wait()
+    # The host's last worker outlives it by the moment it takes to clean up; what a killed worker left, the
+    # next sweeps.
+    deadline = time.monotonic() + 10
+    while groups() != before and time.monotonic() < deadline:
+        if victim == "worker":
+            cgroup.sweep(cgroup.this_machine())
+        time.sleep(0.02)
+    assert groups() == before
