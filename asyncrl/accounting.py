@@ -1,4 +1,5 @@
-"""The numbers of one optimizer step, put together from both sides: what was taken, how it was trained, who idled.
+"""The numbers of one optimizer step, put together from both sides: what was taken, how it was trained, who
+idled.
 
 Opened at the reply to a take, closed by the trainer's metrics in the next take. Owns no state of the run.
 """

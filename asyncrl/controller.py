@@ -1,17 +1,21 @@
-"""The controller: one asyncio process without torch that owns tasks, trajectories, verdicts and the replay queue.
+"""The controller: an asyncio process without torch that owns tasks, trajectories, verdicts and the queue.
 
-task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped} -> take -> [train] -> publish -> servers
-                            ^ segments as they stream, verdicts, advantages: [rollout x K] <- generate <- servers
+task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped} -> take -> [train]
+                          ^ segments as they stream, verdicts, advantages                       |
+                          [rollout x K] <- generate <- servers <---------- publish -------------+
 
-| loop (process)         | takes         | gives                                | waits for                  | woken by |
-|------------------------|---------------|--------------------------------------|----------------------------|----------|
-| feed (controller)      | a task        | an open group                        | bound and server room      | take, drop, a new version, a free place |
-| rollout x K (controller) | an open group | segments as they stream; then ready | tokens, then verdicts      | the stream, the verifier pool |
-| serve (controller)     | `take`        | a batch of scored sequences          | enough ready groups        | rollout, per ready group |
-| train (trainer)        | a batch       | a new version                        | `take`; its last publish   | serve; the servers' replies |
+| loop        | takes         | gives                              | waits for             | woken by        |
+|-------------|---------------|------------------------------------|-----------------------|-----------------|
+| feed        | a task        | an open group                      | the bound, a server   | take, drop,     |
+|             |               |                                    | with room             | a new version   |
+| rollout x K | an open group | segments as they stream; at the    | tokens, then verdicts | the stream, the |
+|             |               | end verdicts and advantages: ready |                       | verifier pool   |
+| serve       | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
+| train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
+| trainer's)  |               |                                    | publish               | of the servers  |
 
-Every wait goes through one Signal, which knows all waits by name: when nothing moves for too long, the run ends and
-says who waited for what.
+Every wait goes through one Signal, which knows all waits by name: when nothing moves for too long, the run
+ends and says who waited for what.
 """
 
 import asyncio
@@ -312,11 +316,11 @@ class Controller:
         """Reports the step that the trainer has just finished."""
         if self._open_step is None or request.step_metrics is None or self._open_step[0] != request.step - 1:
             return
-        step, before, taken = self._open_step
+        _, before, taken = self._open_step
         self._open_step = None
         speed = rollout_metrics(before, self._read())
         trained = request.step_metrics
-        row = {"step": step, **taken, **trained, **speed}
+        row = {**taken, **trained, **speed, "step": request.step}
         row["step_seconds"] = speed["step_seconds"] + trained.get("wait_seconds", 0.0)
         row["trainer_idle_share"] = trained.get("wait_seconds", 0.0) / max(row["step_seconds"], 1e-9)
         self._observer.step(row)

@@ -1,7 +1,7 @@
 """Waiting for a condition inside one event loop, with a name for every wait.
 
-No wait is silent: `Signal.waits` tells at any time who waits for what and since when, for the watchdog and the
-post-mortem. Conditions are cheap predicates; whoever changes state calls `notify`.
+No wait is silent: `Signal.waits` tells at any time who waits for what and since when, for the watchdog and
+the post-mortem. Conditions are cheap predicates; whoever changes state calls `notify`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""`asyncrl check RECIPE`: validates a recipe and its data without starting anything; prints what would run where."""
+"""`asyncrl check RECIPE`: validates a recipe and its data, starts nothing, prints what would run where."""
 
 import argparse
 import sys
@@ -28,7 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(dump_recipe(recipe))
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
-                f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not checked."
+                f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not "
+                f"checked."
             )
             return 0
         inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
@@ -47,17 +48,20 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
     if serving.servers:
         servers = f"{len(serving.servers)} external server(s): {', '.join(serving.servers)}"
     else:
-        servers = f"{serving.num_servers} SGLang server(s) here on {where}, {serving.threads_per_server} thread(s) each"
+        threads = serving.threads_per_server
+        servers = f"{serving.num_servers} SGLang server(s) here on {where}, {threads} thread(s) each"
     batch = rollout.groups_per_batch * rollout.samples_per_group
     lines = [
-        f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M parameters, "
+        f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
+        f"parameters, "
         f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
-        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} trajectories, "
+        f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
+        f"trajectories, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {memory_bytes(recipe, shape) / 2**30:.1f} GiB",
         f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",

@@ -1,4 +1,4 @@
-"""`asyncrl train RECIPE`: prepares, checks, trains, reports. Running it again on the same run folder resumes."""
+"""`asyncrl train RECIPE`: prepares, checks, trains, reports; on the same run folder it resumes."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""Servers without a trainer, for `eval` and `chat`: any Hugging Face folder, verified, served as version 0."""
+"""Servers without a trainer, for `eval` and `chat`: any Hugging Face folder, served as version 0."""
 
 import asyncio
 import contextlib

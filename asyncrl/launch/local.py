@@ -1,7 +1,7 @@
 """A run on this machine: servers, controller and trainer, from start-up to the last process gone.
 
-The launcher and the controller share one process: when it dies, by whatever signal, the kernel takes the others
-with it, and the same command resumes from the journal and the last checkpoint.
+The launcher and the controller share one process: when it dies, by whatever signal, the kernel takes the
+others with it, and the same command resumes from the journal and the last checkpoint.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.controller import Controller, Inputs, Observer
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
@@ -69,8 +69,8 @@ class Ending:
 async def train(inputs: Inputs, folder: RunFolder) -> Ending:
     """Runs the recipe to its end, or until Ctrl-C.
 
-    Raises ServerError or TrainerFailed with the last lines of a process that cannot be kept alive. Every process
-    has ended when this returns or raises.
+    Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
+    those of one that cannot be kept alive. Every process has ended when this returns or raises.
     """
     recipe = inputs.recipe
     journal = Journal(folder.journal)
@@ -107,10 +107,14 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         async with _stop_on_signals(controller) as stopped:
-            what = f"starting {len(servers.urls)} rollout server(s) and {recipe.trainer.num_processes} trainer rank(s)"
+            num_ranks = recipe.trainer.num_processes
+            what = f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"
             with stage(what):
                 await trainers.start()
-                await _first_done(servers.start(), stopped, trainers)
+                try:
+                    await _first_done(servers.start(), stopped, trainers)
+                except (ServerError, TrainerFailed) as error:
+                    raise InputError(f"The run cannot start: {error}") from error
             if not stopped.is_set():
                 await controller.run(lambda: _keep_training(trainers, controller, observer, stopped))
         journal.barrier_blocking()

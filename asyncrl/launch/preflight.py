@@ -13,6 +13,7 @@ import psutil
 import verifiers
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.launch.servers import check_ports
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
@@ -30,7 +31,7 @@ def check_distribution() -> None:
     ours = Path(__file__).resolve().parents[2] / "verifiers"
     if found != ours:
         raise InputError(
-            f'"import verifiers" finds {found}, not asyncrl\'s own package at {ours}. Uninstall the other package '
+            f'"import verifiers" finds {found}, not the one of asyncrl at {ours}. Uninstall the other one '
             f"called verifiers, or run asyncrl in an environment of its own."
         )
 
@@ -43,12 +44,14 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(
-            f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} positions "
+            f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
+            f"positions "
             f"(max_position_embeddings of {model_folder}). Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
-            f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds {context_tokens} "
+            f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds "
+            f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
@@ -63,7 +66,8 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     available = psutil.virtual_memory().available
     if not has_gpu and needed > available:
         raise InputError(
-            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free. Lower "
+            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free. "
+            f"Lower "
             f"serving.max_total_tokens, serving.num_servers or trainer.num_processes, or use a smaller model."
         )
     existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
@@ -76,6 +80,7 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
+    check_ports(recipe)
     for url in recipe.serving.servers:
         _check_reachable(url)
 

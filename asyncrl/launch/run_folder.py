@@ -3,8 +3,10 @@
 A second start with the same recipe resumes; with one that would train something else it is refused.
 """
 
+import contextlib
 import fcntl
 import os
+import sqlite3
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +34,7 @@ CHANGEABLE = (
     "evaluation",
     "prepare",
 )
-"""Keys that may differ between two starts on one folder: they change speed and length, not what is learned."""
+"""Keys that may differ between two starts on one folder: they do not change what is learned."""
 
 
 class RunFolder:
@@ -57,13 +59,28 @@ class RunFolder:
             return False
         there = load_recipe(self.path / RECIPE)
         differing = _differences(there.model_dump(), recipe.model_dump())
+        if differing and not self._has_begun():
+            return False
         if differing:
             key, old, new = differing[0]
             raise InputError(
-                f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To resume, "
+                f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
+                f"resume, "
                 f"put the old value back; to start afresh, set run_folder (or name) to a new one."
             )
         return True
+
+    def _has_begun(self) -> bool:
+        """Whether anything was ever admitted: before that there is nothing to protect."""
+        if not self.journal.is_file():
+            return False
+        with contextlib.closing(
+            sqlite3.connect(f"{self.journal.absolute().as_uri()}?mode=ro", uri=True)
+        ) as reader:
+            try:
+                return reader.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is not None
+            except sqlite3.OperationalError:
+                return False
 
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
@@ -74,8 +91,10 @@ class RunFolder:
         except BlockingIOError:
             self._lock.seek(0)
             holder = self._lock.read().strip()
+            self.close()
             raise InputError(
-                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set run_folder "
+                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set "
+                f"run_folder "
                 f"to another one."
             ) from None
         self._lock.truncate(0)

@@ -56,7 +56,7 @@ class LocalServers:
                 )
 
     async def start(self) -> None:
-        """Starts all; returns when each is ready. Raises ServerError with the last lines of one that is not."""
+        """Starts all; returns when each is ready. Raises ServerError with the words of one that is not."""
         for process in self.processes.values():
             await process.start()
         await asyncio.gather(*(self._wait(url) for url in self.urls))
@@ -94,13 +94,10 @@ class LocalServers:
 
 
 def choose_ports(recipe: Recipe) -> list[int]:
-    """Free ports for the local servers. Raises InputError when a port that was asked for is taken."""
+    """Ports for the local servers: the ones asked for, or free ones."""
     first, count = recipe.serving.first_port, recipe.serving.num_servers
     if first:
-        ports = list(range(first, first + count))
-        for port in ports:
-            _check_free(port)
-        return ports
+        return list(range(first, first + count))
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:
@@ -111,6 +108,13 @@ def choose_ports(recipe: Recipe) -> list[int]:
             listener.close()
 
 
+def check_ports(recipe: Recipe) -> None:
+    """Raises InputError when a port that the recipe asks for is taken."""
+    if recipe.serving.first_port and not recipe.serving.servers:
+        for port in choose_ports(recipe):
+            _check_free(port)
+
+
 def _check_free(port: int) -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,5 +122,6 @@ def _check_free(port: int) -> None:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise InputError(
-                f"port {port} (serving.first_port) is taken: {error.strerror}. Name another one, or 0 for any."
+                f"port {port} (serving.first_port) is taken: {error.strerror}. Name another one, or 0 for "
+                f"any."
             ) from None

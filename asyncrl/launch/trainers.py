@@ -1,4 +1,4 @@
-"""The trainer ranks of a run: started together, watched together, restarted together from the last checkpoint."""
+"""The trainer ranks of a run: started, watched and, from the last checkpoint, restarted together."""
 
 import asyncio
 import logging

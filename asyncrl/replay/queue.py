@@ -2,18 +2,21 @@
 
 Admission: at trainer version v a group may enter while, with it,
     admitted - dropped <= (max_staleness + v + 1) * groups_per_batch.
-Use: a group admitted at version v has the deadline v + max_staleness, the last step that may take it. The batch of
-step s is the oldest groups_per_batch ready groups, given only when what it leaves behind can still be taken in time.
+Use: a group admitted at version v has the deadline v + max_staleness, the last step that may take it. The
+batch of step s is the oldest groups_per_batch ready groups, given only when what it leaves behind can still
+be taken in time.
 
-Why no token in a batch is older than max_staleness allows. Let n(d) be the untaken groups with deadline <= d, B the
-batch size, s the next step to take. Claim: n(d) <= (d - s + 1) B for each d >= s.
-- A take leaves n(d) <= (d - s) B for each d (that is the condition checked), which is the claim for s + 1; for d = s
-  it says that no deadline passes.
-- An admission at version v has the latest deadline of all, v + max_staleness; s is v or, while the trainer works on
-  step v, v + 1. All untaken groups are then admitted - dropped - s B <= (max_staleness + v + 1 - s) B, the claim.
+Why no token in a batch is older than max_staleness allows. Let n(d) be the untaken groups with deadline <= d,
+B the batch size, s the next step to take. Claim: n(d) <= (d - s + 1) B for each d >= s.
+- A take leaves n(d) <= (d - s) B for each d (that is the condition checked), which is the claim for s + 1;
+  for d = s it says that no deadline passes.
+- An admission at version v has the latest deadline of all, v + max_staleness; s is v or, while the trainer
+  works on step v, v + 1. All untaken groups are then admitted - dropped - s B <= (max_staleness + v + 1 - s)
+  B, the claim.
 - A drop lowers n.
-So a batch that satisfies the condition exists as soon as enough groups are ready. A group's tokens are no older than
-its admission, because a server serves nothing older than the version announced then (`append` checks it).
+So a batch that satisfies the condition exists as soon as enough groups are ready. A group's tokens are no
+older than its admission, because a server serves nothing older than the version announced then (`append`
+checks it).
 
 Not thread-safe; one event loop owns it. Nothing here waits: `changed` wakes those who do.
 """
@@ -185,8 +188,10 @@ class ReplayQueue:
         """The trainer published `version` (lower than before when it resumed from an older checkpoint)."""
         if version > self.num_steps_taken:
             raise QueueError(
-                f"The trainer asks for step {version} but only {self.num_steps_taken} batches were ever taken "
-                f"from {self.journal.path}: checkpoint and journal are of different runs. Use another run_folder."
+                f"The trainer asks for step {version} but only {self.num_steps_taken} batches were ever "
+                f"taken "
+                f"from {self.journal.path}: checkpoint and journal are of different runs. Use another "
+                f"run_folder."
             )
         if self.version is not None and version < self.version:
             self.catch_up_version = self.highest_version
@@ -243,7 +248,7 @@ class ReplayQueue:
         }
 
     def _leaves_all_in_time(self, batch: Sequence[Group], step: int) -> bool:
-        """Whether after `batch` every deadline d leaves at most (d - step) batches of groups to take by then."""
+        """Whether after `batch` at most (d - step) batches of groups are left to take by each deadline d."""
         chosen = {group.group_id for group in batch}
         num_left = 0
         # Deadlines rise with the admission order, so num_left is n(deadline) at each group.

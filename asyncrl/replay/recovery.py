@@ -59,7 +59,8 @@ def _restore_trajectories(journal: Journal, group: Group) -> None:
 def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
     """The batch that was taken at `step`, in the order of its first take."""
     rows = journal.read(
-        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, tokens, logprobs FROM trajectories t "
+        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, tokens, logprobs FROM "
+        "trajectories t "
         "JOIN groups USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id "
         "WHERE step = ? AND advantage IS NOT NULL ORDER BY group_id, sample, position",
         (step,),

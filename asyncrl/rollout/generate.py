@@ -1,7 +1,7 @@
 """Generating the trajectories of one group: streams from any server, resumes from confirmed prefixes.
 
-What a server confirmed is journaled by the queue at once and never generated again. A stream that breaks costs its
-unconfirmed tokens; the rest goes on from its prefix, on this or another server.
+What a server confirmed is journaled by the queue at once and never generated again. A stream that breaks
+costs its unconfirmed tokens; the rest goes on from its prefix, on this or another server.
 """
 
 import logging
@@ -155,7 +155,7 @@ class Generator:
         return min(self.sampling.max_new_tokens, room) - trajectory.num_response_tokens()
 
     def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
-        """The end that a confirmed prefix implies: a stream may break between the last token and its finish."""
+        """The end that a confirmed prefix implies: a stream may break between last token and finish."""
         tokens = trajectory.segments[-1].tokens if trajectory.segments else []
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP

@@ -1,4 +1,5 @@
-"""Verdicts for finished trajectories: picks the verifier of a task, retries faults, never blocks the event loop.
+"""Verdicts for finished trajectories: picks the verifier of a task, retries faults, never blocks the event
+loop.
 
 A fault stays a fault: it has no score, and no number stands in for one.
 """

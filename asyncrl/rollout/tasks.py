@@ -1,6 +1,7 @@
 """Task files -> Tasks. Every row is checked before any work starts; an error names its file and line.
 
-The order of tasks is a pure function of (seed, position), so the number of admitted groups is the whole cursor.
+The order of tasks is a pure function of (seed, position), so the number of admitted groups is the whole
+cursor.
 """
 
 import json
@@ -106,8 +107,8 @@ def read_tasks(
 ) -> list[Task]:
     """The tasks of a data file, each with its reference parsed and its prompt known to fit.
 
-    Raises InputError for an empty file, a prompt that leaves no room in `context_tokens`, or an answer that its
-    verifier cannot parse.
+    Raises InputError for an empty file, a prompt that leaves no room in `context_tokens`, or an answer that
+    its verifier cannot parse.
     """
     tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
     if not tasks:
@@ -125,7 +126,8 @@ def _task(row: Row, codec: TextCodec, verifiers: VerifierCache, context_tokens: 
         raise InputError(f"{row.where()}: the prompt {text!r} has no tokens")
     if len(tokens) >= context_tokens:
         raise InputError(
-            f"{row.where()}: the prompt has {len(tokens)} tokens, the model's context {context_tokens}: no room is "
+            f"{row.where()}: the prompt has {len(tokens)} tokens, the model's context {context_tokens}: no "
+            f"room is "
             f"left for a response. Shorten the prompt or raise model.context_tokens."
         )
     return Task(f"{row.path.stem}:{row.line}", text, tokens, reference, row.verifier)
@@ -160,7 +162,7 @@ def read_heldout_tasks(
 
 
 class TaskOrder:
-    """Position -> task: epoch after epoch, each a permutation seeded by (seed, epoch), or the file's order."""
+    """Position -> task, epoch after epoch: permutations seeded by (seed, epoch), or the file's order."""
 
     def __init__(self, tasks: list[Task], *, seed: int, is_shuffled: bool) -> None:
         self._tasks = tasks
@@ -179,7 +181,8 @@ class TaskOrder:
             return self._by_id[task_id]
         except KeyError:
             raise InputError(
-                f"the run's journal refers to task {task_id}, which data.train no longer holds. Restore the file, "
+                f"the run's journal refers to task {task_id}, which data.train no longer holds. Restore the "
+                f"file, "
                 f"or start afresh with another run_folder."
             ) from None
 

@@ -1,8 +1,9 @@
 """The rollout servers as one: who serves, with which version, and who gets the next request.
 
-A server serves only after its weights were verified equal to the trainer's latest publication. Weights travel on
-one wire at a time: the trainer owns it from the reply to a take until its next take, the fleet in between, so two
-publications never mix on a server. Failing servers leave at once, are restarted and join again as stale.
+A server serves only after its weights were verified equal to the trainer's latest publication. Weights travel
+on one wire at a time: the trainer owns it from the reply to a take until its next take, the fleet in between,
+so two publications never mix on a server. Failing servers leave at once, are restarted and join again as
+stale.
 """
 
 import asyncio

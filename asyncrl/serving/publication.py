@@ -82,7 +82,8 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
         name = wrong[0]
         raise WeightMismatch(
             f"{url} does not hold version {publication.version}: {len(wrong)} of {len(published)} tensors "
-            f"differ, first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves nothing "
+            f"differ, first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves "
+            f"nothing "
             f"until its weights are verified."
         )
 

@@ -122,7 +122,8 @@ def parse_event(data: bytes) -> Chunk:
     meta = event.meta_info
     if len(meta.output_token_logprobs) != len(event.output_ids):
         raise ServerError(
-            f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} log-probs; "
+            f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "
+            f"log-probs; "
             f"the server must run with --incremental-streaming-output"
         )
     return Chunk(
@@ -193,7 +194,8 @@ class Confirmation:
             position = end
         if position != total:
             raise ServerError(
-                f"request {chunk.request_id}: version spans {chunk.spans} leave tokens {position}..{total} open"
+                f"request {chunk.request_id}: version spans {chunk.spans} leave tokens {position}..{total} "
+                f"open"
             )
         self.num_confirmed = total
         self.pending_tokens, self.pending_logprobs = [], []

@@ -1,7 +1,8 @@
 """A hand-written rollout server: speaks SGLang's HTTP as far as we use it, without a model.
 
-Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version made it.
-Tests steer it: `hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights.
+Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version
+made it. Tests steer it: `hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads
+wrong weights.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A hand-written trainer: takes, publishes and commits over the real wires, with weights that are a number."""
+"""A hand-written trainer: takes, publishes, commits over the real wires; its weights are a number."""
 
 from pathlib import Path
 

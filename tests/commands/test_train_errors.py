@@ -1,0 +1,151 @@
+"""What a person gets for bad input: one clear sentence, exit code 2, nothing started and nothing written."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fakes.base_model import write_base_model
+from fakes.records import make_queue, make_task
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
+    """A recipe that would run; tests break one thing each."""
+    rows = [json.dumps({"prompt": f"{n}+1=", "answer": str(n + 1), "verifier": "math"}) for n in range(4)]
+    for name in ("train.jsonl", "heldout.jsonl"):
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    return {
+        "name": "t",
+        "run_folder": str(tmp_path / "run"),
+        "model": {"path": str(model_folder)},
+        "data": {"train": str(tmp_path / "train.jsonl"), "heldout": str(tmp_path / "heldout.jsonl")},
+        "rollout": {"max_new_tokens": 16},
+    }
+
+
+def asyncrl(
+    command: str, folder: Path, recipe: dict[str, Any], *overrides: str
+) -> subprocess.CompletedProcess[str]:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    arguments = [sys.executable, "-m", "asyncrl.cli", command, str(path), *overrides]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+
+
+def contents(folder: Path) -> dict[Path, int]:
+    """Files and when they changed; reading a journal makes SQLite create its two companions."""
+    passing = ("recipe.yaml", "run", "journal.sqlite-shm", "journal.sqlite-wal")
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in passing}
+
+
+def refuse(folder: Path, recipe: dict[str, Any], *overrides: str) -> str:
+    """What `asyncrl train` says on standard error when it refuses."""
+    before = contents(folder)
+    done = asyncrl("train", folder, recipe, *overrides)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert contents(folder) == before
+    return done.stderr
+
+
+def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
+    tmp_path: Path, recipe: dict[str, Any]
+) -> None:
+    done = asyncrl("check", tmp_path, recipe)
+    assert done.returncode == 0, done.stderr
+    assert "4 training tasks" in done.stdout and "1 SGLang server(s)" in done.stdout
+    assert yaml.safe_load(done.stdout)["rollout"]["max_staleness"] == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.max_stalenes=1", "Did you mean max_staleness?"),
+        ("rollout.groups_per_batch=none", "rollout.groups_per_batch is"),
+        ("data.train=none.jsonl", "none.jsonl does not exist"),
+        ("model.path=none", "is not a folder"),
+        ("rollout.max_new_tokens=100000", "no room is left for a prompt"),
+        ("model.context_tokens=100000", "Lower model.context_tokens"),
+        ("serving.max_total_tokens=4000000000", "GiB are free"),
+        ("serving.servers=['http://127.0.0.1:1']", "does not answer"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_said(
+    tmp_path: Path, recipe: dict[str, Any], override: str, said: str
+) -> None:
+    assert said in refuse(tmp_path, recipe, override)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "holds no rows"),
+        ('{"prompt": "1+1=", "answer": "2"}\n{oops\n', "train.jsonl:2: not JSON"),
+        ('{"prompt": "1+1=", "answer": "\\\\frac{1}{"}\n', "train.jsonl:1: "),
+        ('{"prompt": "1+1=", "answer": "2", "verifier": "./none.py:V"}\n', "none.py"),
+        (json.dumps({"prompt": "1" * 5000, "answer": "2"}) + "\n", "train.jsonl:1: the prompt has"),
+    ],
+)
+def test_a_mistake_in_the_data_is_said_with_file_and_line(
+    tmp_path: Path, recipe: dict[str, Any], content: str, said: str
+) -> None:
+    (tmp_path / "train.jsonl").write_text(content)
+    assert said in refuse(tmp_path, recipe)
+
+
+def test_a_model_folder_that_is_none_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in refuse(tmp_path, recipe, f"model.path={tmp_path / 'empty'}")
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        said = refuse(tmp_path, recipe, f"serving.first_port={port}")
+    assert f"port {port} (serving.first_port) is taken" in said
+
+
+def test_a_run_folder_of_another_recipe_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "seed": 7}))
+    queue = make_queue(tmp_path / "run")
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    assert "with seed = 7" in refuse(tmp_path, recipe)
+
+
+def test_a_server_that_dies_at_its_start_shows_its_last_lines(tmp_path: Path, recipe: dict[str, Any]) -> None:
+    done = asyncrl("train", tmp_path, recipe, "serving.extra_arguments=['--no-such-flag']")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --no-such-flag" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_command_is_said() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncrl.cli", "tain"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and 'no command "tain"' in done.stderr
+
+
+def test_the_controller_imports_no_torch() -> None:
+    script = (
+        "import sys, asyncrl.commands.train\n"
+        "print([m for m in ('torch', 'transformers', 'sympy', 'sglang', 'megatron') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

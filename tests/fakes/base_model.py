@@ -1,0 +1,31 @@
+"""A real, tiny, untrained model folder: Qwen3 with the character tokenizer."""
+
+from pathlib import Path
+
+from fakes.model_folder import CHARACTERS, write_tokenizer
+
+
+def write_base_model(folder: Path, *, seed: int = 0) -> Path:
+    """Random weights of about 0.1 million parameters."""
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=len(CHARACTERS) + 3,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        intermediate_size=96,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
+    model.save_pretrained(folder)
+    return write_tokenizer(folder)

@@ -1,0 +1,85 @@
+"""The run folder: one launcher at a time, resumed only by the same recipe."""
+
+from pathlib import Path
+
+import pytest
+from fakes.records import make_queue, make_task
+
+from asyncrl.errors import InputError
+from asyncrl.launch.run_folder import RunFolder, read_run_recipe
+from asyncrl.recipe import Recipe, parse_recipe
+
+
+def make_recipe(**changes: object) -> Recipe:
+    raw = {"name": "t", "model": {"path": "m"}, "data": {"train": "d", "heldout": "h"}, **changes}
+    return parse_recipe(raw, source="test")
+
+
+def test_a_new_folder_holds_the_resolved_recipe(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run") as folder:
+        assert not folder.check(make_recipe())
+        folder.open(make_recipe())
+    assert read_run_recipe(tmp_path / "run") == make_recipe()
+
+
+def test_checking_writes_nothing(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").check(make_recipe())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_recipe_resumes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    assert RunFolder(tmp_path).check(make_recipe())
+
+
+def test_a_longer_run_on_other_servers_resumes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    assert RunFolder(tmp_path).check(make_recipe(trainer={"num_steps": 99}, serving={"num_servers": 2}))
+
+
+def test_a_recipe_that_would_train_something_else_is_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    changed = make_recipe(trainer={"learning_rate": 0.5})
+    with pytest.raises(InputError, match=r"trainer\.learning_rate = 0\.0001, the recipe now says 0\.5"):
+        RunFolder(tmp_path).check(changed)
+
+
+def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    make_queue(tmp_path).journal.close()
+    assert not RunFolder(tmp_path).check(make_recipe(seed=5))
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="not empty"):
+        RunFolder(tmp_path).check(make_recipe())
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    with pytest.raises(InputError, match="is a file"):
+        RunFolder(tmp_path / "run").check(make_recipe())
+
+
+def test_a_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path)
+    first.open(make_recipe())
+    with pytest.raises(InputError, match="in use by process"):
+        RunFolder(tmp_path).open(make_recipe())
+    first.close()
+    with RunFolder(tmp_path) as second:
+        second.open(make_recipe())
+
+
+def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run folder"):
+        read_run_recipe(tmp_path)

@@ -1,0 +1,86 @@
+"""Tokenizer and chat template of a model folder, without transformers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.model_folder import write_tokenizer
+
+from asyncrl.errors import InputError
+from asyncrl.rollout.text import TextCodec
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] }}:{{ m['content'] }};{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+def test_text_survives_tokens(tmp_path: Path) -> None:
+    codec = TextCodec(write_tokenizer(tmp_path))
+    tokens = codec.encode("12+3=<ab>{x}")
+    assert codec.decode(tokens) == "12+3=<ab>{x}"
+
+
+def test_the_final_stop_token_is_left_out_of_the_text_and_others_are_kept(tmp_path: Path) -> None:
+    codec = TextCodec(write_tokenizer(tmp_path))
+    one = codec.encode("1")[0]
+    assert codec.decode([one, 1]) == "1"
+    assert codec.decode([one, 1, one]) == "1<eos>1"
+
+
+@pytest.mark.parametrize(("ids", "expected"), [(1, (1,)), ([1, 5], (1, 5))])
+def test_stop_tokens_come_from_the_generation_config(
+    tmp_path: Path, ids: object, expected: tuple[int, ...]
+) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    assert TextCodec(tmp_path).stop_token_ids == expected
+
+
+def test_stop_tokens_fall_back_to_the_model_config(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 9}))
+    assert TextCodec(tmp_path).stop_token_ids == (9,)
+
+
+def test_a_model_that_nothing_would_stop_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    with pytest.raises(InputError, match="eos_token_id"):
+        TextCodec(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{}", "not json"])
+def test_a_folder_without_a_readable_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(InputError, match=r"tokenizer"):
+        TextCodec(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_chat_messages_are_rendered_by_the_models_template(tmp_path: Path, place: str) -> None:
+    write_tokenizer(tmp_path)
+    config: dict[str, object] = {"bos_token": {"content": "<bos>"}}
+    if place == "chat_template.jinja":
+        (tmp_path / place).write_text(TEMPLATE)
+    else:
+        config["chat_template"] = TEMPLATE
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    text, _ = TextCodec(tmp_path).render_prompt([{"role": "user", "content": "1+1"}])
+    assert text == "<bos>user:1+1;a:"
+
+
+def test_a_template_that_refuses_the_messages_says_why(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}")
+    with pytest.raises(InputError, match="no system role"):
+        TextCodec(tmp_path).render_prompt([{"role": "system", "content": "x"}])
+
+
+def test_a_template_cannot_reach_python(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
+    with pytest.raises(InputError, match="chat template"):
+        TextCodec(tmp_path).render_prompt([{"role": "user", "content": "x"}])
