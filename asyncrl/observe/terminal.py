@@ -23,6 +23,7 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
     console.print()
     console.print(f"[bold]{steps} steps in {duration(summary.training_seconds)}[/]", highlight=False)
     _print_curves(summary, console)
+    console.print()
     if summary.metrics.evaluation("before") or summary.metrics.evaluation("after"):
         console.print(_evaluations(summary))
         console.print()
