@@ -1,0 +1,74 @@
+"""No program passes without solving the task, and none turns its wrong answer into a fault."""
+# Tables of one-line programs read best unbroken.
+# ruff: noqa: E501
+
+import shutil
+import sys
+
+import pytest
+
+from tests.verifiers.code.conftest import read_cheats
+from tests.verifiers.code.plain_grader import accepts
+from verifiers.verdict import Outcome
+
+TESTS = {
+    "stdin": [{"stdin": "3\n", "stdout": "16\n"}, {"stdin": "10\n", "stdout": "107\n"}],
+    "call": [{"call": "answer(3)", "expect": "16"}, {"call": "answer(10)", "expect": "107"}],
+    "assert": [{"assert": "assert answer(3) == 16"}, {"assert": "assert answer(10) == 107"}],
+    "judged": [
+        {"assert": "assert abs(answer(3) - 16) + abs(answer(10) - 107) < 1e-9"},
+        {"assert": "assert sorted([answer(10), answer(3)]) == [16, 107]"},
+        {"assert": "def check(candidate):\n    assert candidate(3) == 16\n    assert candidate(10) == 107\ncheck(answer)"},
+        {"assert": "from math import isclose\nassert isclose(answer(3), 16) and isclose(answer(10), 107)"},
+        {"assert": "assert 16 == answer(3) and 107 == answer(10)"},
+        {"assert": "assert answer(3) in (16,) and answer(10) in (107,)"},
+        {"assert": "assert all(a == b for a, b in zip([answer(3), answer(10)], [16, 107]))"},
+        {"assert": "assert not answer(10) != 107 and not answer(3) != 16"},
+        {"assert": "assert isinstance(answer(10), int) and f'{answer(3)} {answer(10)}' == '16 107'"},
+    ],
+}  # fmt: skip
+HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"
+
+
+@pytest.fixture(scope="module")
+def verdicts(grade):
+    """(cheat, kind of tests) -> verdict, all graded side by side."""
+    futures = {}
+    for name, source in read_cheats().items():
+        for kind, tests in TESTS.items():
+            options = {"scoring": "fraction", "early_stop": False} if kind == "judged" else {}
+            futures[name, kind] = grade.submit(source, tests, **options)
+    return {key: future.result() for key, future in futures.items()}
+
+
+@pytest.mark.parametrize("kind", TESTS)
+def test_the_honest_program_passes(grade, kind):
+    assert grade(HONEST, TESTS[kind]).outcome is Outcome.CORRECT
+
+
+@pytest.mark.parametrize("kind", TESTS)
+def test_a_cheat_never_passes_and_never_faults(verdicts, cheat, kind):
+    verdict = verdicts[cheat, kind]
+    assert verdict.outcome is Outcome.WRONG, verdict
+    assert verdict.score == 0.0, verdict
+
+
+def test_the_cheats_do_fool_a_grader_that_runs_tests_beside_the_program():
+    """They are no straw men: a subprocess with rlimits accepts many of them."""
+    python = "/usr/bin/python3" if shutil.which("/usr/bin/python3") else sys.executable
+    tests = [TESTS["assert"], TESTS["judged"][:3], TESTS["stdin"]]
+    assert accepts(python, HONEST.replace("int(input())", "int(input() or 3)"), TESTS["stdin"])
+    slow = {
+        "loops for ever",
+        "loops when called",
+        "stops itself",
+        "prints many candidates",
+        "an endless iterator",
+    }
+    fooled = [
+        name
+        for name, source in read_cheats().items()
+        if name not in slow and any(accepts(python, source, kind) for kind in tests)
+    ]
+    print(f"the plain grader accepted {len(fooled)} of {len(read_cheats())} cheats: {', '.join(fooled)}")
+    assert len(fooled) >= 10
