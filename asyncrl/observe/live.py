@@ -206,7 +206,6 @@ def _left(row: Row, state: _State) -> tuple[str, str]:
     recent = state.step_seconds[-ETA_WINDOW_STEPS:]
     if not recent:
         return NOTHING, ""
-    # A row's step counts from 0 or 1; a plan that is off by one step does not matter here.
     steps_left = max(0, state.total_steps - row["step"])
     return duration(steps_left * sum(recent) / len(recent)), ""
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 Row = dict[str, Any]
 
 RESUMED = "resumed"
-"""The event that says which step is trained next after a restart."""
+"""The event that says from which policy version a restarted run goes on."""
 
 
 class MetricsWriter:
@@ -30,20 +30,20 @@ class MetricsWriter:
         self._clock = clock
 
     def step(self, fields: Mapping[str, Any]) -> None:
-        """One optimizer step; `fields` holds `step`."""
+        """One optimizer step; `fields` holds `step`, the policy version that it made."""
         self._write("step", fields)
 
     def evaluation(self, fields: Mapping[str, Any]) -> None:
-        """One evaluation; `fields` holds `step` and `when` (before, during or after)."""
+        """One evaluation; `fields` holds `step`, the version, and `when`: before, during or after."""
         self._write("eval", fields)
 
     def event(self, event: str, **fields: Any) -> None:
         """Anything else worth a line, such as a server that left."""
         self._write("event", {"event": event, **fields})
 
-    def resumed(self, next_step: int) -> None:
-        """Supersedes what an earlier process wrote of `next_step` and later steps."""
-        self.event(RESUMED, step=next_step)
+    def resumed(self, version: int) -> None:
+        """Supersedes what an earlier process wrote of the versions after `version`."""
+        self.event(RESUMED, version=version)
 
     def close(self) -> None:
         self._file.close()
@@ -93,9 +93,9 @@ def read_metrics(path: Path) -> Metrics:
             case "event":
                 events.append(row)
                 if row["event"] == RESUMED:
-                    again = row["step"]
-                    steps = {step: kept for step, kept in steps.items() if step < again}
-                    evaluations = {key: kept for key, kept in evaluations.items() if key[0] <= again}
+                    version = row["version"]
+                    steps = {step: kept for step, kept in steps.items() if step <= version}
+                    evaluations = {key: kept for key, kept in evaluations.items() if key[0] <= version}
     return Metrics([steps[step] for step in sorted(steps)], list(evaluations.values()), events)
 
 

@@ -142,7 +142,6 @@ def _times(summary: Summary) -> dict[str, Any]:
 def _commands(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.checkpoint is not None:
         yield "checkpoint", str(summary.checkpoint)
-    yield "browse trajectories", f"asyncrl view {summary.run_folder}"
     yield from summary.commands.items()
 
 

@@ -59,15 +59,15 @@ def test_readers_take_the_last_row_of_a_step(path: Path) -> None:
 
 def test_a_resume_supersedes_later_steps_even_before_they_are_trained_again(path: Path) -> None:
     with MetricsWriter(path) as writer:
-        for step in range(4):
+        for step in range(1, 5):
             writer.step({"step": step, "attempt": 1})
             writer.evaluation({"step": step, "when": "during", "attempt": 1})
         writer.resumed(2)
-        writer.step({"step": 2, "attempt": 2})
+        writer.step({"step": 3, "attempt": 2})
     metrics = read_metrics(path)
-    assert [(row["step"], row["attempt"]) for row in metrics.steps] == [(0, 1), (1, 1), (2, 2)]
-    # The evaluation "at step 2" measured the checkpoint that the run resumed from.
-    assert [row["step"] for row in metrics.evaluations] == [0, 1, 2]
+    # Version 2 is the checkpoint: its own row and evaluation stand.
+    assert [(row["step"], row["attempt"]) for row in metrics.steps] == [(1, 1), (2, 1), (3, 2)]
+    assert [row["step"] for row in metrics.evaluations] == [1, 2]
     # Nothing is rewritten: the superseded rows are still in the file.
     assert len(path.read_text().splitlines()) == 10
 
