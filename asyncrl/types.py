@@ -105,6 +105,8 @@ class Sequence:
     """[len(response_tokens)] natural log."""
     token_versions: list[int]
     """[len(response_tokens)] the policy version that sampled each token."""
+    are_continued: list[bool]
+    """[len(response_tokens)] whether keys and values before the token are of an older version than its own."""
     advantage: float
     """The same for each token of the response."""
     reward: float

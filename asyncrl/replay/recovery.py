@@ -59,19 +59,20 @@ def _restore_trajectories(journal: Journal, group: Group) -> None:
 def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
     """The batch that was taken at `step`, in the order of its first take."""
     rows = journal.read(
-        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, tokens, logprobs FROM "
+        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, "
+        "tokens, logprobs FROM "
         "trajectories t "
         "JOIN groups USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id "
         "WHERE step = ? AND advantage IS NOT NULL ORDER BY group_id, sample, position",
         (step,),
     )
     found: dict[str, tuple[Trajectory, float, float]] = {}
-    for name, prompt, reward, advantage, version, tokens, logprobs in rows:
+    for name, prompt, reward, advantage, version, is_continued, tokens, logprobs in rows:
         trajectory, _, _ = found.setdefault(
             name, (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
         )
         if version is not None:
-            trajectory.segments.append(Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs)))
+            trajectory.segments.append(Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued)))
     return Batch(step, temperature, [sequence(*scored) for scored in found.values()])
 
 
@@ -97,6 +98,7 @@ def sequence(trajectory: Trajectory, reward: float, advantage: float) -> Sequenc
         response_tokens=trajectory.response_tokens(),
         behavior_logprobs=[logprob for segment in segments for logprob in segment.behavior_logprobs],
         token_versions=[segment.version for segment in segments for _ in segment.tokens],
+        are_continued=[segment.is_continued_in_place for segment in segments for _ in segment.tokens],
         advantage=advantage,
         reward=reward,
     )

@@ -37,6 +37,8 @@ class MicroBatch:
     """[T] float32."""
     lags: Tensor
     """[T] int64, trainer version - version that sampled the token."""
+    are_continued: Tensor
+    """[T] bool, sampled over keys and values of an older version."""
     sequence_ids: Tensor
     """[T] int64, 0 to N - 1."""
 
@@ -93,7 +95,7 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 
 def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> MicroBatch:
     """Packs `sequences`, neighbours with the same prompt together; none make a pack without targets."""
-    sequences = sequences or [Sequence("", [0], [], [], [], 0.0, 0.0)]
+    sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
     parts, positions, rows, predicting = _lay_out(sequences)
     num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
@@ -110,6 +112,7 @@ def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> Micro
         ),
         advantages=torch.from_numpy(advantages[sequence_ids]),
         lags=torch.from_numpy(version - versions),
+        are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
         sequence_ids=torch.from_numpy(sequence_ids),
     )
 

@@ -1,7 +1,8 @@
 """What one step says about the policy: sums over tokens, added over micro-batches and ranks, then divided.
 
-Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it. Never mixed.
-Shapes: T response tokens of one micro-batch.
+Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it; tokens of lag
+0 that were sampled over the keys and values of an older version (a publish in place) are neither. Never
+mixed. Shapes: T response tokens of one micro-batch.
 """
 
 import torch
@@ -25,8 +26,11 @@ SUMS = (
     "stale",
     "stale_k1",
     "stale_k3",
+    "continued",
+    "continued_k1",
+    "continued_k3",
 )
-MAXIMA = ("ratio", "lag")
+MAXIMA = ("ratio", "lag", "fresh_log_ratio")
 
 
 def micro_batch_sums(
@@ -36,6 +40,7 @@ def micro_batch_sums(
     denominator: Tensor,
     entropies: Tensor,
     lags: Tensor,
+    are_continued: Tensor,
     num_packed: int,
     importance_cap: float,
 ) -> tuple[Tensor, Tensor]:
@@ -45,22 +50,24 @@ def micro_batch_sums(
     log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
     ratio, lags = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double(), lags[mask].double()
     stale = (lags > 0).double()
+    continued = (1 - stale) * are_continued[mask].double()
+    fresh = 1 - stale - continued
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
-    rows = torch.stack([entropies[mask].double(), ratio, (ratio > importance_cap).double(), lags, 1 - stale])
-    fresh = torch.stack([k1, k3]) * (1 - stale)
-    aged = torch.stack([stale, k1 * stale, k3 * stale])
+    rows = torch.stack([entropies[mask].double(), ratio, (ratio > importance_cap).double(), lags])
+    kinds = [torch.stack([kind, k1 * kind, k3 * kind]) for kind in (fresh, stale, continued)]
     counts = torch.stack([loss.double(), denominator.double(), num_tokens.double(), (~mask).sum().double()])
     sums = torch.cat(
         [
             counts,
             torch.tensor([float(num_packed)], dtype=torch.float64),
-            torch.cat([rows, fresh, aged]).sum(1),
+            torch.cat([rows, *kinds]).sum(1),
         ]
     )
     zero = torch.zeros(1, dtype=torch.float64)
-    return sums, torch.stack([torch.cat([ratio, zero]).max(), torch.cat([lags, zero]).max()])
+    largest = [torch.cat([values, zero]).max() for values in (ratio, lags, log_ratio.abs() * fresh)]
+    return sums, torch.stack(largest)
 
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
@@ -84,6 +91,9 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "staleness_max": largest["lag"],
         "mismatch_kl": mean("fresh_k3", "fresh"),
         "mismatch_kl_k1": mean("fresh_k1", "fresh"),
+        "mismatch_logprob_max": largest["fresh_log_ratio"],
+        "continued_share": mean("continued", "tokens"),
+        "continued_kl": mean("continued_k3", "continued"),
         "staleness_kl": mean("stale_k3", "stale"),
         "staleness_kl_k1": mean("stale_k1", "stale"),
     }

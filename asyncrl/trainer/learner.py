@@ -121,6 +121,7 @@ class Learner:
                 denominator=denominator,
                 entropies=entropies,
                 lags=micro.lags,
+                are_continued=micro.are_continued,
                 num_packed=len(micro.tokens),
                 importance_cap=self.algorithm.importance_cap,
             )

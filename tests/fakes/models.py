@@ -72,6 +72,7 @@ def random_batch(
                     response_tokens=[source.randrange(vocabulary) for _ in range(length)],
                     behavior_logprobs=[-4.0 + 2.0 * source.random() for _ in range(length)],
                     token_versions=sorted(max(0, step - source.randint(0, 2)) for _ in range(length)),
+                    are_continued=[False] * length,
                     advantage=source.gauss(0, 1),
                     reward=0.0,
                 )

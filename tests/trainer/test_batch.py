@@ -12,7 +12,7 @@ from tests.fakes.models import random_batch
 
 def sequence(prompt: list[int], response: list[int], **changes: object) -> Sequence:
     size = len(response)
-    plain = Sequence("s", prompt, response, [-1.0] * size, [0] * size, 1.0, 0.0)
+    plain = Sequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
     return dataclasses.replace(plain, **changes)
 
 

@@ -194,6 +194,34 @@ def test_mismatch_and_staleness_are_told_apart(folder: Path):
     assert metrics["capped_share"] == 0.0
 
 
+def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path):
+    batch = random_batch(5, temperature=1.0)
+    model = reference_model(folder)
+    # Half of each response went on over old keys and values, 0.2 less likely than the trainer finds it.
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, 1.0)
+        length = len(sequence.response_tokens)
+        continued = torch.arange(length) >= length // 2
+        sequences.append(
+            dataclasses.replace(
+                sequence,
+                token_versions=[5] * length,
+                are_continued=continued.tolist(),
+                behavior_logprobs=torch.where(continued, exact - 0.2, exact).tolist(),
+            )
+        )
+    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    share = sum(sum(s.are_continued) for s in sequences) / sum(len(s.are_continued) for s in sequences)
+    assert metrics["continued_share"] == pytest.approx(share)
+    # r = e^0.2: k3 = e^0.2 - 1 - 0.2
+    assert metrics["continued_kl"] == pytest.approx(math.exp(0.2) - 1.2, abs=1e-5)
+    assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["mismatch_logprob_max"] < 1e-5
+    assert metrics["staleness_kl"] == 0.0
+
+
 def test_capped_tokens_are_counted(folder: Path):
     batch = random_batch(6)
     # A behavior policy that found every token e^-30 likely: each ratio is far above the cap of 2.

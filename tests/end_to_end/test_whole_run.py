@@ -1,0 +1,108 @@
+"""The loop on real SGLang and real Megatron-core, as a user starts it."""
+
+import signal
+import time
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from fakes.whole_run import WholeRun, survivors
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+    """One run to its end, looked at by several tests."""
+    run = WholeRun(tmp_path_factory.mktemp("run")).start()
+    assert run.finish() == 0, run.output()
+    return run
+
+
+def test_reward_rises(finished: WholeRun) -> None:
+    rewards = [row["reward_mean"] for row in finished.steps()]
+    assert len(rewards) == 12
+    assert fmean(rewards[-3:]) > fmean(rewards[:3]) + 0.2, rewards
+
+
+def test_the_engines_agree_on_every_token_of_their_own_version(finished: WholeRun) -> None:
+    # Tokens of lag 0 show the mismatch between the engines alone; a ratio of 1 + 1e-4 is a log-prob off by
+    # 1e-4.
+    for row in finished.steps():
+        if row.get("mismatch_logprob_max") is not None:
+            assert row["mismatch_logprob_max"] <= 1e-4
+    assert any(row.get("mismatch_logprob_max") is not None for row in finished.steps())
+
+
+def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:
+    (found,) = finished.query(
+        "SELECT max(step - version), min(step - version) FROM segments JOIN trajectories USING "
+        "(trajectory_id) "
+        "JOIN groups USING (group_id) WHERE step IS NOT NULL"
+    )
+    assert found[0] <= 2 and found[1] >= 0
+
+
+def test_every_generated_token_is_trained(finished: WholeRun) -> None:
+    counters = dict(finished.query("SELECT name, value FROM counters"))
+    assert counters["tokens_generated"] == counters["tokens_trained"] > 0
+    assert finished.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12 * 8)]
+
+
+def test_what_it_leaves_behind_is_what_a_person_needs(finished: WholeRun) -> None:
+    for name in ("recipe.yaml", "metrics.jsonl", "journal.sqlite", "report.html", "curves.png"):
+        assert (finished.run_folder / name).stat().st_size > 0, name
+    assert {path.name for path in (finished.run_folder / "logs").iterdir()} == {
+        "server-0.log",
+        "trainer-0.log",
+    }
+    output = finished.output()
+    for words in ("held-out before training", "conservation", "asyncrl chat", "100.0%"):
+        assert words in output, output
+
+
+def test_the_exported_checkpoint_is_the_trained_model(finished: WholeRun) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = finished.run_folder / "checkpoints" / "step-12" / "hf"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer("3=", return_tensors="pt").input_ids
+    (tokens,) = model.generate(prompt, max_new_tokens=10, do_sample=False)
+    assert tokenizer.decode(tokens[2:]).count("7") >= 5
+
+
+def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Path) -> None:
+    run = WholeRun(tmp_path).start()
+    run.wait_for_step(6)
+    family = run.family()
+    run.kill(signal.SIGKILL)
+    run.finish()
+    assert not survivors(family)
+    admitted = run.query("SELECT count(*) FROM groups")[0][0]
+    tokens = run.query("SELECT trajectory_id, position, tokens, version FROM segments")
+    assert run.start().finish() == 0, run.output()
+    assert "resuming" in run.output()
+    # What was confirmed before the kill is still there, token for token, and was not generated again.
+    assert set(tokens) <= set(run.query("SELECT trajectory_id, position, tokens, version FROM segments"))
+    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12 * 8)]
+    assert admitted <= 12 * 8
+    counters = dict(run.query("SELECT name, value FROM counters"))
+    assert counters["tokens_generated"] == counters["tokens_trained"]
+
+
+def test_a_dead_server_and_a_dead_trainer_are_replaced_and_ctrl_c_stops_all(tmp_path: Path) -> None:
+    run = WholeRun(tmp_path, trainer={"num_steps": 400}).start()
+    run.wait_for_step(2)
+    run.child("sglang.launch_server").kill()
+    run.wait_for(lambda: "restarts" in run.output() or "leaves" in run.output(), "the server's restart")
+    run.wait_for_step(len(run.steps()) + 4)
+    run.child("asyncrl.trainer.main").kill()
+    run.wait_for(lambda: "from its last checkpoint" in run.output(), "the trainer's restart")
+    run.wait_for_step(len(run.steps()) + 6)
+    family, began = run.family(), time.monotonic()
+    run.kill(signal.SIGINT)
+    assert run.finish(seconds=30.0) == 130, run.output()
+    assert not survivors(family, seconds=max(0.0, 10.0 - (time.monotonic() - began)))
+    counters = dict(run.query("SELECT name, value FROM counters"))
+    live = run.query("SELECT sum(length(tokens) / 4) FROM segments")[0][0]
+    dropped = sum(value for name, value in counters.items() if name.startswith("tokens_dropped"))
+    assert counters["tokens_generated"] - dropped == live
+    assert counters["tokens_trained"] <= live

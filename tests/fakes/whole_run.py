@@ -1,0 +1,116 @@
+"""A whole run as a user starts it, on real engines: tiny random weights that learn to write sevens."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from fakes.base_model import write_base_model
+
+PLUGIN = Path(__file__).parents[1] / "end_to_end" / "sevens.py"
+
+
+class WholeRun:
+    """One run folder; `start` may be called again after the process ended, to resume."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        self.folder = folder
+        self.run_folder = folder / "run"
+        write_base_model(folder / "model")
+        rows = [
+            json.dumps({"prompt": f"{n % 10}=", "answer": "7", "verifier": "./sevens.py:Sevens"})
+            for n in range(40)
+        ]
+        for name in ("train.jsonl", "heldout.jsonl"):
+            (folder / name).write_text("\n".join(rows))
+        (folder / "sevens.py").write_text(PLUGIN.read_text())
+        recipe: dict[str, Any] = {
+            "name": "sevens",
+            "run_folder": str(self.run_folder),
+            "model": {"path": str(folder / "model"), "context_tokens": 32},
+            "data": {"train": str(folder / "train.jsonl"), "heldout": str(folder / "heldout.jsonl")},
+            "rollout": {"groups_per_batch": 8, "samples_per_group": 8, "max_new_tokens": 12},
+            "serving": {"max_total_tokens": 8192, "max_running_requests": 64},
+            "trainer": {"num_steps": 12, "learning_rate": 1e-2, "checkpoint_every_steps": 4},
+            "evaluation": {"every_steps": 0, "num_tasks": 16, "samples_per_task": 2},
+        }
+        for name, section in sections.items():
+            recipe[name] = {**recipe.get(name, {}), **section}
+        self.recipe_path = folder / "recipe.yaml"
+        self.recipe_path.write_text(yaml.safe_dump(recipe))
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> "WholeRun":
+        with (self.folder / "output").open("a") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "asyncrl.cli", "train", str(self.recipe_path)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        return self
+
+    def finish(self, *, seconds: float = 240.0) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout=seconds)
+
+    def output(self) -> str:
+        return (self.folder / "output").read_text()
+
+    def steps(self) -> list[dict[str, Any]]:
+        return [row for row in self._rows() if row["kind"] == "step"]
+
+    def evaluation(self, when: str) -> dict[str, Any]:
+        return next(row for row in self._rows() if row["kind"] == "eval" and row["when"] == when)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        path = self.run_folder / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(f"file:{self.run_folder}/journal.sqlite?mode=ro", uri=True)
+        try:
+            return connection.execute(sql).fetchall()
+        finally:
+            connection.close()
+
+    def wait_for(self, condition: Callable[[], bool], what: str, *, seconds: float = 180.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process is not None and self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, f"{what} did not come: {self.output()}"
+            time.sleep(0.05)
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait_for(lambda: len(self.steps()) >= step, f"step {step}")
+
+    def family(self) -> list[psutil.Process]:
+        """The launcher and everything below it."""
+        assert self.process is not None
+        launcher = psutil.Process(self.process.pid)
+        return [launcher, *launcher.children(recursive=True)]
+
+    def child(self, word: str) -> psutil.Process:
+        """The child of the launcher with `word` in its command line."""
+        assert self.process is not None
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if any(word in part for part in child.cmdline()))
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+
+
+def survivors(family: list[psutil.Process], *, seconds: float = 10.0) -> list[psutil.Process]:
+    """Members of a family that still run after `seconds`."""
+    _, alive = psutil.wait_procs(family, timeout=seconds)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
