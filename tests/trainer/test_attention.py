@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from fakes.shapes import tiny_shape
 from torch import Tensor
 
 from asyncrl.trainer.attention import CALL_COST, PackedAttention, bucket_edges, describe_pack
 from asyncrl.trainer.model import transformer_config
-from tests.fakes.shapes import tiny_shape
 
 
 def rows_of(lengths: list[int]) -> tuple[list[np.ndarray], np.ndarray]:

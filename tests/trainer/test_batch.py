@@ -4,10 +4,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from fakes.models import random_batch
 
 from asyncrl.trainer.batch import make_bundles, make_micro_batch, plan_micro_batches, rank_micro_batches
 from asyncrl.types import Sequence
-from tests.fakes.models import random_batch
 
 
 def sequence(prompt: list[int], response: list[int], **changes: object) -> Sequence:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.models import random_batch, write_model
+from fakes.recipes import make_recipe
 
 from asyncrl.trainer.checkpoint import Checkpoints, find_fault
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
-from tests.fakes.models import random_batch, write_model
-from tests.fakes.recipes import make_recipe
 
 
 @pytest.fixture(scope="module")
@@ -119,35 +119,15 @@ def test_a_manifest_names_the_version_and_every_file(folder: Path, tmp_path: Pat
     assert {*manifest["files"], "checkpoint.json"} == {file.name for file in path.iterdir()}
 
 
-KILLED_WHILE_SAVING = """
-import os, signal, sys
-from pathlib import Path
-from asyncrl.trainer import ranks
-ranks.start(threads=1, seed=0)
-import asyncrl.trainer.checkpoint as checkpoint
-from tests.trainer.test_checkpoint import make_learner, train
-
-learner = make_learner(Path(sys.argv[1]))
-train(learner, 0, 1)
-checkpoints = checkpoint.Checkpoints(Path(sys.argv[2]), num_kept=2)
-checkpoints.save(learner, 1)
-train(learner, 1, 2)
-original = getattr(checkpoint, sys.argv[3])
-
-def die(*arguments, **keywords):
-    original(*arguments, **keywords)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-setattr(checkpoint, sys.argv[3], die)
-checkpoints.save(learner, 2)
-"""
-
-
 @pytest.mark.parametrize("moment", ["save", "sync_tree"])
 def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path: Path, moment: str):
-    command = [sys.executable, "-W", "ignore", "-c", KILLED_WHILE_SAVING, str(folder), str(tmp_path), moment]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, env=dict(os.environ, PYTHONPATH=str(root)), capture_output=True, text=True)
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "fakes.dying_saver", str(folder), str(tmp_path), moment],
+        env=dict(os.environ, PYTHONPATH=str(tests)),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [".step-2.part", "step-1"]
     learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)

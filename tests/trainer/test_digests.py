@@ -31,7 +31,7 @@ def test_q_k_v_and_gate_up_are_fused_under_the_engines_names():
         for part in "qkv"
         for kind in ("weight", "bias")
     }
-    weights |= {f"{layer}mlp.{part}_proj.weight": torch.randn(5, 3) for part in ("gate", "up", "down")}
+    weights |= {f"{layer}mlp.{part}_proj.weight": torch.randn(32, 32) for part in ("gate", "up", "down")}
     weights["model.norm.weight"] = torch.randn(3)
     digests = engine_digests(weights)
     assert digests == {
@@ -46,4 +46,25 @@ def test_q_k_v_and_gate_up_are_fused_under_the_engines_names():
         ),
         f"{layer}mlp.down_proj.weight": sha(weights[f"{layer}mlp.down_proj.weight"]),
         "model.norm.weight": sha(weights["model.norm.weight"]),
+    }
+
+
+def test_the_vocabulary_is_padded_with_rows_of_zeros_to_a_multiple_of_64():
+    weights = {name: torch.randn(70, 3) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    wanted = {name: sha(torch.cat([tensor, torch.zeros(58, 3)])) for name, tensor in weights.items()}
+    assert engine_digests(weights) == wanted
+
+
+def test_the_feed_forward_width_is_padded_to_a_multiple_of_32():
+    prefix = "model.layers.0.mlp."
+    gate, up, down = torch.randn(30, 3), torch.randn(30, 3), torch.randn(3, 30)
+    weights = {
+        f"{prefix}gate_proj.weight": gate,
+        f"{prefix}up_proj.weight": up,
+        f"{prefix}down_proj.weight": down,
+    }
+    two_rows, two_columns = torch.zeros(2, 3), torch.zeros(3, 2)
+    assert engine_digests(weights) == {
+        f"{prefix}gate_up_proj.weight": sha(torch.cat([gate, two_rows, up, two_rows])),
+        f"{prefix}down_proj.weight": sha(torch.cat([down, two_columns], 1)),
     }

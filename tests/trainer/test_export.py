@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import export_model, fresh_part, open_weights, remove, replace
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import build_model
-from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

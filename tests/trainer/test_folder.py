@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.models import SIZES, write_model
 
 from asyncrl.errors import InputError
 from asyncrl.trainer.folder import check_model_folder, expected_tensors, other_files
-from tests.fakes.models import SIZES, write_model
 
 
 @pytest.fixture(scope="module")

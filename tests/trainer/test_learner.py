@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.recipe import Recipe
@@ -15,8 +17,6 @@ from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 from asyncrl.types import Batch
-from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from tests.fakes.recipes import make_recipe
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from fakes.launch_trainer import finish_trainer, read_log, start_trainer
+from fakes.models import random_batch, reference_model, write_model
+from fakes.queue_service import QueueService
+from fakes.recipes import make_recipe
 
 from asyncrl.recipe import dump_recipe
 from asyncrl.serving.publication import read_publication
-from tests.fakes.launch_trainer import finish_trainer, read_log, start_trainer
-from tests.fakes.models import random_batch, reference_model, write_model
-from tests.fakes.queue_service import QueueService
-from tests.fakes.recipes import make_recipe
 
 NUM_STEPS = 4
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "warmup_steps": 2, "learning_rate": 1e-3}
@@ -73,7 +73,8 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
         *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "tokens_per_second"),
         *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
-        *("mismatch_kl", "mismatch_kl_k1", "staleness_kl", "staleness_kl_k1"),
+        *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
+        *("continued_share", "continued_kl"),
         *("mean_importance_ratio", "max_importance_ratio", "capped_share"),
         *("staleness_mean", "staleness_max"),
     }
@@ -148,7 +149,7 @@ def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_e
 PARENT = """
 import sys, time
 from pathlib import Path
-from tests.fakes.launch_trainer import start_trainer
+from fakes.launch_trainer import start_trainer
 print(start_trainer(Path(sys.argv[1]), sys.argv[2])[0].pid, flush=True)
 time.sleep(600)
 """
@@ -157,7 +158,7 @@ time.sleep(600)
 def test_a_trainer_dies_with_its_parent(folder: Path, queue: QueueService, tmp_path: Path):
     queue.hold(0)
     (tmp_path / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer=TRAINER)))
-    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[2]))
+    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", PARENT, str(tmp_path), queue.url]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         trainer = os.pidfd_open(int(parent.stdout.readline()))

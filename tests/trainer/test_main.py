@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from fakes.launch_trainer import finish_trainer, read_log, start_trainer
+from fakes.models import write_model
+from fakes.recipes import make_recipe
+
 from asyncrl.recipe import Recipe, dump_recipe
-from tests.fakes.launch_trainer import finish_trainer, read_log, start_trainer
-from tests.fakes.models import write_model
-from tests.fakes.recipes import make_recipe
 
 NOBODY = "http://127.0.0.1:9"
 

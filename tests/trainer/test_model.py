@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 from asyncrl.trainer.batch import make_micro_batch
 from asyncrl.trainer.convert import export_weights, load_weights
@@ -11,7 +12,6 @@ from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.logprobs import token_logprobs
 from asyncrl.trainer.model import PolicyModel, build_model
-from tests.fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 LLAMA3 = {
     "rope_type": "llama3",

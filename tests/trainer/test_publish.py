@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from fakes.engine import FakeEngine
+from fakes.models import reference_model, write_model
 
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.convert import load_weights
@@ -15,8 +17,6 @@ from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import PolicyModel, build_model
 from asyncrl.trainer.publish import Publisher
-from tests.fakes.engine import FakeEngine
-from tests.fakes.models import reference_model, write_model
 
 
 @pytest.fixture(scope="module")
