@@ -264,9 +264,8 @@ class Controller:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
-        went_back = self.queue.version is not None and request.step < self.queue.version
-        if went_back and not await self._interrupt():
-            raise QueueError("streams of a lost policy did not end; the trainer must start again")
+        if self.queue.version is not None and request.step < self.queue.version:
+            await self._drain_lost_versions()
         try:
             publication = read_publication(Path(request.publication_folder))
         except (OSError, ValueError, KeyError) as error:
@@ -364,8 +363,18 @@ class Controller:
             self.is_over = True
             self.signal.notify()
 
-    async def _interrupt(self) -> bool:
-        return await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
+    async def _interrupt(self) -> None:
+        await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
+
+    async def _drain_lost_versions(self) -> None:
+        """Before a trainer that went back publishes: nothing may stream on, as versions never decrease."""
+        if await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
+            return
+        for url in {server.url for server in self._generator.running.values()}:
+            self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
+        await self.signal.wait_until(
+            lambda: not self._generator.running, owner="take", blocker="streams of a policy that was lost"
+        )
 
     async def _watch(self) -> None:
         """Ends the run when the trainer waits and nothing moves: no token, verdict, take or commit."""

@@ -106,7 +106,7 @@ class Sequence:
     token_versions: list[int]
     """[len(response_tokens)] the policy version that sampled each token."""
     are_continued: list[bool]
-    """[len(response_tokens)] whether keys and values before the token are of an older version than its own."""
+    """[len(response_tokens)] whether the keys and values before the token are of an older version."""
     advantage: float
     """The same for each token of the response."""
     reward: float

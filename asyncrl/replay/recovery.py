@@ -72,7 +72,8 @@ def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
             name, (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
         )
         if version is not None:
-            trajectory.segments.append(Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued)))
+            numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
+            trajectory.segments.append(Segment(version, *numbers, bool(is_continued)))
     return Batch(step, temperature, [sequence(*scored) for scored in found.values()])
 
 

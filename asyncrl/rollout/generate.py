@@ -5,7 +5,7 @@ costs its unconfirmed tokens; the rest goes on from its prefix, on this or anoth
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
@@ -74,19 +74,30 @@ class Generator:
                 if num_failures > self.max_retries:
                     raise GenerationFailed(f"group {group.group_id}: {error}") from error
 
-    async def interrupt(self, *, timeout_seconds: float) -> bool:
-        """Aborts everything that streams; False when some stream has not ended within `timeout_seconds`."""
-        for request_id, server in list(self.running.items()):
-            try:
-                await client.abort(self.fleet.session, server.url, request_id)
-            except ServerError as error:
-                log.warning("abort of %s: %s", request_id, error)
+    async def interrupt(self, *, timeout_seconds: float, has_lost_trainer: bool = False) -> bool:
+        """Aborts everything that streams; False when some stream has not ended within `timeout_seconds`.
+
+        A trainer that died while it published leaves servers paused, and aborts take effect when they go on.
+        """
+        streaming = dict(self.running)
+        for request_id, server in streaming.items():
+            await self._try(client.abort(self.fleet.session, server.url, request_id))
+        if has_lost_trainer:
+            for url in {server.url for server in streaming.values()}:
+                await self._try(client.continue_generation(self.fleet.session, url))
         return await self.signal.wait_until(
             lambda: not self.running,
             owner="interrupt",
             blocker=f"{len(self.running)} streams",
             timeout_seconds=timeout_seconds,
         )
+
+    async def _try(self, call: Coroutine[None, None, None]) -> None:
+        """A server that does not answer is dealt with where its stream breaks."""
+        try:
+            await call
+        except ServerError as error:
+            log.warning("%s", error)
 
     async def _wait_for_server(self, num_requests: int, group: Group) -> Server | None:
         """A server with room, once the trainer has caught up with what was journaled; None when stopping."""

@@ -48,6 +48,11 @@ async def abort(session: aiohttp.ClientSession, url: str, request_id: str) -> No
     await _post(session, url, "/abort_request", {"rid": request_id})
 
 
+async def continue_generation(session: aiohttp.ClientSession, url: str) -> None:
+    """Lifts a pause, also one that a publisher left behind when it died. Raises ServerError."""
+    await _post(session, url, "/continue_generation", {"torch_empty_cache": False})
+
+
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
     """Whether the server answers that it can serve; False while it starts or when nobody listens."""
     try:

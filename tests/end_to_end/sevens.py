@@ -1,4 +1,4 @@
-"""A user's verifier: the score is the share of sevens in the response. Learned from random weights in seconds."""
+"""A user's verifier: the score is the share of sevens in the response. Learned from nothing in seconds."""
 
 from verifiers.verdict import Outcome, Verdict
 
