@@ -116,6 +116,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                 except (ServerError, TrainerFailed) as error:
                     raise InputError(f"The run cannot start: {error}") from error
             if not stopped.is_set():
+                metrics.event("ready")
                 await controller.run(lambda: _keep_training(trainers, controller, observer, stopped))
         journal.barrier_blocking()
         return Ending(stopped.is_set(), controller.queue.conservation())

@@ -1,0 +1,203 @@
+"""The whole loop, for `make bench`: time to an accuracy, against TRL, against our own synchronous mode, TIS
+on and off.
+
+    python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2] [--only target,sync,tis,trl,longtail]
+
+Every ratio compares runs of this invocation on the same cores. Times of ours count from the moment the
+servers are ready and include all evaluations, which run beside training; TRL's leave out its evaluations and
+its model load.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from trl_bench import run_trl
+
+ARITHMETIC = Path("recipes/r1_zero_arithmetic_cpu.yaml")
+LONGTAIL = Path("recipes/r1_zero_longtail_cpu.yaml")
+TARGET = 0.95
+WARM_STEPS = 5
+"""Left out of the steady state at the start of a run; the last max_staleness steps are left out too."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one `asyncrl train` did."""
+
+    wall_seconds: float
+    """Of the whole command: start-up, evaluations, report."""
+    peak_bytes: int
+    """Largest sum over all processes of their proportional share of memory."""
+    ready_seconds: float
+    """From the start of the command until servers and trainer were up."""
+    steps: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    ready_time: float
+
+    def seconds_to(self, target: float) -> float | None:
+        """From ready to the end of the first evaluation that reached `target`."""
+        for row in self.evaluations:
+            if row["when"] != "before" and row["greedy_accuracy"] >= target:
+                return float(row["time_seconds"]) - self.ready_time
+        return None
+
+    def accuracy(self) -> float:
+        return float(self.evaluations[-1]["greedy_accuracy"])
+
+    def steady(self, field: str) -> list[float]:
+        return [row[field] for row in self.steps[WARM_STEPS:-3] if row.get(field) is not None]
+
+    def share(self, field: str) -> float:
+        """Time-weighted mean of a share over the steady state."""
+        seconds = self.steady("step_seconds")
+        return sum(s * v for s, v in zip(seconds, self.steady(field), strict=True)) / sum(seconds)
+
+    def step_seconds(self) -> float:
+        return statistics.fmean(self.steady("step_seconds"))
+
+
+def train(recipe: Path, cores: str, **overrides: Any) -> Run:
+    """Runs the command on `cores` in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder:
+        arguments = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in overrides.items()]
+        command = ["taskset", "-c", cores, sys.executable, "-m", "asyncrl.cli", "train", str(recipe)]
+        command += [f"run_folder={folder}/run", *arguments]
+        began = time.time()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, _memory_bytes(process.pid))
+            time.sleep(1.0)
+        output = process.communicate()[0]
+        assert process.returncode == 0, output
+        ended = time.time()
+        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    ready = next(row["time_seconds"] for row in rows if row.get("event") == "ready")
+    return Run(
+        ended - began,
+        peak,
+        ready - began,
+        [row for row in rows if row["kind"] == "step"],
+        [row for row in rows if row["kind"] == "eval"],
+        ready,
+    )
+
+
+def _memory_bytes(pid: int) -> int:
+    total = 0
+    try:
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for process in family:
+        try:
+            total += process.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
+
+
+def bench_target(recipe: Path, cores: str, seeds: list[int]) -> list[Run]:
+    """Start-up to the target accuracy, per seed."""
+    runs = []
+    for seed in seeds:
+        run = train(recipe, cores, seed=seed, evaluation__every_steps=5, evaluation__stop_at_accuracy=TARGET)
+        runs.append(run)
+        seconds = run.seconds_to(TARGET)
+        reached = f"{seconds:.1f} s" if seconds is not None else "never"
+        print(
+            f"  seed {seed}: start-up {run.ready_seconds:.1f} s, then to {TARGET:.2f} {reached} in "
+            f"{len(run.steps)} "
+            f"steps; after training {run.accuracy():.3f}; peak memory {run.peak_bytes / 2**30:.2f} GiB; "
+            f"command "
+            f"{run.wall_seconds:.1f} s",
+            flush=True,
+        )
+    return runs
+
+
+def bench_sync(cores: str) -> None:
+    """Our asynchronous mode against our synchronous one, same steps."""
+    modes = {
+        name: train(ARITHMETIC, cores, rollout__max_staleness=eta)
+        for name, eta in (("async", 2), ("sync", 0))
+    }
+    for name, run in modes.items():
+        print(
+            f"  {name}: {run.step_seconds():.3f} s per step, trainer idle "
+            f"{run.share('trainer_idle_share'):.1%}, "
+            f"rollout idle {run.share('rollout_idle_share'):.1%}, accuracy {run.accuracy():.3f}"
+        )
+    print(
+        f"  synchronous / asynchronous step time: "
+        f"{modes['sync'].step_seconds() / modes['async'].step_seconds():.2f}x"
+    )
+
+
+def bench_tis(cores: str) -> None:
+    """What the truncated importance weights cost: the trainer's own seconds per packed token, in turn."""
+    seconds: dict[str, list[float]] = {"truncated": [], "none": []}
+    for _ in range(2):
+        for kind, found in seconds.items():
+            run = train(ARITHMETIC, cores, algorithm__importance_weight=kind)
+            tokens = run.steady("num_packed_tokens")
+            found.append(sum(run.steady("train_seconds")) / sum(tokens))
+    ratio = statistics.median(seconds["truncated"]) / statistics.median(seconds["none"])
+    print(f"  training seconds per token, truncated / none: {ratio:.3f}x")
+
+
+def bench_trl(recipe: Path, cores: str, ours: list[Run]) -> None:
+    """TRL from the same base model to the same accuracy."""
+    theirs = run_trl(recipe, TARGET, cores=tuple(int(core) for core in cores.split(",")))
+    print(f"  TRL: {json.dumps(theirs)}")
+    mine = [run.seconds_to(TARGET) for run in ours]
+    reached = [seconds for seconds in mine if seconds is not None]
+    if reached and theirs["is_reached"]:
+        ratio = theirs["seconds_to_target"] / statistics.median(reached)
+        print(f"  TRL / ours, time to {TARGET:.2f}: {ratio:.2f}x")
+    per_step = theirs["seconds_per_step"] / statistics.median(run.step_seconds() for run in ours)
+    print(f"  TRL / ours, seconds per step: {per_step:.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cores", default="0,1")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--only", default="target,sync,tis,trl,longtail")
+    arguments = parser.parse_args()
+    os.chdir(Path(__file__).resolve().parents[2])
+    assert shutil.which("taskset"), "taskset (util-linux) pins the runs to cores"
+    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    wanted = arguments.only.split(",")
+    print(f"cores {arguments.cores}, load before {os.getloadavg()[0]:.1f}")
+    runs: list[Run] = []
+    if "target" in wanted or "trl" in wanted:
+        print(f"{ARITHMETIC.name}: from start-up to {TARGET}")
+        runs = bench_target(ARITHMETIC, arguments.cores, seeds)
+    if "sync" in wanted:
+        print("asynchronous (max_staleness 2) against synchronous (0)")
+        bench_sync(arguments.cores)
+    if "tis" in wanted:
+        print("truncated importance sampling on and off")
+        bench_tis(arguments.cores)
+    if "trl" in wanted:
+        print("against TRL's GRPOTrainer")
+        bench_trl(ARITHMETIC, arguments.cores, runs)
+    if "longtail" in wanted:
+        print(f"{LONGTAIL.name}: against TRL's GRPOTrainer")
+        bench_trl(LONGTAIL, arguments.cores, bench_target(LONGTAIL, arguments.cores, seeds[:1]))
+
+
+if __name__ == "__main__":
+    main()
