@@ -21,7 +21,7 @@ FALLBACKS = ("final_answer", "hashes", "last_line")
 _MAX_BOX_ATTEMPTS = 24
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\[A-Za-z]+")
+_SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
 
 # Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order, but no sentence.
 _ONE_BREATH = re.compile(

@@ -103,13 +103,16 @@ class Template:
 
     async def fork(self) -> Worker:
         """A fresh worker. A template that died is replaced first."""
+        broken = self._control
         try:
             return await self._fork()
         except WorkerDied:
             async with self._restarting:
                 if self._control is None:
+                    # Closed on purpose.
                     raise
-                if self._process is None or self._process.returncode is not None:
+                # Another call may have replaced it meanwhile.
+                if self._control is broken:
                     await self.close()
                     await self.start()
             return await self._fork()

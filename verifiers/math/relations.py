@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import zlib
 from fractions import Fraction
 
 from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
-from verifiers.math.scalars import free_symbols, rounds_to, same_scalar
+from verifiers.math.scalars import free_symbols, random_source, rounds_to, same_scalar
 
 __all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
 
@@ -119,7 +117,7 @@ def _constant_ratio(gold: Relation, response: Relation) -> float | None:
     """gold's difference / response's difference when that is one number wherever both are defined, else None."""
     first, second = _difference(gold), _difference(response)
     letters = sorted(free_symbols(gold) | free_symbols(response))
-    source = random.Random(zlib.crc32(f"{gold!r}|{response!r}".encode()))
+    source = random_source(gold, response)
     ratios: list[object] = []
     for attempt in range(3 * _POINTS):
         signs = (-1, 1) if attempt % 2 else (1,)

@@ -17,7 +17,7 @@ from typing import Any
 from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
 from verifiers.math.nodes import Call, Constant, Node, Number, Product, Symbol
 
-__all__ = ["constants", "exact_or_none", "free_symbols", "has_call", "infinity_sign", "real_fraction", "rounds_to", "same_number", "same_scalar"]
+__all__ = ["constants", "exact_or_none", "free_symbols", "has_call", "infinity_sign", "random_source", "real_fraction", "rounds_to", "same_number", "same_scalar"]
 
 MIN_SIGNIFICANT = 6
 MIN_SIGNIFICANT_TRUNCATED = 9
@@ -144,7 +144,7 @@ def real_fraction(node: Node) -> Fraction:
 def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
     if len(symbols) > MAX_SYMBOLS:
         return False
-    source = random.Random(zlib.crc32(f"{gold!r}|{response!r}".encode()))
+    source = random_source(gold, response)
     complex_valued = "i" in constants(gold) | constants(response)
     agreed = agreed_outside = 0
     for attempt in range(_MAX_POINTS):
@@ -159,6 +159,16 @@ def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
         if agreed >= _WANTED_POINTS or (not symbols and agreed):
             return True
     return agreed >= 2 or (agreed == 0 and agreed_outside >= _WANTED_POINTS)
+
+
+def random_source(gold: Node, response: Node) -> random.Random:
+    """Randomness that depends on both sides, so that no response can be made to fit the points."""
+    try:
+        text = f"{gold!r}|{response!r}"
+    except ValueError:
+        # Python does not print integers of more than 4300 digits.
+        text = f"{hash(gold)}|{hash(response)}"
+    return random.Random(zlib.crc32(text.encode()))
 
 
 def _point(source: random.Random, symbols: list[str], attempt: int) -> dict[str, Fraction]:

@@ -1,0 +1,345 @@
+"""The pool with real processes: nothing hangs it, nothing is lost, nobody is left behind."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from verifiers.blocking import BlockingVerifierPool
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Outcome, Verdict
+
+ROOT = Path(__file__).parents[2]
+
+OWN = """
+import os, signal, time
+from verifiers.verdict import Outcome, Verdict
+from verifiers.verifier import VerifierUnavailable
+
+class Odd:
+    '''Does what the response says.'''
+    def parse_reference(self, raw):
+        return raw
+    def verify(self, response, reference):
+        match response.split():
+            case ["sleep", seconds]: time.sleep(float(seconds))
+            case ["spin"]:
+                while True: pass
+            case ["die", number]: os.kill(os.getpid(), int(number))
+            case ["die", number, "once"]:
+                try:
+                    os.close(os.open(reference, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:
+                    os.kill(os.getpid(), int(number))
+            case ["exit"]: os._exit(3)
+            case ["memory"]: bytearray(1 << 40)
+            case ["deep"]: self.deep()
+            case ["raise"]: raise KeyError("a bug")
+            case ["unavailable"]: raise VerifierUnavailable("the server is away")
+            case ["nothing"]: return None
+            case ["pid"]: return Verdict(Outcome.CORRECT, 1.0, extracted=str(os.getpid()))
+        return Verdict(Outcome.CORRECT, 1.0, extracted=response)
+    def deep(self):
+        return self.deep()
+
+class Patient(Odd):
+    '''Keeps a limit of its own.'''
+    pool_timeout_seconds = 0.5
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+@asynccontextmanager
+async def pool_of(workers: int = 1, timeout_seconds: float = 1.0, **limits: int) -> AsyncIterator[VerifierPool]:
+    async with VerifierPool(workers, timeout_seconds, **limits) as pool:
+        yield pool
+
+
+def ask(folder: Path, *responses: str, name: str = "Odd", reference: Any = None, **limits: Any) -> list[Verdict]:
+    async def run() -> list[Verdict]:
+        async with pool_of(**limits) as pool:
+            jobs = [pool.verify(f"./own.py:{name}", {}, text, reference, folder=folder) for text in responses]
+            return list(await asyncio.gather(*jobs))
+
+    return asyncio.run(run())
+
+
+def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Path) -> None:
+    verdicts = ask(folder, "a", "spin", "b", "spin", "c", timeout_seconds=0.5)
+    assert [verdict.outcome.value for verdict in verdicts] == ["correct", "wrong", "correct", "wrong", "correct"]
+    assert "timeout" in verdicts[1].detail
+    assert 0.4 < verdicts[1].seconds < 5
+
+
+def test_a_response_that_takes_all_memory_or_stack_is_wrong(folder: Path) -> None:
+    memory, deep, after = ask(folder, "memory", "deep", "a")
+    assert memory.outcome is Outcome.WRONG and "memory limit" in memory.detail
+    assert deep.outcome is Outcome.WRONG and "recursion limit" in deep.detail
+    assert after.outcome is Outcome.CORRECT
+
+
+def test_a_worker_that_dies_once_is_replaced_and_the_verdict_is_not_lost(folder: Path) -> None:
+    (verdict,) = ask(folder, f"die {int(signal.SIGKILL)} once", reference=str(folder / "died"))
+    assert verdict.outcome is Outcome.CORRECT
+    assert (folder / "died").exists()
+
+
+def test_a_response_that_crashes_every_worker_is_wrong(folder: Path) -> None:
+    crash, leave, after = ask(folder, f"die {int(signal.SIGSEGV)}", "exit", "a")
+    assert crash.outcome is Outcome.WRONG and "SIGSEGV" in crash.detail
+    assert leave.outcome is Outcome.WRONG and "status 3" in leave.detail
+    assert after.outcome is Outcome.CORRECT
+
+
+def test_a_worker_killed_from_outside_twice_is_a_fault(folder: Path) -> None:
+    (verdict,) = ask(folder, f"die {int(signal.SIGKILL)}")
+    assert verdict.outcome is Outcome.FAULT and "SIGKILL" in verdict.detail
+
+
+def test_a_verifier_that_fails_is_a_fault_and_says_how(folder: Path) -> None:
+    bug, away, nothing = ask(folder, "raise", "unavailable", "nothing")
+    assert bug.outcome is Outcome.FAULT and "KeyError: 'a bug'" in bug.detail
+    assert away.outcome is Outcome.FAULT and away.detail == "the server is away"
+    assert nothing.outcome is Outcome.FAULT and "expected a Verdict" in nothing.detail
+    assert all(verdict.score is None for verdict in (bug, away, nothing))
+
+
+def test_waiting_without_using_the_cpu_is_not_held_against_the_response(folder: Path) -> None:
+    # 0.5 s of sleep against a limit of 0.2 s: no CPU time was used, so the deadline is extended.
+    slept, too_long = ask(folder, "sleep 0.5", "sleep 60", timeout_seconds=0.2)
+    assert slept.outcome is Outcome.CORRECT
+    assert too_long.outcome is Outcome.FAULT and "overloaded" in too_long.detail
+
+
+def test_a_verifier_with_its_own_limit_that_is_late_is_a_fault(folder: Path) -> None:
+    late, spun = ask(folder, "sleep 60", "spin", name="Patient", timeout_seconds=0.1)
+    assert late.outcome is Outcome.FAULT and "did not answer in 0.5 s" in late.detail
+    assert spun.outcome is Outcome.FAULT
+
+
+def test_workers_are_recycled(folder: Path) -> None:
+    verdicts = ask(folder, *["pid"] * 6, recycle_after=2)
+    assert len({verdict.extracted for verdict in verdicts}) == 3
+
+
+def test_the_event_loop_is_never_blocked(folder: Path) -> None:
+    async def run() -> float:
+        async with pool_of(2, 0.5) as pool:
+            jobs = [asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder)) for _ in range(3)]
+            longest, last = 0.0, time.perf_counter()
+            while not all(job.done() for job in jobs):
+                await asyncio.wait(jobs, timeout=0.01)
+                now = time.perf_counter()
+                longest, last = max(longest, now - last), now
+            return longest
+
+    assert asyncio.run(run()) < 0.3
+
+
+def test_cancelling_one_verification_leaves_the_pool_usable(folder: Path) -> None:
+    async def run() -> Verdict:
+        async with pool_of(1, 5.0) as pool:
+            job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+            done, _ = await asyncio.wait({job}, timeout=0.3)
+            assert not done
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+            return await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+
+    assert asyncio.run(run()).outcome is Outcome.CORRECT
+
+
+def test_a_template_that_was_killed_is_replaced(folder: Path) -> None:
+    async def run() -> list[Verdict]:
+        async with pool_of(1, 2.0) as pool:
+            first = await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
+            return [first, await pool.verify("./own.py:Odd", {}, "b", None, folder=folder)]
+
+    assert [verdict.outcome for verdict in asyncio.run(run())] == [Outcome.CORRECT, Outcome.CORRECT]
+
+
+def test_closing_leaves_no_process_behind(folder: Path) -> None:
+    async def run() -> list[psutil.Process]:
+        async with pool_of(2, 30.0) as pool:
+            job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+            await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+            children = psutil.Process().children(recursive=True)
+        assert (await job).outcome is Outcome.FAULT
+        return children
+
+    children = asyncio.run(run())
+    assert len(children) == 3
+    assert_all_end(children)
+
+
+def test_workers_die_with_a_parent_that_is_killed(folder: Path) -> None:
+    program = f"""
+import asyncio
+from pathlib import Path
+from verifiers.pool import VerifierPool
+async def main():
+    async with VerifierPool(2, 600.0) as pool:
+        spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None, folder=Path({str(folder)!r})))
+        await pool.verify("./own.py:Odd", {{}}, "a", None, folder=Path({str(folder)!r}))
+        print("ready", flush=True)
+        await spin
+asyncio.run(main())
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
+    children = psutil.Process(parent.pid).children(recursive=True)
+    assert len(children) == 3
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert_all_end(children)
+
+
+def assert_all_end(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_equal_answers_are_graded_once(folder: Path) -> None:
+    async def run() -> tuple[int, set[str]]:
+        async with pool_of() as pool:
+            reference = pool.parse_reference("math", {}, "x^2+2x+1")
+            verdicts = [
+                await pool.verify("math", {}, f"{number} steps, so \\boxed{{(x+1)^2}}", reference) for number in range(10)
+            ]
+            return pool.num_cached + pool.num_fast, {verdict.outcome.value for verdict in verdicts}
+
+    assert asyncio.run(run()) == (9, {"correct"})
+
+
+def test_the_cache_is_bounded_and_keeps_options_and_golds_apart() -> None:
+    async def run() -> None:
+        async with pool_of(cache_size=3) as pool:
+            for gold, answer, expected in [("x^2", "x \\cdot x", True), ("x^3", "x \\cdot x", False)] * 3:
+                reference = pool.parse_reference("math", {}, gold)
+                for options in ({}, {"think": "required"}):
+                    verdict = await pool.verify("math", options, f"\\boxed{{{answer}}}", reference)
+                    assert (verdict.outcome is Outcome.CORRECT) is (expected and not options)
+            assert len(pool._cache) <= 3
+
+    asyncio.run(run())
+
+
+def test_it_is_usable_from_many_threads() -> None:
+    with BlockingVerifierPool(1, 5.0) as pool:
+        from verifiers.math.verifier import MathVerifier
+
+        reference = MathVerifier().parse_reference("\\sqrt{8}")
+        found: list[Verdict] = []
+
+        def work(number: int) -> None:
+            answer = "2\\sqrt{2}" if number % 2 else f"{number}\\sqrt{{2}}"
+            found.append(pool.verify("math", {}, f"\\boxed{{{answer}}}", reference))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    # Even numbers: 2 sqrt 2 is among them as well (number 2).
+    assert sum(verdict.outcome is Outcome.CORRECT for verdict in found) == 11
+
+
+def test_wrong_settings_and_wrong_use_are_refused() -> None:
+    for settings in ({"num_workers": 0}, {"timeout_seconds": 0.0}, {"recycle_after": 0}):
+        with pytest.raises(ValueError, match="expected"):
+            VerifierPool(**settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not started"):
+        asyncio.run(VerifierPool().verify("math", {}, "x", None))
+
+
+HOSTILE = [
+    ("regex", "(a+)+c", "a" * 60 + "b"),
+    ("math", "42", "\\boxed{9^{9^{9^{9}}}}"),
+    ("math", "x", "\\boxed{" + "{" * 10_000 + "}" * 10_000 + "}"),
+    ("math", "\\sqrt{2}", "\\boxed{((((10000!)!)!)!)}"),
+    ("math", "42", "\\boxed{" + "9" * 100_000 + "}"),
+]
+
+
+def mixed_jobs(count: int, hostile_share: float) -> list[tuple[str, Any, str, str | None]]:
+    """(verifier, gold, response, expected outcome; None for a hostile one, which is anything but correct)."""
+    source = random.Random(7)
+    jobs: list[tuple[str, Any, str, str | None]] = []
+    for number in range(count):
+        if source.random() < hostile_share:
+            name, gold, response = source.choice(HOSTILE if number % 25 == 0 else HOSTILE[1:])
+            jobs.append((name, gold, response, None))
+        elif source.random() < 0.5:
+            value, right = source.randint(0, 10**6), source.random() < 0.5
+            jobs.append(("math", str(value), f"\\boxed{{{value + (not right)}}}", "correct" if right else "wrong"))
+        else:
+            a, right = source.randint(2, 10**6), source.random() < 0.5
+            answer = f"(x+{a})(x-{a})" if right else f"(x+{a})(x+{a})"
+            jobs.append(("math", f"x^2-{a * a}", f"\\boxed{{{answer}}}", "correct" if right else "wrong"))
+    return jobs
+
+
+async def run_jobs(jobs: list[tuple[str, Any, str, str | None]], workers: int) -> list[str]:
+    """Complaints."""
+    async with pool_of(workers, 1.0) as pool:
+
+        async def one(name: str, gold: Any, response: str) -> Verdict:
+            return await pool.verify(name, {}, response, pool.parse_reference(name, {}, gold))
+
+        verdicts = await asyncio.gather(*(one(name, gold, response) for name, gold, response, _ in jobs))
+    complaints = []
+    for (name, gold, response, expected), verdict in zip(jobs, verdicts, strict=True):
+        good = verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER) if expected is None else verdict.outcome == expected
+        if not good:
+            complaints.append(f"{name} {gold} {response[:80]}: {verdict.outcome.value} ({verdict.detail})")
+    return complaints
+
+
+def test_hostile_verifications_among_others_lose_none_and_spoil_none() -> None:
+    assert asyncio.run(run_jobs(mixed_jobs(1000, 0.05), 2)) == []
+
+
+@pytest.mark.slow
+def test_10_000_mixed_verifications_with_5_percent_hostile_lose_none_and_spoil_none() -> None:
+    assert asyncio.run(run_jobs(mixed_jobs(10_000, 0.05), 2)) == []
+
+
+@pytest.mark.slow
+def test_a_worker_does_not_grow_without_bound() -> None:
+    """10 000 symbolic verifications in one worker: its memory stays within 30 MB of where it was after 1 000."""
+
+    async def run() -> list[int]:
+        sizes = []
+        async with pool_of(1, 5.0, recycle_after=10**9, cache_size=1) as pool:
+            for number in range(10_000):
+                reference = pool.parse_reference("math", {}, f"x^2-{number}")
+                await pool.verify("math", {}, f"\\boxed{{(x-{number})(x+1)}}", reference)
+                if number in (1_000, 9_999):
+                    workers = [p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()]
+                    sizes.append(sum(p.memory_info().rss for p in workers))
+        return sizes
+
+    before, after = asyncio.run(run())
+    assert after - before < 30 << 20

@@ -1,0 +1,87 @@
+"""The four ways to name a verifier, and the sentences for names that are wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verifiers.registry import BUILT_IN, load_verifier
+
+OWN = """
+from verifiers.verdict import Outcome, Verdict
+
+class Parity:
+    def __init__(self, *, wanted="even"):
+        self.wanted = wanted
+    def parse_reference(self, raw):
+        return int(raw)
+    def verify(self, response, reference):
+        good = (len(response) % 2 == 0) == (self.wanted == "even")
+        return Verdict(Outcome.CORRECT if good else Outcome.WRONG, float(good))
+
+class NotOne:
+    pass
+"""
+
+OPTIONS = {
+    "remote": {"url": "http://localhost:1"},
+    "weighted": {"parts": ["math"]},
+    "length": {"max_length": 10},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"code"}))
+def test_every_built_in_loads_by_its_name(name: str) -> None:
+    verifier = load_verifier(name, OPTIONS.get(name, {}))
+    assert callable(verifier.verify) and callable(verifier.parse_reference)
+
+
+def test_a_module_path_and_a_file_path_name_a_verifier_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    assert load_verifier("./mine.py:Parity", folder=tmp_path).verify("ab", 1).score == 1.0
+    assert load_verifier("./mine.py:Parity", {"wanted": "odd"}, folder=tmp_path).verify("ab", 1).score == 0.0
+    assert load_verifier("verifiers.math.verifier:MathVerifier").parse_reference("1") is not None
+
+
+def test_two_files_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> None:
+    for folder, wanted in (("one", "even"), ("two", "odd")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(OWN.replace('wanted="even"', f'wanted="{wanted}"'))
+    first = load_verifier("./mine.py:Parity", folder=tmp_path / "one")
+    second = load_verifier("./mine.py:Parity", folder=tmp_path / "two")
+    assert (first.verify("ab", 1).score, second.verify("ab", 1).score) == (1.0, 0.0)
+
+
+def test_wrong_names_are_answered_with_the_nearest_right_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    for name, sentence in (
+        ("maths", "Did you mean 'math'"),
+        ("./mine.py:Parety", "Did you mean 'Parity'"),
+        ("./other.py:Parity", "there is no file"),
+        ("./mine.py:NotOne", "has no method 'parse_reference'"),
+        ("./broken.py:Parity", "ZeroDivisionError"),
+        ("no_such_module_here:Name", "cannot be imported"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            load_verifier(name, folder=tmp_path)
+
+
+def test_unknown_and_mistyped_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="could not be built"):
+        load_verifier("math", {"fallback": ["hashes"]})
+    with pytest.raises(ValueError, match="one of final_answer, hashes, last_line.*Did you mean 'hashes'"):
+        load_verifier("math", {"fallbacks": ["hash"]})
+    with pytest.raises(ValueError, match="true or false"):
+        load_verifier("exact", {"ignore_case": "yes"})
+
+
+def test_importing_verifiers_and_the_pool_imports_neither_torch_nor_sympy() -> None:
+    program = (
+        "import sys, verifiers.pool, verifiers.registry, verifiers.monitor;"
+        "print(sorted({'torch', 'sympy', 'numpy', 'mpmath', 'jsonschema'} & set(sys.modules)))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,140 @@
+"""A data set against its verifier, before training: every gold must grade CORRECT as its own answer, its mutants not.
+
+Works on rows alone, wherever they come from. A row whose gold is no answer (a pattern, tests, a schema) is counted as
+not self-answering: nothing can be said about it here beyond that its gold parses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verifiers.mutants import mutants
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Outcome
+
+__all__ = ["DataReport", "DataRow", "check_rows"]
+
+_NO_SELF_ANSWER = {"regex", "code", "format", "length", "json_schema"}
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DataRow:
+    where: str
+    """File and line."""
+    gold: Any
+    verifier_name: str
+    options: Mapping[str, object]
+
+
+@dataclass(slots=True)
+class DataReport:
+    num_rows: int = 0
+    num_checked: int = 0
+    """Rows whose gold was graded as its own answer."""
+    unreadable: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Golds that do not grade CORRECT as their own answer: false negatives."""
+    accepted_mutants: list[str] = field(default_factory=list)
+    """Wrong answers that grade CORRECT: false positives."""
+    num_mutants: Counter[str] = field(default_factory=Counter)
+    num_accepted: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def false_negative_rate(self) -> float:
+        return len(self.refused) / self.num_checked if self.num_checked else 0.0
+
+    @property
+    def false_positive_rate(self) -> float:
+        total = sum(self.num_mutants.values())
+        return sum(self.num_accepted.values()) / total if total else 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.unreadable or self.refused or self.accepted_mutants or self.faults)
+
+
+async def check_rows(
+    rows: Iterable[DataRow], pool: VerifierPool, *, folder: Path | None = None
+) -> DataReport:
+    """The report on all rows, complaints in the order of the rows."""
+    report = DataReport()
+    rows = list(rows)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        chunk = range(start, min(start + _ROWS_AT_ONCE, len(rows)))
+        await asyncio.gather(*(_check_row(rows, at, pool, folder, report) for at in chunk))
+    for complaints in (report.unreadable, report.refused, report.accepted_mutants, report.faults):
+        complaints.sort(key=_place)
+    return report
+
+
+def _place(complaint: str) -> tuple[str, int, str]:
+    file, _, rest = complaint.partition(":")
+    line = rest.partition(":")[0]
+    return file, int(line) if line.isdecimal() else 0, rest
+
+
+async def _check_row(
+    rows: Sequence[DataRow], at: int, pool: VerifierPool, folder: Path | None, report: DataReport
+) -> None:
+    row = rows[at]
+    report.num_rows += 1
+    try:
+        reference = pool.parse_reference(row.verifier_name, row.options, row.gold, folder=folder)
+    except ValueError as error:
+        report.unreadable.append(f"{row.where}: {error}")
+        return
+    if row.verifier_name in _NO_SELF_ANSWER or not isinstance(row.gold, (str, int, float)):
+        return
+    report.num_checked += 1
+
+    async def outcome(response: str) -> Outcome:
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        return verdict.outcome
+
+    # A gold that is a whole solution answers for itself: with its own box, or with what stands after its mark.
+    gold = str(row.gold).rpartition("####")[2].strip()
+    templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
+    graded = [await outcome(template % gold) for template in templates]
+    if Outcome.CORRECT not in graded:
+        report.refused.append(f"{row.where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer")
+        return
+    template = templates[graded.index(Outcome.CORRECT)]
+    if template == "%s" and len(gold) > 200:
+        return
+    for kind, text in mutants(gold, other=_other_gold(rows, at)):
+        passes = await outcome(template % text) is Outcome.CORRECT
+        if passes and kind == "another row's gold" and await _accepts(pool, row, text, template % gold, folder):
+            # Each passes for the other: the two rows have the same answer.
+            continue
+        report.num_mutants[kind] += 1
+        if passes:
+            report.num_accepted[kind] += 1
+            report.accepted_mutants.append(f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}")
+
+
+async def _accepts(pool: VerifierPool, row: DataRow, gold: str, response: str, folder: Path | None) -> bool:
+    try:
+        reference = pool.parse_reference(row.verifier_name, row.options, gold, folder=folder)
+    except ValueError:
+        return False
+    verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+    return verdict.outcome is Outcome.CORRECT
+
+
+def _other_gold(rows: Sequence[DataRow], at: int) -> str | None:
+    """The next gold of the same verifier that is written differently."""
+    row = rows[at]
+    for step in range(1, min(len(rows), 20)):
+        other = rows[(at + step) % len(rows)]
+        same_kind = other.verifier_name == row.verifier_name and isinstance(other.gold, (str, int, float))
+        if same_kind and str(other.gold).strip() != str(row.gold).strip():
+            return str(other.gold)
+    return None
