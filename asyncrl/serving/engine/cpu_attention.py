@@ -16,12 +16,14 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from torch.nn.functional import scaled_dot_product_attention
 
-BUCKET_TOKENS = 8192
+BUCKET_KEYS = 8192
 """Most key positions that one call reads, padding included: more would not fit the processor's cache."""
-PADDED_FREE = 1.25
-"""A longer request opens a new bucket when it would lengthen the shortest one in it by more than this..."""
-SMALL_TOKENS = 2048
-"""...unless the bucket has fewer key positions than this: then padding is cheaper than another call."""
+BUCKET_SCORES = 2**21
+"""Most (query, key) pairs of one call with several requests: their mask takes 4 bytes each."""
+SIMILAR = 1.25
+"""Requests go into one bucket while the longest is at most this much longer than the shortest..."""
+SMALL_SCORES = 2048
+"""...or while the bucket has no more (query, key) pairs than this: another call costs more than padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,23 @@ class Bucket:
 
 
 def plan_buckets(lengths: list[int], extents: list[int]) -> list[list[int]]:
-    """Places in `lengths` (keys) and `extents` (queries), grouped by similar length, longest first."""
-    order = sorted(range(len(lengths)), key=lambda place: (lengths[place], extents[place]), reverse=True)
+    """Places of requests with similar lengths (keys) and extents (queries), longest extent first."""
+    order = sorted(range(len(lengths)), key=lambda place: (extents[place], lengths[place]), reverse=True)
     buckets: list[list[int]] = []
-    longest = 0
+    extent = longest = shortest = 0
     for place in order:
-        if buckets:
-            padded = longest * (len(buckets[-1]) + 1)
-            is_similar = lengths[place] * PADDED_FREE >= longest or padded <= SMALL_TOKENS
-            if is_similar and padded <= BUCKET_TOKENS:
-                buckets[-1].append(place)
-                continue
-        buckets.append([place])
-        longest = lengths[place]
+        length = lengths[place]
+        keys = max(longest, length) * (len(buckets[-1]) + 1) if buckets else 0
+        is_similar = (
+            max(longest, length) <= SIMILAR * min(shortest, length) and extent <= SIMILAR * extents[place]
+        )
+        is_bounded = keys <= BUCKET_KEYS and keys * extent <= BUCKET_SCORES
+        if buckets and is_bounded and (is_similar or keys * extent <= SMALL_SCORES):
+            buckets[-1].append(place)
+            longest, shortest = max(longest, length), min(shortest, length)
+        else:
+            buckets.append([place])
+            extent, longest, shortest = extents[place], length, length
     return buckets
 
 
@@ -148,7 +154,7 @@ class BatchedAttention(TorchNativeAttnBackend):
         key = (kind, like.shape[1], like.dtype)
         held = self._workspaces.get(key)
         if held is None or held.shape[0] < length:
-            held = self._workspaces[key] = like.new_empty(max(length, BUCKET_TOKENS), like.shape[1])
+            held = self._workspaces[key] = like.new_empty(max(length, BUCKET_KEYS), like.shape[1])
         return held[:length]
 
     def _plan_decode(self, forward_batch):
@@ -159,7 +165,7 @@ class BatchedAttention(TorchNativeAttnBackend):
         for plan in plans:
             rows = torch.arange(len(lengths)) if is_whole else torch.tensor(plan)
             ends = forward_batch.seq_lens.index_select(0, rows)
-            slots, positions = self._slots(forward_batch, rows, ends, lengths[plan[0]])
+            slots, positions = self._slots(forward_batch, rows, ends, max(lengths[place] for place in plan))
             mask = self._mask(positions < ends[:, None])[:, None, None, :]
             buckets.append(Bucket(slots, mask, None if is_whole else rows))
         return buckets
@@ -172,9 +178,8 @@ class BatchedAttention(TorchNativeAttnBackend):
         for plan in plan_buckets(lengths, extents):
             rows = torch.tensor(plan)
             ends = forward_batch.seq_lens.index_select(0, rows)
-            slots, positions = self._slots(forward_batch, rows, ends, lengths[plan[0]])
-            extent = max(extents[place] for place in plan)
-            steps = torch.arange(extent)
+            slots, positions = self._slots(forward_batch, rows, ends, max(lengths[place] for place in plan))
+            steps = torch.arange(extents[plan[0]])
             is_token = steps < forward_batch.extend_seq_lens.index_select(0, rows)[:, None]
             tokens = torch.where(is_token, starts.index_select(0, rows)[:, None] + steps, 0)
             queried = forward_batch.extend_prefix_lens.index_select(0, rows)[:, None] + steps

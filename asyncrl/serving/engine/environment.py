@@ -16,7 +16,12 @@ _KEPT_BYTES = str(128 * 2**20)
 
 def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
     """Variables to add to a server process's environment."""
-    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(threads),
+        # Longer than a client keeps an idle connection: one that the server closes looks like a dead server.
+        "SGLANG_TIMEOUT_KEEP_ALIVE": "300",
+    }
     if has_gpu:
         return environment
     paths = [str(CPU_PATH), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -13,9 +13,9 @@ from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_
 def install() -> None:
     """Registers the hooks; SGLang applies them when all plugins are loaded."""
     HookRegistry.register(
-        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.accept",
+        "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload",
         _add_spans_to_unfinished,
-        HookType.AFTER,
+        HookType.BEFORE,
     )
     HookRegistry.register(
         "sglang.srt.managers.scheduler.Scheduler.record_weight_version_change",
@@ -24,16 +24,15 @@ def install() -> None:
     )
 
 
-def _add_spans_to_unfinished(result, accumulator, *, req):
-    """Spans over all tokens sent so far, where `accept` took the request and left them out."""
-    if not accumulator.output_reqs or accumulator.output_reqs[-1] is not req:
-        return
-    if accumulator.weight_versions[-1] is None:
-        accumulator.weight_versions[-1] = compute_weight_version_spans(
-            req.weight_version_events,
-            current_version=accumulator.current_weight_version,
-            num_output_tokens=req.send_token_offset,
-        )
+def _add_spans_to_unfinished(accumulator, **_):
+    """Spans over all tokens sent so far, for the requests that the accumulator took without."""
+    for place, req in enumerate(accumulator.output_reqs):
+        if accumulator.weight_versions[place] is None:
+            accumulator.weight_versions[place] = compute_weight_version_spans(
+                req.weight_version_events,
+                current_version=accumulator.current_weight_version,
+                num_output_tokens=req.send_token_offset,
+            )
 
 
 def _give_pending_tokens_to_the_old_version(original, scheduler, new_version):

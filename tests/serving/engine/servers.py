@@ -141,8 +141,12 @@ def reference_logprobs(
     """Log-prob of each response token under its own model, on keys and values the earlier models computed."""
     cache = transformers.DynamicCache()
     inputs, result = list(prompt), []
+    num_threads = torch.get_num_threads()
+    # A model this small is slower on several threads, much slower where a server uses the other core.
+    torch.set_num_threads(1)
     for token, model in zip(response, models, strict=True):
         logits = model(torch.tensor([inputs]), past_key_values=cache).logits[0, -1]
         result.append(torch.log_softmax(logits.float(), -1)[token].item())
         inputs = [token]
+    torch.set_num_threads(num_threads)
     return result
