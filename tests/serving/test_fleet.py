@@ -1,0 +1,179 @@
+"""The fleet: who serves, who leaves, who comes back, and with which version."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fakes.engine import FakeEngine
+
+from asyncrl.errors import ServerError
+from asyncrl.serving.client import new_session
+from asyncrl.serving.fleet import MAX_RESTARTS, Fleet, ServerState
+from asyncrl.serving.publication import Publication
+from asyncrl.signal import Signal
+from asyncrl.types import PublishOutcome
+
+
+def publication(folder: Path, version: int) -> Publication:
+    place = folder / f"v{version}"
+    place.mkdir(exist_ok=True)
+    made = Publication(version, place, {"a": f"{version:016x}"})
+    made.write_manifest()
+    return made
+
+
+async def nothing(url: str) -> None:
+    return None
+
+
+async def with_fleet(
+    engines: list[FakeEngine],
+    scenario: Callable[[Fleet, Signal], Awaitable[None]],
+    *,
+    restart: Callable[[str], Awaitable[None]] = nothing,
+) -> None:
+    signal = Signal()
+    async with new_session() as session:
+        fleet = Fleet(
+            [e.url for e in engines], session=session, signal=signal, max_running_requests=10, restart=restart
+        )
+        fleet.start()
+        try:
+            await scenario(fleet, signal)
+        finally:
+            await fleet.close()
+
+
+async def serving(fleet: Fleet, signal: Signal, count: int) -> None:
+    assert await signal.wait_until(
+        lambda: len(fleet.serving()) == count, owner="test", blocker="servers", timeout_seconds=10.0
+    ), [(s.url, s.state, s.reason) for s in fleet.servers.values()]
+
+
+def test_servers_serve_once_the_first_publication_is_verified_on_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                assert fleet.serving() == []
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                assert {server.version for server in fleet.serving()} == {0}
+
+            await with_fleet([one, two], scenario)
+
+    asyncio.run(main())
+
+
+def test_the_least_loaded_server_with_room_is_picked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                first = fleet.pick(8)
+                assert first is not None
+                fleet.acquire(first, 8)
+                second = fleet.pick(8)
+                assert second is not None and second is not first
+                fleet.acquire(second, 8)
+                assert fleet.pick(8) is None
+                fleet.release(first, 6)
+                assert fleet.pick(8) is first
+
+            await with_fleet([one, two], scenario)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                urls = await fleet.hand_wire_to_trainer()
+                assert set(urls) == {one.url, two.url}
+                outcomes = {
+                    one.url: PublishOutcome(True, 0.0),
+                    two.url: PublishOutcome(False, 0.0, "no route"),
+                }
+                await fleet.announce(publication(tmp_path, 1), outcomes)
+                assert [server.url for server in fleet.serving()] == [one.url]
+                await serving(fleet, signal, 2)
+                assert {server.version for server in fleet.serving()} == {1}
+                assert two.version == "1"
+
+            await with_fleet([one, two], scenario)
+
+    asyncio.run(main())
+
+
+def test_no_install_runs_while_the_trainer_owns_the_wire(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                await fleet.hand_wire_to_trainer()
+                fleet.fail(fleet.servers[two.url], "test")
+                calls = len(two.calls)
+                assert not await signal.wait_until(
+                    lambda: len(fleet.serving()) == 2, owner="test", blocker="", timeout_seconds=0.2
+                )
+                assert len(two.calls) == calls
+                await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
+                await serving(fleet, signal, 2)
+
+            await with_fleet([one, two], scenario)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_cannot_be_restarted_is_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        tries = []
+
+        async def restart(url: str) -> None:
+            tries.append(url)
+            raise ServerError("it ended with exit code 1")
+
+        async with FakeEngine() as one:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 1)
+                server = fleet.servers[one.url]
+                fleet.fail(server, "test")
+                assert await signal.wait_until(
+                    lambda: not fleet.has_hope(), owner="test", blocker="", timeout_seconds=10.0
+                )
+                assert (server.state, len(tries)) == (ServerState.DEAD, MAX_RESTARTS)
+                assert server.reason == "it ended with exit code 1"
+
+            await with_fleet([one], scenario, restart=restart)
+
+    asyncio.run(main())
+
+
+def test_a_trainer_that_went_back_never_shares_a_prefix_cache_with_the_lost_versions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                server = fleet.servers[one.url]
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 1)
+                await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
+                before = fleet.salt(server)
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 1)
+                await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
+                assert fleet.salt(server) != before
+
+            await with_fleet([one], scenario)
+
+    asyncio.run(main())

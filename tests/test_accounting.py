@@ -1,0 +1,39 @@
+"""The numbers of a step."""
+
+import pytest
+from fakes.records import make_score, make_task
+
+from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.replay.group import Group
+from asyncrl.types import Batch, Sequence
+
+
+def test_speed_and_idleness_are_differences_of_two_readings() -> None:
+    before, after = Reading(10.0, 1000, 3.0, 2), Reading(14.0, 5000, 9.0, 2)
+    # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
+    assert rollout_metrics(before, after) == {
+        "step_seconds": 4.0,
+        "rollout_tokens_per_second": 1000.0,
+        "rollout_idle_share": pytest.approx(0.25),
+    }
+
+
+def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:
+    sequences = [
+        Sequence(str(n), [1], [5] * n, [-1.0] * n, [0] * n, [False] * n, 0.0, float(n % 2)) for n in (1, 2, 3)
+    ]
+    metrics = batch_metrics(Batch(0, 1.0, sequences))
+    assert metrics["reward_mean"] == pytest.approx(2 / 3)
+    assert (metrics["response_tokens_mean"], metrics["response_tokens_max"]) == (2.0, 3)
+
+
+def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_count() -> None:
+    def group(*rewards: float | None) -> Group:
+        made = Group(0, make_task(), 0, [])
+        made.scores.update({str(i): make_score(reward) for i, reward in enumerate(rewards)})
+        return made
+
+    metrics = group_metrics([group(1.0, 0.0), group(1.0, 1.0), group(0.0, None)])
+    assert metrics["groups_zero_signal"] == 2
+    assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "fault": 1}
+    assert metrics["correct_mean"] == pytest.approx(3 / 5)
