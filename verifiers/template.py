@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from verifiers.worker import frame, verdict_from_json
 
 __all__ = ["Template", "Worker", "WorkerDied", "describe_end"]
 
-_START_SECONDS = 60.0
+# Longer than any start on a machine that is busy with other things.
+_REPLY_SECONDS = 60.0
 _HEADER = struct.Struct(">I")
 # A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an operator).
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
@@ -60,7 +63,7 @@ class Template:
 
     def __init__(self, memory_limit_bytes: int) -> None:
         self._memory_limit_bytes = memory_limit_bytes
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._buffer = b""
         self._lock = asyncio.Lock()
@@ -75,15 +78,15 @@ class Template:
         root = str(Path(__file__).resolve().parent.parent)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)])}
         self._buffer = b""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid()),
-            pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL, env=environment,
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment,
         )  # fmt: skip
         theirs.close()
         self._control = ours
         try:
-            await asyncio.wait_for(self._reply(), _START_SECONDS)
-        except (WorkerDied, TimeoutError) as error:
+            await self._reply(ours)
+        except WorkerDied as error:
             await self.close()
             raise RuntimeError(f"The template of the verifier workers did not start: {error}") from error
 
@@ -91,15 +94,18 @@ class Template:
         for worker in list(self._workers):
             worker.close()
         self._workers.clear()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
+        control, self._control = self._control, None
+        if control is not None:
+            # First the end of the stream, for whoever reads it; a socket that is closed under a reader never wakes it.
+            with contextlib.suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)
+            async with self._lock:
+                control.close()
+        process, self._process = self._process, None
+        if process is not None:
             # The workers follow: the kernel kills them when the template dies.
-            if self._process.returncode is None:
-                self._process.kill()
-            await self._process.wait()
-            self._process = None
+            process.kill()
+            await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     async def fork(self) -> Worker:
         """A fresh worker. A template that died is replaced first."""
@@ -157,25 +163,32 @@ class Template:
 
     async def _exchange(self, command: dict[str, Any], passed: socket.socket | None) -> dict[str, Any]:
         async with self._lock:
-            if self._control is None:
+            control = self._control
+            if control is None:
                 raise WorkerDied("the pool is closed")
             message = json.dumps(command).encode() + b"\n"
             try:
                 # One short message on an otherwise empty socket: this never blocks.
-                socket.send_fds(self._control, [message], [passed.fileno()] if passed else [])
+                socket.send_fds(control, [message], [passed.fileno()] if passed else [])
             except OSError as error:
                 raise WorkerDied(f"the template process is gone: {error}") from error
             finally:
                 if passed is not None:
                     passed.close()
-            return await self._reply()
+            return await self._reply(control)
 
-    async def _reply(self) -> dict[str, Any]:
-        assert self._control is not None
+    async def _reply(self, control: socket.socket) -> dict[str, Any]:
+        """The template's next message. It never computes, so a reply that takes long means that it is gone."""
+        try:
+            return await asyncio.wait_for(self._read_reply(control), _REPLY_SECONDS)
+        except TimeoutError as error:
+            raise WorkerDied(f"the template process did not answer in {_REPLY_SECONDS:g} s") from error
+
+    async def _read_reply(self, control: socket.socket) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         while len(self._buffer) < 4 or len(self._buffer) < 4 + _HEADER.unpack(self._buffer[:4])[0]:
             try:
-                part = await loop.sock_recv(self._control, 4096)
+                part = await loop.sock_recv(control, 4096)
             except OSError as error:
                 raise WorkerDied(f"the template process is gone: {error}") from error
             if not part:

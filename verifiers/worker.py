@@ -80,9 +80,11 @@ def main() -> None:
 
 def _obey(command: dict[str, Any], control: socket.socket, descriptors: list[int]) -> None:
     if command["do"] == "fork":
+        template = os.getpid()
         process = os.fork()
         if process == 0:
             control.close()
+            die_with_parent(template)
             _serve(socket.socket(fileno=descriptors[0]), int(command["memory_limit_bytes"]))
             os._exit(0)
         os.close(descriptors[0])
@@ -96,7 +98,6 @@ def _obey(command: dict[str, Any], control: socket.socket, descriptors: list[int
 
 def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
     """The life of a worker: one request, one reply, until the socket closes."""
-    die_with_parent(os.getppid())
     gc.disable()
     loaded: dict[bytes, Verifier] = {}
     while True:

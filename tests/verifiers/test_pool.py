@@ -183,7 +183,8 @@ def test_closing_leaves_no_process_behind(folder: Path) -> None:
     async def run() -> list[psutil.Process]:
         async with pool_of(2, 30.0) as pool:
             job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
-            await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+            while len(psutil.Process().children(recursive=True)) < 3:
+                await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
             children = psutil.Process().children(recursive=True)
         assert (await job).outcome is Outcome.FAULT
         return children
@@ -193,15 +194,28 @@ def test_closing_leaves_no_process_behind(folder: Path) -> None:
     assert_all_end(children)
 
 
+def test_closing_while_a_worker_is_being_forked_ends_that_verification_as_a_fault(folder: Path) -> None:
+    async def run() -> Verdict:
+        async with pool_of(2, 30.0) as pool:
+            job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "a", None, folder=folder))
+            # One turn of the loop: the request to fork is on its way, its reply is not.
+            done, _ = await asyncio.wait({job}, timeout=0)
+            assert not done
+        return await job
+
+    assert asyncio.run(asyncio.wait_for(run(), 10)).outcome is Outcome.FAULT
+
+
 def test_workers_die_with_a_parent_that_is_killed(folder: Path) -> None:
     program = f"""
-import asyncio
+import asyncio, psutil
 from pathlib import Path
 from verifiers.pool import VerifierPool
 async def main():
     async with VerifierPool(2, 600.0) as pool:
         spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None, folder=Path({str(folder)!r})))
-        await pool.verify("./own.py:Odd", {{}}, "a", None, folder=Path({str(folder)!r}))
+        while len(psutil.Process().children(recursive=True)) < 3:
+            await pool.verify("./own.py:Odd", {{}}, "a", None, folder=Path({str(folder)!r}))
         print("ready", flush=True)
         await spin
 asyncio.run(main())
