@@ -9,6 +9,7 @@ Legend: B sequences of a batch, L longest of them in tokens.
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,12 +18,14 @@ import torch.nn.functional as F
 import transformers
 from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
 from asyncrl.examples.longtail import draw_long_sum, work_long_sum
+from asyncrl.examples.muon import Muon
 from asyncrl.examples.rows import Draw, draw_problems, problem_of, row_of, write_rows
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
 from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
@@ -57,11 +60,13 @@ class Options(Section):
     """Share of the direct answers that are off by 1, 10 or 100."""
     noise: Fraction = 0.03
     """Chance of a slip per worked step."""
-    num_examples: Positive = 60000
+    num_examples: Positive = 48000
     """Of the corpus; each is seen once."""
-    examples_per_batch: Positive = 64
-    learning_rate: PositiveFloat = 3e-3
-    """Highest, after a short warm-up; falls to a tenth of it along a cosine."""
+    examples_per_batch: Positive = 128
+    matrix_learning_rate: PositiveFloat = 0.03
+    """Of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth along a cosine."""
+    learning_rate: PositiveFloat = 2e-3
+    """Of embeddings, head and norms, by AdamW."""
     seed: Count = 0
     """Of the problems, the corpus, the initial weights and the order of the batches."""
     max_position_embeddings: Annotated[int, Field(ge=64)] = 256
@@ -91,7 +96,11 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     )
     batches = make_batches(corpus, examples_per_batch=settings.examples_per_batch)
     model = build_model(settings.max_position_embeddings)
-    for step, _ in enumerate(train_model(model, batches, settings.learning_rate), start=1):
+    optimizers = build_optimizers(
+        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
+    )
+    progress("base model", 0, len(batches))
+    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
         progress("base model", step, len(batches))
     save_model(model, folder / "model")
 
@@ -135,23 +144,41 @@ def make_batches(examples: Iterable[Example], *, examples_per_batch: int) -> lis
     return [_split(rows[start : start + examples_per_batch]) for start in starts]
 
 
-def train_model(model: Qwen3ForCausalLM, batches: list[Batch], learning_rate: float) -> Iterator[float]:
+def build_optimizers(
+    model: Qwen3ForCausalLM, *, matrix_learning_rate: float, learning_rate: float
+) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for the rest.
+
+    With AdamW alone the same model needs about three times the steps to learn the column addition.
+    """
+    matrices, others = [], []
+    for name, weight in model.named_parameters():
+        (matrices if "layers" in name and weight.dim() == 2 else others).append(weight)
+    return [
+        Muon(matrices, lr=matrix_learning_rate),
+        torch.optim.AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01),
+    ]
+
+
+def train_model(
+    model: Qwen3ForCausalLM, batches: list[Batch], optimizers: list[torch.optim.Optimizer]
+) -> Iterator[float]:
     """Trains on each batch once and yields its loss: nats per response token, before the step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    schedules = [LambdaLR(optimizer, partial(_schedule, num_steps=len(batches))) for optimizer in optimizers]
     model.train()
-    for step, batch in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate * _schedule(step, len(batches))
+    for batch in batches:
         num_targets = sum(int((targets != IGNORED).sum()) for _, targets in batch)
         total = 0.0
-        optimizer.zero_grad()
+        model.zero_grad()
         for tokens, targets in batch:
             logits = model(tokens).logits
             loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / num_targets
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
         yield total
 
 
@@ -191,5 +218,5 @@ def _pad(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _schedule(step: int, num_steps: int) -> float:
     """The share of the highest learning rate: a linear warm-up, then a cosine down to a tenth."""
-    warmup = min(50, num_steps // 10 + 1)
+    warmup = min(30, num_steps // 10 + 1)
     return min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / num_steps))

@@ -1,0 +1,135 @@
+"""The prepare command: made once, in full or not at all, remade when what it was made from changes."""
+
+import fcntl
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.examples.prepare import is_prepared, make_folder
+from asyncrl.recipe import Prepare
+
+MAKER = """
+from asyncrl.errors import InputError
+
+def make(folder, progress, *, text, fails=False):
+    progress("text", 0, 1)
+    (folder / "text").write_text(text)
+    if fails:
+        raise InputError("text cannot be made")
+    progress("text", 1, 1)
+
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def section(tmp_path):
+    maker = tmp_path / "maker.py"
+    maker.write_text(MAKER)
+
+    def make(name="make", **options):
+        return Prepare(target=f"{maker}:{name}", folder=str(tmp_path / "made"), options=options)
+
+    return make
+
+
+def ignore(stage: str, done: int, total: int) -> None:
+    pass
+
+
+def names_beside(folder: Path) -> set[str]:
+    return {path.name for path in folder.parent.iterdir()}
+
+
+def test_a_folder_is_made_with_a_stamp_and_progress_is_told(section, tmp_path):
+    told = []
+    assert not is_prepared(section(text="one"))
+    make_folder(section(text="one"), lambda *progress: told.append(progress))
+    assert (tmp_path / "made" / "text").read_text() == "one"
+    assert json.loads((tmp_path / "made" / "prepared.json").read_text())["options"] == {"text": "one"}
+    assert told == [("text", 0, 1), ("text", 1, 1)]
+
+
+def test_an_up_to_date_folder_is_left_alone(section, tmp_path):
+    make_folder(section(text="one"), ignore)
+    (tmp_path / "made" / "text").write_text("touched")
+    make_folder(section(text="one"), ignore)
+    assert (tmp_path / "made" / "text").read_text() == "touched"
+
+
+def test_changed_options_make_it_anew_and_leave_nothing_beside_it(section, tmp_path):
+    make_folder(section(text="one"), ignore)
+    (tmp_path / "made" / "stale").touch()
+    make_folder(section(text="two"), ignore)
+    assert (tmp_path / "made" / "text").read_text() == "two"
+    assert not (tmp_path / "made" / "stale").exists()
+    assert names_beside(tmp_path / "made") == {"maker.py", "made", "made.lock"}
+
+
+def test_a_target_that_fails_leaves_the_folder_as_it_was(section, tmp_path):
+    with pytest.raises(InputError, match="text cannot be made"):
+        make_folder(section(text="one", fails=True), ignore)
+    assert not (tmp_path / "made").exists()
+    make_folder(section(text="one"), ignore)
+    with pytest.raises(InputError, match="text cannot be made"):
+        make_folder(section(text="two", fails=True), ignore)
+    assert (tmp_path / "made" / "text").read_text() == "one"
+    assert names_beside(tmp_path / "made") == {"maker.py", "made", "made.lock"}
+
+
+def test_what_a_killed_call_left_is_removed(section, tmp_path):
+    (tmp_path / "made.making").mkdir()
+    (tmp_path / "made.making" / "half").touch()
+    make_folder(section(text="one"), ignore)
+    assert not (tmp_path / "made" / "half").exists()
+    assert not (tmp_path / "made.making").exists()
+
+
+def test_a_folder_of_the_users_own_is_never_replaced(section, tmp_path):
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "thesis").touch()
+    with pytest.raises(InputError, match="was not made by prepare"):
+        make_folder(section(text="one"), ignore)
+    assert (tmp_path / "made" / "thesis").exists()
+
+
+def test_two_makers_of_one_folder_do_not_meet(section, tmp_path):
+    with open(tmp_path / "made.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="Another process is making"):
+            make_folder(section(text="one"), ignore)
+
+
+def test_a_target_that_is_no_function_is_refused(section):
+    with pytest.raises(InputError, match="not a function"):
+        make_folder(section("not_a_function"), ignore)
+
+
+def run_command(recipe: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "asyncrl.examples.prepare", "--recipe", str(recipe), *overrides]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_command_prints_progress_as_json_lines_and_is_silent_when_up_to_date(section, tmp_path):
+    made = section(text="one")
+    recipe = tmp_path / "recipe.yaml"
+    content = {"name": "r", "model": {"path": "m"}, "data": {"train": "t"}, "evaluation": {"every_steps": 0}}
+    recipe.write_text(json.dumps({**content, "prepare": made.model_dump()}))
+    first, second = run_command(recipe), run_command(recipe)
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert [json.loads(line) for line in first.stdout.splitlines()] == [
+        {"stage": "text", "done": 0, "total": 1},
+        {"stage": "text", "done": 1, "total": 1},
+    ]
+    assert second.stdout == ""
+
+
+def test_the_command_ends_with_code_two_and_one_sentence_for_what_the_user_can_mend(tmp_path):
+    missing = run_command(tmp_path / "none.yaml")
+    assert missing.returncode == 2
+    assert "There is no recipe at" in missing.stderr
+    assert "Traceback" not in missing.stderr

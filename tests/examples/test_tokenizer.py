@@ -1,0 +1,53 @@
+"""The character tokenizer, through both libraries that load it."""
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from asyncrl.examples.tokenizer import VOCABULARY, build_tokenizer, write_tokenizer
+
+TEXTS = [
+    "347+85=",
+    "347+85=<think>7+5+0=12;4+8+1=13;3+0+1=4</think>\\boxed{432}",
+    "58+89:17,14=147",
+    " 1 , 2 . (3) ?\n",
+    "}<think></think>\\boxed{",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_encoding_then_decoding_gives_the_text_back(text, tmp_path):
+    write_tokenizer(tmp_path)
+    plain, transformers = (
+        Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+        AutoTokenizer.from_pretrained(tmp_path),
+    )
+    ids = plain.encode(text).ids
+    assert transformers.encode(text) == ids
+    assert plain.decode(ids, skip_special_tokens=True) == text
+    assert transformers.decode(ids, skip_special_tokens=True) == text
+
+
+def test_the_first_token_is_bos_and_an_answer_has_one_token_per_marker_and_digit():
+    tokens = build_tokenizer().encode("8+5=\\boxed{13}").tokens
+    assert tokens == ["<bos>", "8", "+", "5", "=", "\\boxed{", "1", "3", "}"]
+
+
+def test_special_tokens_have_the_first_ids_and_transformers_knows_them(tmp_path):
+    write_tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 1, 2)
+    assert len(tokenizer) == len(VOCABULARY) == len(set(VOCABULARY)) == 32
+
+
+def test_the_thinking_markers_are_kept_when_special_tokens_are_skipped():
+    tokenizer = build_tokenizer()
+    assert (
+        tokenizer.decode(tokenizer.encode("<think></think>").ids, skip_special_tokens=True)
+        == "<think></think>"
+    )
+
+
+def test_a_character_outside_the_vocabulary_is_refused():
+    with pytest.raises(Exception, match="Missing"):
+        build_tokenizer().encode("two+3=")
