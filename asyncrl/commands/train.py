@@ -14,6 +14,7 @@ from asyncrl.launch.run_folder import RECIPE, RunFolder
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.replay.recovery import read_conservation
 
 HELP = "Train by a recipe. Run it again to resume after any interruption."
 
@@ -50,23 +51,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(recipe: Recipe, recipe_folder: Path) -> int:
     folder = RunFolder(recipe.folder())
-    folder.check(recipe)
+    if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
+        print(
+            f"{folder.path} is complete. Raise trainer.num_steps to go on, or set run_folder to start afresh."
+        )
+        _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
+        return 0
     inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
     check_machine(recipe, shape, has_gpu=local.has_gpu())
     with folder:
         folder.open(recipe)
         ending = asyncio.run(local.train(inputs, folder))
-        _report(folder, ending)
+        _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
     return 130 if ending.is_stopped else 0
 
 
-def _report(folder: RunFolder, ending: local.Ending) -> None:
+def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
     checkpoint = folder.newest_export()
     commands = {"browse trajectories": f"asyncrl view {folder.path}"}
     if checkpoint is not None:
         commands["chat with it"] = f"asyncrl chat {folder.path}"
         commands["evaluate it"] = f"asyncrl eval {folder.path / RECIPE} --checkpoint {checkpoint}"
-    if ending.is_stopped:
+    if is_stopped:
         commands["resume"] = "the same command again"
-    summary = write_report(folder.path, ending.conservation, checkpoint=checkpoint, commands=commands)
+    summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)
     print_summary(summary)

@@ -70,17 +70,27 @@ class RunFolder:
             )
         return True
 
+    def is_complete(self, num_steps: int) -> bool:
+        """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
+        committed = self._read("SELECT max(version) FROM commits")
+        return committed is not None and committed >= num_steps and self.newest_export() is not None
+
     def _has_begun(self) -> bool:
         """Whether anything was ever admitted: before that there is nothing to protect."""
+        return self._read("SELECT count(*) FROM groups") not in (None, 0)
+
+    def _read(self, sql: str) -> int | None:
+        """A number of the journal; None when it is not there."""
         if not self.journal.is_file():
-            return False
-        with contextlib.closing(
-            sqlite3.connect(f"{self.journal.absolute().as_uri()}?mode=ro", uri=True)
-        ) as reader:
+            return None
+        address = f"{self.journal.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
             try:
-                return reader.execute("SELECT 1 FROM groups LIMIT 1").fetchone() is not None
+                number: int | None = reader.execute(sql).fetchone()[0]
+                return number
             except sqlite3.OperationalError:
-                return False
+                # Killed before its tables were made.
+                return None
 
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""

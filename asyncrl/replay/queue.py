@@ -239,13 +239,7 @@ class ReplayQueue:
     def conservation(self) -> dict[str, int]:
         """Tokens: generated, trained, taken, queued, and dropped by reason; generated is the others' sum."""
         queued = sum(_trainable_tokens(group) for group in self.live.values())
-        return {
-            "generated": self.counters.get(GENERATED, 0),
-            "trained": self.counters.get(TRAINED, 0),
-            "taken": sum(self.taken_tokens.values()),
-            "queued": queued,
-            **{f"dropped: {reason}": self.counters.get(DROPPED + reason, 0) for reason in DropReason},
-        }
+        return conservation_of(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
 
     def _leaves_all_in_time(self, batch: Sequence[Group], step: int) -> bool:
         """Whether after `batch` at most (d - step) batches of groups are left to take by each deadline d."""
@@ -269,6 +263,17 @@ class ReplayQueue:
     def _count(self, counter: str, amount: int) -> Statement:
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
+
+
+def conservation_of(counters: Mapping[str, int], *, taken: int, queued: int) -> dict[str, int]:
+    """The table of `ReplayQueue.conservation` from the journal's counters."""
+    return {
+        "generated": counters.get(GENERATED, 0),
+        "trained": counters.get(TRAINED, 0),
+        "taken": taken,
+        "queued": queued,
+        **{f"dropped: {reason}": counters.get(DROPPED + reason, 0) for reason in DropReason},
+    }
 
 
 def _trainable_tokens(group: Group) -> int:

@@ -1,10 +1,11 @@
 """From the journal back to memory: what a restarted controller resumes, what a restarted trainer repeats."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.journal import Journal, unpack_logprobs, unpack_tokens
-from asyncrl.replay.queue import ReplayQueue, extend
+from asyncrl.replay.queue import ReplayQueue, conservation_of, extend
 from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
 
 
@@ -54,6 +55,24 @@ def _restore_trajectories(journal: Journal, group: Group) -> None:
             group.scores[name] = Score(outcome, correctness, reward, extracted, detail, seconds)
         if advantage is not None:
             group.advantages[name] = advantage
+
+
+def read_conservation(path: Path) -> dict[str, int]:
+    """`ReplayQueue.conservation` of a journal that nobody has open."""
+    journal = Journal(path)
+    try:
+        counters: dict[str, int] = dict(journal.read("SELECT name, value FROM counters"))
+        held = dict(
+            journal.read(
+                "SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4) "
+                "FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id) "
+                "WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) "
+                "GROUP BY 1"
+            )
+        )
+    finally:
+        journal.close()
+    return conservation_of(counters, taken=held.get("taken", 0), queued=held.get("queued", 0))
 
 
 def load_batch(journal: Journal, step: int, temperature: float) -> Batch:

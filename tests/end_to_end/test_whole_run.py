@@ -59,6 +59,14 @@ def test_what_it_leaves_behind_is_what_a_person_needs(finished: WholeRun) -> Non
         assert words in output, output
 
 
+def test_the_same_command_again_shows_the_summary_and_trains_nothing(finished: WholeRun) -> None:
+    before = finished.query("SELECT count(*) FROM segments")
+    assert finished.start().finish() == 0
+    assert "is complete. Raise trainer.num_steps" in finished.output()
+    assert finished.output().count("conservation") == 2
+    assert finished.query("SELECT count(*) FROM segments") == before
+
+
 def test_the_exported_checkpoint_is_the_trained_model(finished: WholeRun) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -9,7 +9,7 @@ from fakes.records import finish, generate, make_queue, make_score, make_task
 from asyncrl.errors import InputError
 from asyncrl.replay.group import DropReason, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.replay.recovery import batch_of, load_batch, read_conservation, restore
 from asyncrl.types import Finish, Segment, Task
 
 
@@ -66,6 +66,8 @@ def test_counts_and_conservation_come_back(tmp_path: Path) -> None:
     queue.discard(4, DropReason.UNCONFIRMED)
     again = reopen(queue, tmp_path)
     assert again.conservation() == queue.conservation()
+    again.journal.close()
+    assert read_conservation(tmp_path / "journal.sqlite") == queue.conservation()
     assert (again.num_admitted, again.num_dropped, again.num_steps_taken) == (3, 1, 1)
 
 
