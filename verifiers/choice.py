@@ -11,8 +11,13 @@ from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 __all__ = ["ChoiceVerifier", "chosen_letters"]
 
-_STYLE = re.compile(r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|fbox|bf|rm)(?![A-Za-z])\s*|[{}$*~`]|\\[ ,;!]")
-_LETTER = re.compile(r"(?:(?:the\s+)?(?:correct\s+|final\s+)?(?:option|choice|answer)s?\s*(?:is|are|:)?\s*)?(.*)", re.I | re.S)
+_STYLE = re.compile(
+    r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|fbox|bf|rm)(?![A-Za-z])\s*"
+    r"|[{}$*~`]|\\[ ,;!]"
+)
+_LETTER = re.compile(
+    r"(?:(?:the\s+)?(?:correct\s+|final\s+)?(?:option|choice|answer)s?\s*(?:is|are|:)?\s*)?(.*)", re.I | re.S
+)
 _LIST = re.compile(r"\(?\s*[A-Za-z]\s*\)?(?:\s*(?:,|;|&|/|and|,\s*and)?\s*\(?\s*[A-Za-z]\s*\)?)*", re.I)
 _ONE_AND_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(.*)", re.S)
 
@@ -30,7 +35,9 @@ class ChoiceVerifier:
     ) -> None:
         self._letters = read_string("choice", "letters", letters).upper()
         if not self._letters.isalpha() or len(set(self._letters)) != len(self._letters):
-            raise ValueError(f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters.")
+            raise ValueError(
+                f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters."
+            )
         self._where = TextAnswer.from_options("choice", source, fallbacks, think)
 
     def parse_reference(self, raw: object) -> frozenset[str]:
@@ -60,7 +67,8 @@ class ChoiceVerifier:
 
 
 def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
-    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None when it is unclear."""
+    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None when it is
+    unclear."""
     plain = " ".join(_STYLE.sub(" ", text).split()).strip(" .,;:")
     match = _LETTER.fullmatch(plain)
     plain = match.group(1) if match else plain
@@ -77,6 +85,10 @@ def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
     letter = (one.group(1) or one.group(2)).upper()
     rest = clean_words(one.group(3))
     # "(A) or (B)", "A) B)": more than one candidate.
-    if letter not in letters or re.match(r"(?:or|and)\b", rest) or re.search(r"\([a-z]\)|(?:^|\s)[a-z]\)", rest):
+    if (
+        letter not in letters
+        or re.match(r"(?:or|and)\b", rest)
+        or re.search(r"\([a-z]\)|(?:^|\s)[a-z]\)", rest)
+    ):
         return None
     return frozenset(letter)

@@ -1,7 +1,9 @@
-"""The contract that every verifier keeps, as checks that anyone can run on their own (`asyncrl verify --contract NAME`).
+"""The contract that every verifier keeps, as checks that anyone can run on their own (`asyncrl verify
+--contract NAME`).
 
-Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what input. Runs in the
-pool, as in training, so that a verifier that hangs or dies fails its check instead of the caller."""
+Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what input.
+Runs in the pool, as in training, so that a verifier that hangs or dies fails its check instead of the
+caller."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import Any
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
-from verifiers.verifier import CacheableVerifier, FastVerifier
+from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
 
 __all__ = ["HOSTILE_RESPONSES", "Check", "check_contract"]
 
@@ -62,7 +64,8 @@ async def check_contract(
     right: Sequence[tuple[object, str]] = (),
     wrong: Sequence[tuple[object, str]] = (),
 ) -> list[Check]:
-    """The verifier's checks. `golds`: values that must parse; `right`, `wrong`: (gold, response) pairs, if any."""
+    """The verifier's checks. `golds`: values that must parse; `right`, `wrong`: (gold, response) pairs, if
+    any."""
     try:
         verifier = load_verifier(name, options, folder=folder)
     except ValueError as error:
@@ -109,20 +112,32 @@ def _pickles(references: Sequence[Any]) -> Check:
 
 
 async def _answers_everything(
-    pool: VerifierPool, name: str, options: Mapping[str, object], references: Sequence[Any], folder: Path | None
+    pool: VerifierPool,
+    name: str,
+    options: Mapping[str, object],
+    references: Sequence[Any],
+    folder: Path | None,
 ) -> Check:
     promise = "no response makes it raise, hang or fault"
     for reference in references[:2]:
-        jobs = [pool.verify(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES]
+        jobs = [
+            pool.verify(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES
+        ]
         for response, verdict in zip(HOSTILE_RESPONSES, await asyncio.gather(*jobs), strict=True):
             late = verdict.detail.startswith(("timeout", "the verifier died"))
             if verdict.outcome is Outcome.FAULT or late:
-                return Check(promise, False, f"{response[:60]!r} ({len(response)} characters): {verdict.detail}")
+                return Check(
+                    promise, False, f"{response[:60]!r} ({len(response)} characters): {verdict.detail}"
+                )
     return Check(promise, True)
 
 
 async def _same_twice(
-    pool: VerifierPool, name: str, options: Mapping[str, object], references: Sequence[Any], folder: Path | None
+    pool: VerifierPool,
+    name: str,
+    options: Mapping[str, object],
+    references: Sequence[Any],
+    folder: Path | None,
 ) -> Check:
     promise = "the same response gets the same verdict"
     for reference in references[:2]:
@@ -130,7 +145,9 @@ async def _same_twice(
             first = await pool.verify(name, options, response, reference, folder=folder)
             second = await pool.verify(name, options, response, reference, folder=folder)
             if (first.outcome, first.score) != (second.outcome, second.score):
-                return Check(promise, False, f"{response!r}: {first.outcome.value}, then {second.outcome.value}")
+                return Check(
+                    promise, False, f"{response!r}: {first.outcome.value}, then {second.outcome.value}"
+                )
     return Check(promise, True)
 
 
@@ -152,20 +169,24 @@ async def _grades(
     return Check(promise, True, "" if pairs else "no pairs given")
 
 
-def _fast_agrees(verifier: Any, references: Sequence[Any]) -> Check:
+def _fast_agrees(verifier: Verifier, references: Sequence[Any]) -> Check:
     promise = "verify_fast and cache_key agree with verify"
-    if not isinstance(verifier, (FastVerifier, CacheableVerifier)):
+    fast_verifier = verifier if isinstance(verifier, FastVerifier) else None
+    cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
+    if fast_verifier is None and cacheable is None:
         return Check(promise, True, "it has neither")
     for reference in references[:2]:
         by_key: dict[object, Verdict] = {}
         for response in ("\\boxed{42}", "so \\boxed{42}", "\\boxed{41}", "42", ""):
             verdict = verifier.verify(response, reference)
-            if isinstance(verifier, FastVerifier):
-                fast = verifier.verify_fast(response, reference)
+            if fast_verifier is not None:
+                fast = fast_verifier.verify_fast(response, reference)
                 if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
-                    return Check(promise, False, f"{response!r}: {fast.outcome.value} against {verdict.outcome.value}")
-            if isinstance(verifier, CacheableVerifier):
-                key = verifier.cache_key(response, reference)
+                    return Check(
+                        promise, False, f"{response!r}: {fast.outcome.value} against {verdict.outcome.value}"
+                    )
+            if cacheable is not None:
+                key = cacheable.cache_key(response, reference)
                 known = by_key.setdefault(key, verdict) if key is not None else verdict
                 if (known.outcome, known.score) != (verdict.outcome, verdict.score):
                     return Check(promise, False, f"{response!r}: the same key, but another verdict")

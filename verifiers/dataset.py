@@ -1,7 +1,8 @@
-"""A data set against its verifier, before training: every gold must grade CORRECT as its own answer, its mutants not.
+"""A data set against its verifier, before training: every gold must grade CORRECT as its own answer, its
+mutants not.
 
-Works on rows alone, wherever they come from. A row whose gold is no answer (a pattern, tests, a schema) is counted as
-not self-answering: nothing can be said about it here beyond that its gold parses."""
+Works on rows alone, wherever they come from. A row whose gold is no answer (a pattern, tests, a schema) is
+counted as not self-answering: nothing can be said about it here beyond that its gold parses."""
 
 from __future__ import annotations
 
@@ -99,25 +100,34 @@ async def _check_row(
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict.outcome
 
-    # A gold that is a whole solution answers for itself: with its own box, or with what stands after its mark.
+    # A gold that is a whole solution answers for itself: with its own box, or with what stands after its
+    # mark.
     gold = str(row.gold).rpartition("####")[2].strip()
     templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
     graded = [await outcome(template % gold) for template in templates]
     if Outcome.CORRECT not in graded:
-        report.refused.append(f"{row.where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer")
+        report.refused.append(
+            f"{row.where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer"
+        )
         return
     template = templates[graded.index(Outcome.CORRECT)]
     if template == "%s" and len(gold) > 200:
         return
     for kind, text in mutants(gold, other=_other_gold(rows, at)):
         passes = await outcome(template % text) is Outcome.CORRECT
-        if passes and kind == "another row's gold" and await _accepts(pool, row, text, template % gold, folder):
+        if (
+            passes
+            and kind == "another row's gold"
+            and await _accepts(pool, row, text, template % gold, folder)
+        ):
             # Each passes for the other: the two rows have the same answer.
             continue
         report.num_mutants[kind] += 1
         if passes:
             report.num_accepted[kind] += 1
-            report.accepted_mutants.append(f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}")
+            report.accepted_mutants.append(
+                f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
+            )
 
 
 async def _accepts(pool: VerifierPool, row: DataRow, gold: str, response: str, folder: Path | None) -> bool:

@@ -1,8 +1,9 @@
 r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
-The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{}; then the configured
-fallbacks in their order. Linear in the length of the response, whatever it holds. Several boxes in one breath
-("\boxed{42} or \boxed{43}") are one answer with several candidates: the comparison decides whether that is right."""
+The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{}; then the
+configured fallbacks in their order. Linear in the length of the response, whatever it holds. Several boxes in
+one breath ("\boxed{42} or \boxed{43}") are one answer with several candidates: the comparison decides whether
+that is right."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
 
-# Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order, but no sentence.
+# Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order, but no
+# sentence.
 _ONE_BREATH = re.compile(
     r"(?:[\s$,;:/|&*.()\[\]\\]|\b(?:or|and|either|also|both|maybe|perhaps|possibly|alternatively|"
     r"text|quad|qquad|mathrm|lor|vee|land|wedge|textbf)\b|[{}])*",
@@ -32,7 +34,8 @@ _ONE_BREATH = re.compile(
 _MAX_BREATH = 60
 
 _FINAL_ANSWER = re.compile(
-    r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?[*_]{0,2}\s*(?:is|:|=|are)(?:\s*:)?[*_]{0,2}\s*", re.IGNORECASE
+    r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?[*_]{0,2}\s*(?:is|:|=|are)(?:\s*:)?[*_]{0,2}\s*",
+    re.IGNORECASE,
 )
 _MARKUP = re.compile(r"^[\s*_#>`-]+|[\s*_`]+$")
 
@@ -48,7 +51,8 @@ class Extraction:
 
 
 def final_part(response: str, *, think: str = "optional") -> tuple[str | None, str]:
-    """What stands after the last `</think>`, or (None, reason). `think` is "optional", "required" or "ignore"."""
+    """What stands after the last `</think>`, or (None, reason). `think` is "optional", "required" or
+    "ignore"."""
     if think == "ignore":
         return response, ""
     close = response.rfind("</think>")
@@ -60,9 +64,7 @@ def final_part(response: str, *, think: str = "optional") -> tuple[str | None, s
     return rest, ""
 
 
-def extract_answer(
-    response: str, *, fallbacks: Sequence[str] = (), think: str = "optional"
-) -> Extraction:
+def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str = "optional") -> Extraction:
     text, reason = final_part(response, think=think)
     if text is None:
         return Extraction(None, reason=reason)
@@ -113,7 +115,9 @@ def _last_boxes(text: str) -> list[str] | None:
         stop, content = box
         if found and stop > found[0][0]:
             # This box encloses what was found: unwrap the inner box in place.
-            inner = "".join(text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found))
+            inner = "".join(
+                text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found)
+            )
             found = [(start, stop, _content_of(inner))]
             continue
         if found:
@@ -124,9 +128,7 @@ def _last_boxes(text: str) -> list[str] | None:
     return [content for _, _, content in found] or None
 
 
-def _unwrapped(
-    start: int, stop: int, inner: list[tuple[int, int, str]]
-) -> list[tuple[int, int, str | None]]:
+def _unwrapped(start: int, stop: int, inner: list[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
     """The stretches of text[start:stop], with each inner box replaced by its content."""
     pieces: list[tuple[int, int, str | None]] = []
     at = start
@@ -165,16 +167,16 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
             depth -= 1
             if depth == 0:
                 return brace.end(), text[at + 1 : brace.start()]
-    # A box that goes on past the limit is an answer too long to read, not a reason to look for an earlier one.
+    # A box that goes on past the limit is an answer too long to read, not a reason to look for an earlier
+    # one.
     return (limit, text[at + 1 : limit]) if limit < len(text) else None
 
 
 def _final_answer(text: str) -> str | None:
-    last = None
-    for last in _FINAL_ANSWER.finditer(text):
-        pass
-    if last is None:
+    found = list(_FINAL_ANSWER.finditer(text))
+    if not found:
         return None
+    last = found[-1]
     line = text[last.end() :].lstrip().partition("\n")[0]
     # A full stop ends the answer when a space or nothing follows it: "3.14. So" is 3.14.
     line = re.split(r"\.(?=\s|$)", line, maxsplit=1)[0]

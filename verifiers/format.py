@@ -29,7 +29,9 @@ class FormatVerifier:
         self._tags = read_strings("format", "tags", tags)
         for tag in self._tags:
             if not _TAG.fullmatch(tag):
-                raise ValueError(f"Option 'tags' of verifier 'format' holds {tag!r}, expected a name such as 'think'.")
+                raise ValueError(
+                    f"Option 'tags' of verifier 'format' holds {tag!r}, expected a name such as 'think'."
+                )
         self._opened_by_prompt = read_bool("format", "opened_by_prompt", opened_by_prompt)
         self._require_box = read_bool("format", "require_box", require_box)
         self._least = read_number("format", "min_think_characters", min_think_characters, least=0)
@@ -42,7 +44,9 @@ class FormatVerifier:
         if problem:
             return wrong(detail=problem)
         if len(first.strip()) < self._least:
-            return wrong(detail=f"the first block holds {len(first.strip())} characters, expected {self._least:g}")
+            return wrong(
+                detail=f"the first block holds {len(first.strip())} characters, expected {self._least:g}"
+            )
         if not self._require_box:
             return correct(detail="well formed")
         box = last_box(rest)

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
-from verifiers.options import read_bool, read_string
 from verifiers.extract import final_part
+from verifiers.options import read_bool, read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 __all__ = ["JsonSchemaVerifier"]
@@ -28,12 +28,15 @@ class JsonReference:
 
 
 class JsonSchemaVerifier:
-    """The gold is a JSON schema, or {"schema": ..., "value": ...} where the answer must equal the value as well.
+    """The gold is a JSON schema, or {"schema": ..., "value": ...} where the answer must equal the value as
+    well.
 
-    The answer is the whole text after the thinking, or its last fenced block. NaN, Infinity and repeated keys are
-    not JSON."""
+    The answer is the whole text after the thinking, or its last fenced block. NaN, Infinity and repeated keys
+    are not JSON."""
 
-    def __init__(self, *, fenced: object = "optional", think: object = "optional", strict_numbers: object = False) -> None:
+    def __init__(
+        self, *, fenced: object = "optional", think: object = "optional", strict_numbers: object = False
+    ) -> None:
         self._fenced = read_string("json_schema", "fenced", fenced, allowed=("optional", "required", "never"))
         self._think = read_string("json_schema", "think", think, allowed=("optional", "required", "ignore"))
         self._strict_numbers = read_bool("json_schema", "strict_numbers", strict_numbers)
@@ -49,7 +52,9 @@ class JsonSchemaVerifier:
         has_value = isinstance(raw, dict) and set(raw) == {"schema", "value"}
         schema = raw["schema"] if has_value and isinstance(raw, dict) else raw
         if _has_remote_reference(schema):
-            raise ValueError("The schema has a $ref to another document, expected only references inside it (#/...).")
+            raise ValueError(
+                "The schema has a $ref to another document, expected only references inside it (#/...)."
+            )
         try:
             jsonschema.validators.validator_for(schema).check_schema(schema)
         except jsonschema.SchemaError as error:

@@ -15,7 +15,10 @@ def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
 
     0 up to max_length - buffer, then linear down to -1 at max_length, -1 beyond. Any unit of length."""
     if max_length <= 0 or not 0 <= buffer <= max_length:
-        raise ValueError(f"max_length is {max_length} and buffer {buffer}, expected 0 <= buffer <= max_length, max_length > 0.")
+        raise ValueError(
+            f"max_length is {max_length} and buffer {buffer}, expected 0 <= buffer <= max_length "
+            "and max_length above 0."
+        )
     free = max_length - buffer
     if length <= free:
         return 0.0
@@ -25,7 +28,8 @@ def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
 
 
 class LengthVerifier:
-    """CORRECT when the response is not too long; the shaping is the soft overlong penalty. The gold is not used.
+    """CORRECT when the response is not too long; the shaping is the soft overlong penalty. The gold is not
+    used.
 
     Counts characters or words; the trainer, which knows the tokens, calls `soft_overlong` itself."""
 

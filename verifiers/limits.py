@@ -1,4 +1,5 @@
-"""What the operating system holds a verifier worker to. Linux: rlimits, and a death that follows its parent's."""
+"""What the operating system holds a verifier worker to. Linux: rlimits, and a death that follows its
+parent's."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def die_with_parent(parent: int) -> None:
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Address space of this process; beyond it, an allocation raises MemoryError. Can be raised again later."""
+    """Address space of this process; beyond it, an allocation raises MemoryError. Can be raised again
+    later."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
         limit_bytes = min(limit_bytes, hard)

@@ -36,7 +36,10 @@ def _changed_digit(gold: str) -> Iterator[tuple[str, str]]:
     if not numbers:
         return
     # The last number that is not an exponent or a subscript: a digit there always changes the value.
-    number = next((match for match in reversed(numbers) if gold[: match.start()].rstrip("{")[-1:] not in ("^", "_")), None)
+    number = next(
+        (match for match in reversed(numbers) if gold[: match.start()].rstrip("{")[-1:] not in ("^", "_")),
+        None,
+    )
     if number is None:
         return
     at = number.end() - 1

@@ -7,9 +7,8 @@ from fractions import Fraction
 
 from verifiers.exact import TextAnswer, answer_text
 from verifiers.math.answer import read_answer
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value
-from verifiers.math.nodes import Degrees, Node, Percent, Relation
-from verifiers.math.scalars import real_fraction
+from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.nodes import Degrees, Node, Relation
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_number
 from verifiers.verdict import Verdict, correct, no_answer, wrong
@@ -26,7 +25,8 @@ class NumericReference:
 class NumericVerifier:
     """The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
 
-    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance * |gold|), in exact arithmetic."""
+    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance * |gold|), in exact
+    arithmetic."""
 
     def __init__(
         self,
@@ -81,12 +81,6 @@ def read_number_of(text: str) -> tuple[Fraction | None, Unit | None, str]:
         node = node.sides[-1]
     if isinstance(node, Degrees):
         node = node.value
-    try:
-        return (exact_value(node) if not isinstance(node, Percent) else exact_value(node.value) / 100), answer.unit, ""
-    except NotExact:
-        pass
-    except NotNumber as error:
-        return None, None, str(error)
     try:
         return real_fraction(node), answer.unit, ""
     except NotNumber as error:

@@ -1,4 +1,5 @@
-"""Checks of verifier options: each returns the value with its type, or raises a sentence that names the knob."""
+"""Checks of verifier options: each returns the value with its type, or raises a sentence that names the
+knob."""
 
 from __future__ import annotations
 
@@ -46,11 +47,11 @@ def read_string(verifier: str, name: str, value: object, *, allowed: Sequence[st
     raise ValueError(f"Option {name!r} of verifier {verifier!r} is {value!r}, expected {expected}.{hint}")
 
 
-def read_strings(
-    verifier: str, name: str, value: object, *, allowed: Sequence[str] = ()
-) -> tuple[str, ...]:
+def read_strings(verifier: str, name: str, value: object, *, allowed: Sequence[str] = ()) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"Option {name!r} of verifier {verifier!r} is {value!r}, expected a list of strings.")
+        raise ValueError(
+            f"Option {name!r} of verifier {verifier!r} is {value!r}, expected a list of strings."
+        )
     return tuple(read_string(verifier, name, item, allowed=allowed) for item in value)

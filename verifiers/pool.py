@@ -1,9 +1,10 @@
 """VerifierPool: verdicts from killable worker processes, one call that never blocks the event loop.
 
-Each worker holds one verification at a time. The pool holds its deadline: a worker that is late is killed and replaced
-by a fork of the warm template, in milliseconds, and no other verification notices. Late after using its CPU time:
-the response caused it, WRONG. Late without having had the CPU: the machine is overloaded, it gets more time, then a
-retry on a fresh worker, then FAULT. A worker that dies otherwise is retried once as well.
+Each worker holds one verification at a time. The pool holds its deadline: a worker that is late is killed and
+replaced by a fork of the warm template, in milliseconds, and no other verification notices. Late after using
+its CPU time: the response caused it, WRONG. Late without having had the CPU: the machine is overloaded, it
+gets more time, then a retry on a fresh worker, then FAULT. A worker that dies otherwise is retried once as
+well.
 
 Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
 
@@ -31,7 +32,8 @@ _MAX_EXTENSIONS = 4
 
 
 class _Loaded:
-    """One verifier in the caller's process, for the fast path and the cache, and its specification for the workers."""
+    """One verifier in the caller's process, for the fast path and the cache, and its specification for the
+    workers."""
 
     def __init__(self, verifier: Verifier, specification: bytes, timeout_seconds: float) -> None:
         self.verifier = verifier
@@ -116,7 +118,8 @@ class VerifierPool:
         *,
         folder: Path | None = None,
     ) -> Verdict:
-        """The verdict on one response. FAULT only when the verifier failed, twice; never raises for a response.
+        """The verdict on one response. FAULT only when the verifier failed, twice; never raises for a
+        response.
 
         Raises ValueError when there is no such verifier or it does not take the options."""
         if not self._is_open:
@@ -232,9 +235,10 @@ class VerifierPool:
         if used >= limit * _STARVED_SHARE:
             detail = f"timeout: verifying this response took more than {limit:g} s"
             return replace(wrong(detail=detail), seconds=seconds)
-        detail = f"timeout: no answer in {seconds:.1f} s, with only {used:.2f} s of CPU time: the machine is overloaded"
+        detail = (
+            f"timeout: no answer in {seconds:.1f} s with {used:.2f} s of CPU time: the machine is overloaded"
+        )
         return replace(fault(detail), seconds=seconds)
-
 
     async def _result(self, worker: Worker, reply: asyncio.Future[Verdict]) -> Verdict:
         try:

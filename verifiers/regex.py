@@ -12,7 +12,8 @@ __all__ = ["RegexVerifier"]
 
 
 class RegexVerifier:
-    """The gold is a regular expression (Python's syntax). A pattern that backtracks for ever is cut off by the pool."""
+    """The gold is a regular expression (Python's syntax). A pattern that backtracks for ever is cut off by
+    the pool."""
 
     def __init__(
         self,

@@ -1,7 +1,9 @@
-"""Names to verifiers. Owns the list of built-ins and the four ways to name one; imports a verifier only when asked for.
+"""Names to verifiers. Owns the list of built-ins and the four ways to name one; imports a verifier only when
+asked for.
 
-A name is a built-in ("math"), "package.module:Name", "./file.py:Name" (from the folder of the recipe or row file), or an
-entry point of the group `asyncrl.verifiers`. The named object is called with the options as keyword arguments."""
+A name is a built-in ("math"), "package.module:Name", "./file.py:Name" (from the folder of the recipe or row
+file), or an entry point of the group `asyncrl.verifiers`. The named object is called with the options as
+keyword arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ BUILT_IN = {
 def load_verifier(
     name: str, options: Mapping[str, object] | None = None, *, folder: Path | None = None
 ) -> Verifier:
-    """The verifier called `name`, built with `options`. Raises ValueError with a sentence that names the mistake."""
+    """The verifier called `name`, built with `options`. Raises ValueError with a sentence that names the
+    mistake."""
     target = _find(name, folder)
     given: dict[str, object] = dict(options or {})
     if name == "weighted":
@@ -49,7 +52,9 @@ def load_verifier(
     try:
         verifier = target(**given)
     except TypeError as error:
-        raise ValueError(f"Verifier {name!r} could not be built with the options {options!r}: {error}.") from error
+        raise ValueError(
+            f"Verifier {name!r} could not be built with the options {options!r}: {error}."
+        ) from error
     for method in ("parse_reference", "verify"):
         if not callable(getattr(verifier, method, None)):
             raise ValueError(
@@ -82,14 +87,18 @@ def _from_module(name: str, target: str) -> Callable[..., object]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"Verifier {name!r} needs the module {error.name!r}, which cannot be imported.") from error
+        raise ValueError(
+            f"Verifier {name!r} needs the module {error.name!r}, which cannot be imported."
+        ) from error
     return _attribute(name, module, attribute)
 
 
 def _module_of_file(name: str, file: str, folder: Path | None) -> ModuleType:
     path = ((folder or Path.cwd()) / file).resolve()
     if not path.is_file():
-        raise ValueError(f"Verifier {name!r}: there is no file {path}. The path is relative to {path.parent}.")
+        raise ValueError(
+            f"Verifier {name!r}: there is no file {path}. The path is relative to {path.parent}."
+        )
     # A name of its own per path: two files called reward.py must not replace each other, and a verifier's
     # reference must unpickle in a worker, which loads the same path and so gets the same name.
     module_name = f"asyncrl_verifier_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
@@ -105,7 +114,9 @@ def _module_of_file(name: str, file: str, folder: Path | None) -> ModuleType:
     except BaseException as error:
         del sys.modules[module_name]
         if isinstance(error, Exception):
-            raise ValueError(f"Verifier {name!r}: {path} failed to load: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"Verifier {name!r}: {path} failed to load: {type(error).__name__}: {error}"
+            ) from error
         raise
     return module
 

@@ -1,7 +1,9 @@
-"""A verdict from an HTTP server of your own. Every failure of the server or the network is a FAULT, never a score.
+"""A verdict from an HTTP server of your own. Every failure of the server or the network is a FAULT, never a
+score.
 
-Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "correct" | "wrong" | "no_answer", and
-optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its word."""
+Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "correct" | "wrong" |
+"no_answer", and optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its
+word."""
 
 from __future__ import annotations
 
@@ -45,14 +47,16 @@ class RemoteVerifier:
 
     @property
     def pool_timeout_seconds(self) -> float:
-        waits = sum(self._backoff * 2**attempt for attempt in range(self._attempts - 1))
+        waits: float = sum(self._backoff * 2**attempt for attempt in range(self._attempts - 1))
         return self._attempts * self._timeout + waits + 5.0
 
     def parse_reference(self, raw: object) -> object:
         try:
             json.dumps(raw)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"The gold is {raw!r}, expected something that JSON can hold: {error}.") from error
+            raise ValueError(
+                f"The gold is {raw!r}, expected something that JSON can hold: {error}."
+            ) from error
         return raw
 
     def verify(self, response: str, reference: object) -> Verdict:

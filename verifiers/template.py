@@ -1,4 +1,5 @@
-"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict rules."""
+"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict
+rules."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ __all__ = ["Template", "Worker", "WorkerDied", "describe_end"]
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0
 _HEADER = struct.Struct(">I")
-# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an operator).
+# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an
+# operator).
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
 
 
@@ -76,7 +78,10 @@ class Template:
         ours.setblocking(False)
         # The same modules as here, whatever the working directory: -P keeps Python from adding it by itself.
         root = str(Path(__file__).resolve().parent.parent)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
+        }
         self._buffer = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid())],
@@ -96,7 +101,8 @@ class Template:
         self._workers.clear()
         control, self._control = self._control, None
         if control is not None:
-            # First the end of the stream, for whoever reads it; a socket that is closed under a reader never wakes it.
+            # First the end of the stream, for whoever reads it; a socket that is closed under a reader never
+            # wakes it.
             with contextlib.suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
             async with self._lock:
@@ -140,7 +146,8 @@ class Template:
         return worker
 
     async def end(self, worker: Worker) -> int | None:
-        """Kill the worker and return its wait status, which tells a crash from the kill; None when all is closed."""
+        """Kill the worker and return its wait status, which tells a crash from the kill; None when all is
+        closed."""
         if worker not in self._workers:
             return None
         self._workers.discard(worker)
@@ -178,7 +185,8 @@ class Template:
             return await self._reply(control)
 
     async def _reply(self, control: socket.socket) -> dict[str, Any]:
-        """The template's next message. It never computes, so a reply that takes long means that it is gone."""
+        """The template's next message. It never computes, so a reply that takes long means that it is
+        gone."""
         try:
             return await asyncio.wait_for(self._read_reply(control), _REPLY_SECONDS)
         except TimeoutError as error:
@@ -206,5 +214,7 @@ def describe_end(status: int | None) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name
-        return f"crash: the worker died of {name}" if number in _CRASHES else f"the worker was ended by {name}"
+        return (
+            f"crash: the worker died of {name}" if number in _CRASHES else f"the worker was ended by {name}"
+        )
     return f"crash: the worker ended with status {os.WEXITSTATUS(status)}"

@@ -1,5 +1,6 @@
-"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has no score.
-A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw correctness."""
+"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has no
+score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw
+correctness."""
 
 from __future__ import annotations
 
@@ -38,11 +39,13 @@ class Verdict:
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):
             raise ValueError(
-                f"A verdict has no score exactly when its outcome is fault, but outcome is {self.outcome.value!r} "
-                f"and score is {self.score!r}."
+                "A verdict has no score exactly when its outcome is fault, but outcome is "
+                f"{self.outcome.value!r} and score is {self.score!r}."
             )
         if self.score is not None and not 0.0 <= self.score <= 1.0:
-            raise ValueError(f"score is {self.score!r}, expected a number in [0, 1]: put shaping into `shaping`.")
+            raise ValueError(
+                f"score is {self.score!r}, expected a number in [0, 1]: put shaping into `shaping`."
+            )
         if self.outcome is Outcome.CORRECT and self.score == 0.0:
             raise ValueError("outcome is correct but score is 0: a correct response scores above 0.")
         if not math.isfinite(self.shaping):

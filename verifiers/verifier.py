@@ -1,7 +1,8 @@
 """The seam that every verifier fills, built in or yours. Owns no behaviour.
 
-A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must not raise
-for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier failed (FAULT)."""
+A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must
+not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier
+failed (FAULT)."""
 
 from __future__ import annotations
 
@@ -10,11 +11,19 @@ from typing import Any, Protocol, runtime_checkable
 
 from verifiers.verdict import Verdict
 
-__all__ = ["AsyncVerifier", "CacheableVerifier", "FastVerifier", "LimitedVerifier", "Verifier", "VerifierUnavailable"]
+__all__ = [
+    "AsyncVerifier",
+    "CacheableVerifier",
+    "FastVerifier",
+    "LimitedVerifier",
+    "Verifier",
+    "VerifierUnavailable",
+]
 
 
 class VerifierUnavailable(Exception):
-    """Raise it inside `verify` when something outside the response failed: the verdict becomes FAULT, after a retry."""
+    """Raise it inside `verify` when something outside the response failed: the verdict becomes FAULT, after a
+    retry."""
 
 
 class Verifier(Protocol):
@@ -49,7 +58,8 @@ class CacheableVerifier(Protocol):
 
 @runtime_checkable
 class AsyncVerifier(Protocol):
-    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in the caller's event loop."""
+    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in the caller's event
+    loop."""
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""
@@ -58,7 +68,8 @@ class AsyncVerifier(Protocol):
 
 @runtime_checkable
 class LimitedVerifier(Protocol):
-    """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than the pool's.
+    """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than
+    the pool's.
 
     When it is late even so, the response is not to blame: the verdict is FAULT, not WRONG."""
 

@@ -29,11 +29,13 @@ class Part:
 
 
 class WeightedVerifier:
-    """Parts are `{"name": ..., "options": {...}, "weight": 1, "shaping": false, "required": false, "field": null}`.
+    """Parts are `{"name": ..., "options": {...}, "weight": 1, "shaping": false, "required": false, "field":
+    null}`.
 
-    The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A `required` part
-    that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight * score to the shaping only.
-    A part that faults makes the whole a FAULT: half a verdict is none. `field`: the part's own entry in a gold object."""
+    The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A
+    `required` part that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight *
+    score to the shaping only. A part that faults makes the whole a FAULT: half a verdict is none. `field`:
+    the part's own entry in a gold object."""
 
     def __init__(self, *, parts: object, folder: Path | None = None) -> None:
         if not isinstance(parts, (list, tuple)) or not parts:
@@ -41,8 +43,14 @@ class WeightedVerifier:
         self._parts = [self._part(part, folder) for part in parts]
         self._total = sum(part.weight for part in self._parts if not part.shaping)
         if self._total <= 0:
-            raise ValueError("Verifier 'weighted' has no part that scores, expected one with a weight above 0.")
-        limits = [part.verifier.pool_timeout_seconds for part in self._parts if isinstance(part.verifier, LimitedVerifier)]
+            raise ValueError(
+                "Verifier 'weighted' has no part that scores, expected one with a weight above 0."
+            )
+        limits = [
+            part.verifier.pool_timeout_seconds
+            for part in self._parts
+            if isinstance(part.verifier, LimitedVerifier)
+        ]
         own_limits = [limit for limit in limits if limit is not None]
         # One part after the other: their limits add up.
         self.pool_timeout_seconds = sum(own_limits) + 5.0 if own_limits else None
@@ -77,7 +85,9 @@ class WeightedVerifier:
         if part.field is None:
             return raw
         if not isinstance(raw, Mapping) or part.field not in raw:
-            raise ValueError(f"The gold is {raw!r}, expected an object with {part.field!r} for the part {part.name!r}.")
+            raise ValueError(
+                f"The gold is {raw!r}, expected an object with {part.field!r} for the part {part.name!r}."
+            )
         return raw[part.field]
 
     def verify(self, response: str, reference: tuple[Any, ...]) -> Verdict:
@@ -85,7 +95,9 @@ class WeightedVerifier:
             part.verifier.verify(response, own) for part, own in zip(self._parts, reference, strict=True)
         ]
         pairs = list(zip(self._parts, verdicts, strict=True))
-        detail = "; ".join(f"{part.name}: {verdict.outcome.value} ({verdict.detail})" for part, verdict in pairs)
+        detail = "; ".join(
+            f"{part.name}: {verdict.outcome.value} ({verdict.detail})" for part, verdict in pairs
+        )
         if any(verdict.score is None for verdict in verdicts):
             return Verdict(Outcome.FAULT, None, detail=detail)
         shaping = sum(verdict.shaping for verdict in verdicts) + sum(

@@ -2,10 +2,11 @@
 
     pool --control socket--> template --fork--> worker <--its own socket-- pool
 
-The template has the math verifier imported and a frozen heap; it forks a worker on request (a socket comes with the
-request), kills one on request, and says how it died. It is single-threaded and never runs a verifier, so it cannot
-hang. When the pool's process is gone, by whatever death, the template reads the end of its socket and exits, and the
-kernel kills its workers. A worker serves one verification at a time over its socket, until that closes."""
+The template has the math verifier imported and a frozen heap; it forks a worker on request (a socket comes
+with the request), kills one on request, and says how it died. It is single-threaded and never runs a
+verifier, so it cannot hang. When the pool's process is gone, by whatever death, the template reads the end of
+its socket and exits, and the kernel kills its workers. A worker serves one verification at a time over its
+socket, until that closes."""
 
 from __future__ import annotations
 
@@ -129,7 +130,9 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
     return bytes(parts)
 
 
-def _answer(request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], memory_limit_bytes: int) -> Verdict:
+def _answer(
+    request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], memory_limit_bytes: int
+) -> Verdict:
     """The verdict on one request. What the response causes is WRONG; what the verifier causes is FAULT."""
     specification, response, reference = request
     started = time.perf_counter()
@@ -138,19 +141,25 @@ def _answer(request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], me
         if verifier is None:
             name, options, folder = pickle.loads(specification)
             limit_memory(UNLIMITED_MEMORY)
-            verifier = loaded[specification] = load_verifier(name, options, folder=Path(folder) if folder else None)
+            verifier = loaded[specification] = load_verifier(
+                name, options, folder=Path(folder) if folder else None
+            )
         own_limits = isinstance(verifier, LimitedVerifier) and verifier.pool_timeout_seconds is not None
         limit_memory(UNLIMITED_MEMORY if own_limits else memory_limit_bytes)
         verdict = verifier.verify(response, pickle.loads(reference))
     except MemoryError:
-        verdict = wrong(detail=f"memory limit: verifying this response took more than {memory_limit_bytes} bytes")
+        verdict = wrong(
+            detail=f"memory limit: verifying this response took more than {memory_limit_bytes} bytes"
+        )
     except RecursionError:
         verdict = wrong(detail="recursion limit: the response is nested too deeply")
     except VerifierUnavailable as error:
         verdict = fault(str(error))
     except Exception as error:  # The boundary: a verifier that raises has failed, whatever it raises.
         where = traceback.extract_tb(error.__traceback__)[-1]
-        verdict = fault(f"the verifier raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:2000])
+        verdict = fault(
+            f"the verifier raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:2000]
+        )
     if not isinstance(verdict, Verdict):
         verdict = fault(f"verify returned {type(verdict).__name__}, expected a Verdict")
     return _timed(verdict, time.perf_counter() - started)

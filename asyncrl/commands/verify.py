@@ -1,6 +1,7 @@
 """`asyncrl verify`: grades rows of {"gold", "response"} with a verifier, or checks a verifier's contract.
 
-Rows go to standard output as they came, in order, with "verdict" added; progress and a summary go to standard error."""
+Rows go to standard output as they came, in order, with "verdict" added; progress and a summary go to standard
+error."""
 
 import argparse
 import asyncio
@@ -8,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", help='JSON lines with "gold" and "response"; - reads standard input'
     )
-    parser.add_argument("--verifier", default="math", metavar="NAME", help="built-in, module:Name or ./file.py:Name")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="an option of the verifier"
+        "--verifier", default="math", metavar="NAME", help="built-in, module:Name or ./file.py:Name"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="an option of the verifier",
     )
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), help="worker processes")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="SECONDS", help="limit of one verification")
-    parser.add_argument("--contract", metavar="NAME", help="check this verifier instead; FILE may give example rows")
+    parser.add_argument(
+        "--timeout", type=float, default=2.0, metavar="SECONDS", help="limit of one verification"
+    )
+    parser.add_argument(
+        "--contract", metavar="NAME", help="check this verifier instead; FILE may give example rows"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +98,8 @@ async def _verify(arguments: argparse.Namespace, options: dict[str, object]) -> 
 
 
 async def _rows(name: str) -> AsyncIterator[Row]:
-    """The rows of a file; of standard input as they arrive, read in a thread so that verdicts go on meanwhile."""
+    """The rows of a file; of standard input as they arrive, read in a thread so that verdicts go on
+    meanwhile."""
     if name != "-":
         with Path(name).open(encoding="utf-8") as lines:
             for row in read_rows(lines, name):
@@ -94,12 +107,9 @@ async def _rows(name: str) -> AsyncIterator[Row]:
         return
     rows = read_rows(sys.stdin, "standard input")
     loop = asyncio.get_running_loop()
-    while (row := await loop.run_in_executor(None, _next, rows)) is not None:
+    end: Row | None = None
+    while (row := await loop.run_in_executor(None, lambda: next(rows, end))) is not None:
         yield row
-
-
-def _next(rows: Iterator[Row]) -> Row | None:
-    return next(rows, None)
 
 
 class _Progress:

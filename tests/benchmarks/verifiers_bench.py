@@ -1,10 +1,11 @@
-"""Our math verifier beside PyPI's math-verify, in one process each, in one run: accuracy, rate and tail latency.
+"""Our math verifier beside PyPI's math-verify, in one process each, in one run: accuracy, rate and tail
+latency.
 
     python tests/benchmarks/verifiers_bench.py [--pairs N] [--skip-cases]
 
-Both get the same boxes and read the gold for each pair; only in the set of groups the gold is read once per group, by
-both. math-verify runs with its own time limits (SIGALRM, 5 s). The cases are ours, so the accuracy on them says how
-math-verify fares on them, not how we fare on others."""
+Both get the same boxes and read the gold for each pair; only in the set of groups the gold is read once per
+group, by both. math-verify runs with its own time limits (SIGALRM, 5 s). The cases are ours, so the accuracy
+on them says how math-verify fares on them, not how we fare on others."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ SYMBOLIC: list[tuple[str, str, str]] = [
     (r"\frac{\pi}{4}", r"\frac{1}{4}\pi", r"\frac{\pi}{3}"),
     (r"(-\infty,1)\cup(3,\infty)", r"(3,\infty)\cup(-\infty,1)", r"(-\infty,1]\cup[3,\infty)"),
     (r"\sin 2x", r"2\sin x\cos x", r"2\sin x"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix}1&2\\3&5\end{pmatrix}"),
+    (
+        r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+        r"\begin{bmatrix}1&2\\3&4\end{bmatrix}",
+        r"\begin{pmatrix}1&2\\3&5\end{pmatrix}",
+    ),
     (r"1\pm\sqrt{2}", r"1+\sqrt{2}, 1-\sqrt{2}", r"1+\sqrt{2}"),
     (r"6-5i", r"-5i+6", r"6+5i"),
     (r"y=2x+3", r"2x-y+3=0", r"y=2x-3"),
@@ -135,21 +140,35 @@ def measure(batches: list[list[Pair]], grader: Callable[[str], Grade]) -> tuple[
 
 
 def accuracy() -> None:
-    rows = [json.loads(line) for file in sorted(CASES.glob("*.jsonl")) for line in file.open(encoding="utf-8")]
-    rows = [row for row in rows if "options" not in row and isinstance(row["gold"], str) and last_box(row["response"])]
+    rows = [
+        json.loads(line) for file in sorted(CASES.glob("*.jsonl")) for line in file.open(encoding="utf-8")
+    ]
+    rows = [
+        row
+        for row in rows
+        if "options" not in row and isinstance(row["gold"], str) and last_box(row["response"])
+    ]
     counts = {"asyncrl": [0, 0], "math-verify": [0, 0]}
     for row in rows:
         want = row["expect"] == "correct"
         verifier = MathVerifier()
-        ours = verifier.verify(row["response"], verifier.parse_reference(row["gold"])).outcome is Outcome.CORRECT
+        ours = (
+            verifier.verify(row["response"], verifier.parse_reference(row["gold"])).outcome is Outcome.CORRECT
+        )
         theirs = theirs_for(row["gold"])(last_box(row["response"]) or "")
         for name, got in (("asyncrl", ours), ("math-verify", theirs)):
             if got is not want:
                 counts[name][0 if got else 1] += 1
-    print(f"\n{len(rows)} cases of tests/verifiers/cases with a box (math-verify gets the last box, its best setting):")
+    print(
+        f"\n{len(rows)} cases of tests/verifiers/cases with a box "
+        "(math-verify gets the last box alone, its best setting):"
+    )
     for name, (false_positive, false_negative) in counts.items():
         right = 1 - (false_positive + false_negative) / len(rows)
-        print(f"  {name:<12} {right:7.2%} right, {false_positive} false positives, {false_negative} false negatives")
+        print(
+            f"  {name:<12} {right:7.2%} right, {false_positive} false positives, "
+            f"{false_negative} false negatives"
+        )
 
 
 def main() -> None:

@@ -8,7 +8,24 @@ from hypothesis import strategies as st
 from verifiers.extract import MAX_ANSWER_CHARACTERS, extract_answer, final_part, last_box
 
 PIECES = st.lists(
-    st.sampled_from(["\\boxed{", "\\boxed", "\\fbox{", "{", "}", "\\{", "\\}", "\\\\", "42", " or ", "\n", "</think>", "<think>", "x"]),
+    st.sampled_from(
+        [
+            "\\boxed{",
+            "\\boxed",
+            "\\fbox{",
+            "{",
+            "}",
+            "\\{",
+            "\\}",
+            "\\\\",
+            "42",
+            " or ",
+            "\n",
+            "</think>",
+            "<think>",
+            "x",
+        ]
+    ),
     max_size=40,
 ).map("".join)
 
@@ -73,7 +90,9 @@ def test_extraction_never_raises_and_gives_an_answer_or_a_reason(response: str) 
     assert found.answer is None or found.method
 
 
-@given(st.text(alphabet="0123456789abcxyz+-^ \\", min_size=1, max_size=30).filter(lambda text: text.strip(" \\")))
+@given(
+    st.text(alphabet="0123456789abcxyz+-^ \\", min_size=1, max_size=30).filter(lambda text: text.strip(" \\"))
+)
 @settings(max_examples=200, deadline=None)
 def test_a_boxed_text_comes_out_as_it_went_in(answer: str) -> None:
     if answer.endswith("\\"):

@@ -22,7 +22,9 @@ def outcome(gold: str, answer: str) -> Outcome:
 
 def expressions() -> st.SearchStrategy[str]:
     """LaTeX of real expressions in x and y, none of them undefined everywhere."""
-    atoms = st.one_of(st.integers(1, 20).map(str), st.sampled_from(["x", "y", "\\pi", "e", "\\sqrt{2}", "\\frac{1}{3}"]))
+    atoms = st.one_of(
+        st.integers(1, 20).map(str), st.sampled_from(["x", "y", "\\pi", "e", "\\sqrt{2}", "\\frac{1}{3}"])
+    )
     return st.recursive(
         atoms,
         lambda inner: st.one_of(
@@ -66,7 +68,12 @@ def test_equality_of_expressions_is_symmetric(one: str, other: str) -> None:
     assert outcome(one, other) is outcome(other, one)
 
 
-@given(INTEGERS, st.sampled_from(["{}", "${}$", "\\text{{{}}}", "{}.", "x = {}", "{}.0", "\\left({}\\right)", "{}\\text{{ cm}}"]))
+@given(
+    INTEGERS,
+    st.sampled_from(
+        ["{}", "${}$", "\\text{{{}}}", "{}.", "x = {}", "{}.0", "\\left({}\\right)", "{}\\text{{ cm}}"]
+    ),
+)
 @settings(max_examples=150, deadline=None)
 def test_spellings_of_an_integer_are_that_integer_and_no_other(number: int, spelling: str) -> None:
     assert outcome(str(number), spelling.format(number)) is Outcome.CORRECT
@@ -78,7 +85,12 @@ def test_spellings_of_an_integer_are_that_integer_and_no_other(number: int, spel
 def test_spellings_of_a_fraction_are_equal(value: Fraction) -> None:
     top, bottom = value.numerator, value.denominator
     gold = f"\\frac{{{top}}}{{{bottom}}}"
-    for spelling in (f"{top}/{bottom}", f"\\dfrac{{{top}}}{{{bottom}}}", f"\\frac{{{3 * top}}}{{{3 * bottom}}}", f"{top} \\div {bottom}"):
+    for spelling in (
+        f"{top}/{bottom}",
+        f"\\dfrac{{{top}}}{{{bottom}}}",
+        f"\\frac{{{3 * top}}}{{{3 * bottom}}}",
+        f"{top} \\div {bottom}",
+    ):
         assert outcome(gold, spelling) is Outcome.CORRECT, spelling
     if abs(value) > 1 and value.denominator > 1:
         whole, rest = divmod(abs(top), bottom)
@@ -87,7 +99,9 @@ def test_spellings_of_a_fraction_are_equal(value: Fraction) -> None:
     assert outcome(gold, f"\\frac{{{top + 1}}}{{{bottom}}}") is Outcome.WRONG
 
 
-@given(st.decimals(min_value=-1000, max_value=1000, places=4, allow_nan=False), st.integers(-9, 9).filter(bool))
+@given(
+    st.decimals(min_value=-1000, max_value=1000, places=4, allow_nan=False), st.integers(-9, 9).filter(bool)
+)
 @settings(max_examples=150, deadline=None)
 def test_decimals_are_exact(value: object, change: int) -> None:
     assert outcome(str(value), f"{value}00") is Outcome.CORRECT
@@ -109,7 +123,9 @@ def test_order_matters_in_a_tuple_and_not_in_a_set(numbers: list[int], source: o
 
 @given(st.integers(-50, 50), st.integers(1, 50), st.booleans(), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_an_interval_is_its_inequality_with_the_same_ends(low: int, size: int, left: bool, right: bool) -> None:
+def test_an_interval_is_its_inequality_with_the_same_ends(
+    low: int, size: int, left: bool, right: bool
+) -> None:
     def inequality(with_left: bool, with_right: bool) -> str:
         signs = {True: "\\le", False: "<"}
         return f"{low} {signs[with_left]} x {signs[with_right]} {low + size}"
@@ -123,15 +139,23 @@ def test_an_interval_is_its_inequality_with_the_same_ends(low: int, size: int, l
 
 LATEX_PIECES = st.lists(
     st.sampled_from(
-        ["\\frac", "\\sqrt", "{", "}", "(", ")", "[", "]", "^", "_", "!", "|", "\\left", "\\right", "\\text{", "9", "99999999", "x",
-         "e", "i", ",", ".", "\\infty", "\\pm", "=", "<", "\\cup", "\\{", "\\}", "\\begin{pmatrix}", "\\end{pmatrix}", "&", "\\\\",
-         "\\sin", "\\log_", "\\binom", "\\overline", "%", "^\\circ", "\\in", "\\mathbb{Z}", " or ", "\x00", "\u202e", "½", "²"]
+        ["\\frac", "\\sqrt", "{", "}", "(", ")", "[", "]", "^", "_", "!", "|", "\\left", "\\right", "\\text{",
+         "9", "99999999", "x",
+         "e", "i", ",", ".", "\\infty", "\\pm", "=", "<", "\\cup", "\\{", "\\}", "\\begin{pmatrix}",
+         "\\end{pmatrix}", "&", "\\\\",
+         "\\sin", "\\log_", "\\binom", "\\overline", "%", "^\\circ", "\\in", "\\mathbb{Z}", " or ", "\x00",
+         "\u202e", "½", "²"]
     ),
     max_size=25,
 ).map("".join)  # fmt: skip
 
 
-@given(LATEX_PIECES, st.sampled_from(["42", "\\frac{1}{2}", "x^2", "(1,2)", "x > 3", "\\{1, 2\\}", "\\text{Monday}", "1 \\pm \\sqrt{2}"]))
+@given(
+    LATEX_PIECES,
+    st.sampled_from(
+        ["42", "\\frac{1}{2}", "x^2", "(1,2)", "x > 3", "\\{1, 2\\}", "\\text{Monday}", "1 \\pm \\sqrt{2}"]
+    ),
+)
 @settings(max_examples=500, deadline=None)
 def test_no_answer_raises_or_takes_long(answer: str, gold: str) -> None:
     reference = MATH.parse_reference(gold)
@@ -164,7 +188,10 @@ def test_the_fast_path_agrees_with_the_whole_verifier(text: str) -> None:
             assert fast.outcome is MathVerifier().verify(response, MATH.parse_reference(gold)).outcome
 
 
-@pytest.mark.parametrize("gold", ["", "  ", "\\frac{1}{", "x +", "}{", "\\boxed{", None, True, [], {"a": 1}, "$$", "((1)", "1 2 3 x7"])
+@pytest.mark.parametrize(
+    "gold",
+    ["", "  ", "\\frac{1}{", "x +", "}{", "\\boxed{", None, True, [], {"a": 1}, "$$", "((1)", "1 2 3 x7"],
+)
 def test_a_bad_gold_is_refused_with_a_sentence(gold: object) -> None:
     with pytest.raises(ValueError, match="gold"):
         MATH.parse_reference(gold)

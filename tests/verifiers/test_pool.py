@@ -68,12 +68,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def pool_of(workers: int = 1, timeout_seconds: float = 1.0, **limits: int) -> AsyncIterator[VerifierPool]:
+async def pool_of(
+    workers: int = 1, timeout_seconds: float = 1.0, **limits: int
+) -> AsyncIterator[VerifierPool]:
     async with VerifierPool(workers, timeout_seconds, **limits) as pool:
         yield pool
 
 
-def ask(folder: Path, *responses: str, name: str = "Odd", reference: Any = None, **limits: Any) -> list[Verdict]:
+def ask(
+    folder: Path, *responses: str, name: str = "Odd", reference: Any = None, **limits: Any
+) -> list[Verdict]:
     async def run() -> list[Verdict]:
         async with pool_of(**limits) as pool:
             jobs = [pool.verify(f"./own.py:{name}", {}, text, reference, folder=folder) for text in responses]
@@ -84,7 +88,13 @@ def ask(folder: Path, *responses: str, name: str = "Odd", reference: Any = None,
 
 def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Path) -> None:
     verdicts = ask(folder, "a", "spin", "b", "spin", "c", timeout_seconds=0.5)
-    assert [verdict.outcome.value for verdict in verdicts] == ["correct", "wrong", "correct", "wrong", "correct"]
+    assert [verdict.outcome.value for verdict in verdicts] == [
+        "correct",
+        "wrong",
+        "correct",
+        "wrong",
+        "correct",
+    ]
     assert "timeout" in verdicts[1].detail
     assert 0.4 < verdicts[1].seconds < 5
 
@@ -143,7 +153,10 @@ def test_workers_are_recycled(folder: Path) -> None:
 def test_the_event_loop_is_never_blocked(folder: Path) -> None:
     async def run() -> float:
         async with pool_of(2, 0.5) as pool:
-            jobs = [asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder)) for _ in range(3)]
+            jobs = [
+                asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+                for _ in range(3)
+            ]
             longest, last = 0.0, time.perf_counter()
             while not all(job.done() for job in jobs):
                 await asyncio.wait(jobs, timeout=0.01)
@@ -213,8 +226,8 @@ from pathlib import Path
 from verifiers.pool import VerifierPool
 async def main():
     async with VerifierPool(2, 600.0) as pool:
-        spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None, folder=Path({str(folder)!r})))
-        while len(psutil.Process().children(recursive=True)) < 3:
+        spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None,
+        folder=Path({str(folder)!r}))) while len(psutil.Process().children(recursive=True)) < 3:
             await pool.verify("./own.py:Odd", {{}}, "a", None, folder=Path({str(folder)!r}))
         print("ready", flush=True)
         await spin
@@ -232,7 +245,9 @@ asyncio.run(main())
 
 def assert_all_end(processes: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=10)
-    assert not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not [
+        process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 def test_equal_answers_are_graded_once(folder: Path) -> None:
@@ -240,7 +255,8 @@ def test_equal_answers_are_graded_once(folder: Path) -> None:
         async with pool_of() as pool:
             reference = pool.parse_reference("math", {}, "x^2+2x+1")
             verdicts = [
-                await pool.verify("math", {}, f"{number} steps, so \\boxed{{(x+1)^2}}", reference) for number in range(10)
+                await pool.verify("math", {}, f"{number} steps, so \\boxed{{(x+1)^2}}", reference)
+                for number in range(10)
             ]
             return pool.num_cached + pool.num_fast, {verdict.outcome.value for verdict in verdicts}
 
@@ -307,7 +323,9 @@ def mixed_jobs(count: int, hostile_share: float) -> list[tuple[str, Any, str, st
             jobs.append((name, gold, response, None))
         elif source.random() < 0.5:
             value, right = source.randint(0, 10**6), source.random() < 0.5
-            jobs.append(("math", str(value), f"\\boxed{{{value + (not right)}}}", "correct" if right else "wrong"))
+            jobs.append(
+                ("math", str(value), f"\\boxed{{{value + (not right)}}}", "correct" if right else "wrong")
+            )
         else:
             a, right = source.randint(2, 10**6), source.random() < 0.5
             answer = f"(x+{a})(x-{a})" if right else f"(x+{a})(x+{a})"
@@ -325,7 +343,11 @@ async def run_jobs(jobs: list[tuple[str, Any, str, str | None]], workers: int) -
         verdicts = await asyncio.gather(*(one(name, gold, response) for name, gold, response, _ in jobs))
     complaints = []
     for (name, gold, response, expected), verdict in zip(jobs, verdicts, strict=True):
-        good = verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER) if expected is None else verdict.outcome == expected
+        good = (
+            verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER)
+            if expected is None
+            else verdict.outcome == expected
+        )
         if not good:
             complaints.append(f"{name} {gold} {response[:80]}: {verdict.outcome.value} ({verdict.detail})")
     return complaints
@@ -342,7 +364,8 @@ def test_10_000_mixed_verifications_with_5_percent_hostile_lose_none_and_spoil_n
 
 @pytest.mark.slow
 def test_a_worker_does_not_grow_without_bound() -> None:
-    """10 000 symbolic verifications in one worker: its memory stays within 30 MB of where it was after 1 000."""
+    """10 000 symbolic verifications in one worker: its memory stays within 30 MB of where it was after 1
+    000."""
 
     async def run() -> list[int]:
         sizes = []
@@ -351,7 +374,9 @@ def test_a_worker_does_not_grow_without_bound() -> None:
                 reference = pool.parse_reference("math", {}, f"x^2-{number}")
                 await pool.verify("math", {}, f"\\boxed{{(x-{number})(x+1)}}", reference)
                 if number in (1_000, 9_999):
-                    workers = [p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()]
+                    workers = [
+                        p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()
+                    ]
                     sizes.append(sum(p.memory_info().rss for p in workers))
         return sizes
 

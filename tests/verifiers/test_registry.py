@@ -83,5 +83,7 @@ def test_importing_verifiers_and_the_pool_imports_neither_torch_nor_sympy() -> N
         "print(sorted({'torch', 'sympy', 'numpy', 'mpmath', 'jsonschema'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -1,1 +1,2 @@
-"""Grading of mathematical answers: reading LaTeX, exact and high-precision comparison, all within fixed budgets."""
+"""Grading of mathematical answers: reading LaTeX, exact and high-precision comparison, all within fixed
+budgets."""

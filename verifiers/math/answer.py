@@ -1,6 +1,8 @@
-r"""From the text of an answer to what is compared: its readings, its unit, its words. Owns the clean-up before the parser.
+r"""From the text of an answer to what is compared: its readings, its unit, its words. Owns the clean-up
+before the parser.
 
-A text can have more than one honest reading (1,234 is a number or two): all are kept, and one that matches suffices."""
+A text can have more than one honest reading (1,234 is a number or two): all are kept, and one that matches
+suffices."""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, clean_words
 __all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
 _PREFIX = re.compile(
-    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)", re.IGNORECASE
+    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)",
+    re.IGNORECASE,
 )
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
 _GROUPED_COMMA = re.compile(r"\d,\d{3}(?!\d)")
@@ -126,7 +129,8 @@ _BRACED_SYMBOL = re.compile(r"\{(\w)\}")
 
 
 def opaque_spelling(text: str) -> str:
-    """The spelling of a formula that has no reading, without styles, spaces and braces; empty when it is broken."""
+    """The spelling of a formula that has no reading, without styles, spaces and braces; empty when it is
+    broken."""
     if not _UNKNOWN_FORMULA.search(text) or not _is_balanced(text) or text[-1] in "+-=*/^_<>(\\":
         return ""
     return _BRACED_SYMBOL.sub(r"\1", _IGNORED.sub("", text))
@@ -181,7 +185,9 @@ def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
     for position, token in enumerate(tokens):
         follows = tokens[position + 1] if position + 1 < len(tokens) else None
         name = "$" if token.value == r"\$" else token.value
-        is_sign = token.value == r"\$" or (token.kind in ("text", "word") and _is_currency(token.value.strip()))
+        is_sign = token.value == r"\$" or (
+            token.kind in ("text", "word") and _is_currency(token.value.strip())
+        )
         if is_sign and follows is not None and (follows.kind == "number" or follows.value in (".", "-")):
             unit = parse_unit(name)
             continue
@@ -190,7 +196,19 @@ def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 
 
 def _is_currency(word: str) -> bool:
-    return word.rstrip(".") in ("$", "euro", "pound", "yen", "rupee", "Rs", "USD", "EUR", "GBP", "US\\$", "\\$")
+    return word.rstrip(".") in (
+        "$",
+        "euro",
+        "pound",
+        "yen",
+        "rupee",
+        "Rs",
+        "USD",
+        "EUR",
+        "GBP",
+        "US\\$",
+        "\\$",
+    )
 
 
 def _without_units(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
@@ -223,7 +241,8 @@ def _separates(token: Token) -> bool:
     if token.kind == "operator":
         return token.value in (",", ";", "=", "<", ">", ":")
     return token.kind in ("word", "text", "command") and (
-        token.value.strip(" ~\\").casefold() in ("and", "or", "to", "le", "leq", "ge", "geq", "approx", "pm", "lt", "gt")
+        token.value.strip(" ~\\").casefold()
+        in ("and", "or", "to", "le", "leq", "ge", "geq", "approx", "pm", "lt", "gt")
     )
 
 
@@ -269,15 +288,21 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     if token.kind == "symbol" and before is not None and before.kind == "number" and token.spaced:
         alone = at == len(tokens) - 1
         of_units = at + 1 < len(tokens) and tokens[at + 1].value in ("/", "^") and at + 2 < len(tokens)
-        return known_unit(token.value) and token.value in "mgshLNJKWVA" and (
-            alone or (of_units and tokens[at + 1].value == "/" and known_unit(tokens[at + 2].value))
+        return (
+            known_unit(token.value)
+            and token.value in "mgshLNJKWVA"
+            and (alone or (of_units and tokens[at + 1].value == "/" and known_unit(tokens[at + 2].value)))
         )
     return token.value == r"\$" and at == len(tokens) - 1
 
 
 def _ends_value(token: Token) -> bool:
-    return token.kind in ("number", "symbol", "word") or token.value in (")", "}", "]", r"\%", "!", r"\pi", "%") or (
-        token.kind == "command" and token.value[1:].isalpha() and token.value not in (r"\cdot", r"\times", r"\frac")
+    return (
+        token.kind in ("number", "symbol", "word")
+        or token.value in (")", "}", "]", r"\%", "!", r"\pi", "%")
+        or (
+            token.kind == "command"
+            and token.value[1:].isalpha()
+            and token.value not in (r"\cdot", r"\times", r"\frac")
+        )
     )
-
-

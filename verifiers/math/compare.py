@@ -1,7 +1,8 @@
 """Whether a response's tree says what the gold's tree says. Owns the policy for every pair of shapes.
 
-The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule written here.
-Nothing matches by default, so a response with more candidates than the gold, or in a shape nobody foresaw, is wrong."""
+The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule
+written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
+nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ from verifiers.math.relations import (
     solved_for,
     value_of_chain,
 )
-from verifiers.math.scalars import exact_or_none, free_symbols, same_scalar
+from verifiers.math.scalars import exact_or_none, same_scalar
 from verifiers.math.vectors import as_vector
 
 __all__ = ["same_answer"]
@@ -119,8 +120,10 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
 def _same_based(gold: Node, response: Node) -> bool:
     """A gold with a base asks for that base; without one, the value counts."""
     if isinstance(gold, Based):
-        return isinstance(response, Based) and gold.base == response.base and (
-            gold.digits.lstrip("0") == response.digits.lstrip("0")
+        return (
+            isinstance(response, Based)
+            and gold.base == response.base
+            and (gold.digits.lstrip("0") == response.digits.lstrip("0"))
         )
     return same_scalar(gold, response)
 
@@ -237,7 +240,9 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
     if isinstance(response, Relation):
         response = _relation_of_many(response)
     if isinstance(response, Bracket) and response.opening == "(" and response.closing == ")":
-        return _same_labelled(gold.items, response.items) or _same_in_order(_plain_items(gold), response.items)
+        return _same_labelled(gold.items, response.items) or _same_in_order(
+            _plain_items(gold), response.items
+        )
     if isinstance(response, SetOf):
         return _same_in_any_order(_plain_items(gold), response.items)
     if isinstance(response, SetOperation):
@@ -338,8 +343,11 @@ def _same_as_bracket(gold: Bracket, response: Node) -> bool:
         if region is not None and other is not None and same_region(region, other):
             return True
         is_plain = not any(isinstance(item, (Relation, Text)) for item in response.items)
-        return response.joined_by == "," and is_plain and gold.opening in "(<" and (
-            _same_in_order(gold.items, response.items)
+        return (
+            response.joined_by == ","
+            and is_plain
+            and gold.opening in "(<"
+            and (_same_in_order(gold.items, response.items))
         )
     region = to_region(gold)
     return region is not None and _same_region_as(region, response)
@@ -351,7 +359,8 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
     if (gold.opening, gold.closing) == (response.opening, response.closing):
         return True
     pair = {gold.opening + gold.closing, response.opening + response.closing}
-    # A vector may wear round, square or angle brackets; two items in [ ] are an interval and then ends matter.
+    # A vector may wear round, square or angle brackets; two items in [ ] are an interval and then ends
+    # matter.
     return pair == {"()", "<>"} or (len(gold.items) > 2 and pair <= {"()", "[]", "<>"})
 
 
@@ -378,7 +387,11 @@ def _same_as_set(gold: Node, response: Node) -> bool:
 def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
     if _same(gold.left, response.left) and _same(gold.right, response.right):
         return True
-    return gold.operator != "difference" and _same(gold.left, response.right) and _same(gold.right, response.left)
+    return (
+        gold.operator != "difference"
+        and _same(gold.left, response.right)
+        and _same(gold.right, response.left)
+    )
 
 
 def _same_as_matrix(gold: Matrix, response: Node) -> bool:
@@ -392,10 +405,14 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
 def _same_as_ratio(gold: Ratio, response: Node) -> bool:
     if isinstance(response, Ratio) and len(gold.items) == len(response.items):
         first, other = gold.items[0], response.items[0]
-        return all(
-            same_scalar(Product((first, right)), Product((left, other)))
-            for left, right in zip(gold.items[1:], response.items[1:], strict=True)
-        ) and not _is_zero(other) and not _is_zero(first)
+        return (
+            all(
+                same_scalar(Product((first, right)), Product((left, other)))
+                for left, right in zip(gold.items[1:], response.items[1:], strict=True)
+            )
+            and not _is_zero(other)
+            and not _is_zero(first)
+        )
     if len(gold.items) == 2 and isinstance(response, (Quotient, Number)):
         return same_scalar(Quotient(*gold.items), response)
     return False
@@ -415,7 +432,3 @@ def _same_pieces(gold: Piecewise, response: Node) -> bool:
             return False
         left.remove(match)
     return True
-
-
-def symbols_of(node: Node) -> frozenset[str]:
-    return free_symbols(node)

@@ -12,16 +12,25 @@ if TYPE_CHECKING:
 
 __all__ = ["read_environment"]
 
-_MATRICES = {"pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix", "array", "psmallmatrix", "bsmallmatrix"}
+_MATRICES = {
+    "pmatrix",
+    "bmatrix",
+    "matrix",
+    "smallmatrix",
+    "Bmatrix",
+    "array",
+    "psmallmatrix",
+    "bsmallmatrix",
+}
 _PLAIN = {"aligned", "align", "equation", "gathered", "split", "align*", "equation*"}
 
 
 def read_environment(parser: PrimaryParser) -> Node:
     r"""The node of \begin{name} ... \end{name}; the parser stands at \begin."""
     parser.expect(r"\begin")
-    name = parser._raw_argument()
+    name = parser.raw_argument()
     if name == "array" and parser.is_operator("{"):
-        parser._raw_argument()
+        parser.raw_argument()
     if name in _PLAIN or (name == "cases" and not parser.environment_has("&")):
         node = _lines(parser)
     elif name == "cases":
@@ -35,7 +44,7 @@ def read_environment(parser: PrimaryParser) -> Node:
     else:
         raise Unreadable(f"the environment {name!r}")
     parser.expect(r"\end")
-    if parser._raw_argument() != name:
+    if parser.raw_argument() != name:
         raise Unreadable(f"the environment {name!r} ends with another name")
     return node
 

@@ -1,7 +1,9 @@
-"""The value of a tree: exactly as a fraction, or to any number of digits. Owns every budget of the arithmetic.
+"""The value of a tree: exactly as a fraction, or to any number of digits. Owns every budget of the
+arithmetic.
 
-Nothing here can run long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would need an
-enormous reduction raise NotNumber before the work is done. Thread-safe: each thread has its own mpmath context."""
+Nothing here can run long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
+need an enormous reduction raise NotNumber before the work is done. Thread-safe: each thread has its own
+mpmath context."""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from verifiers.math.nodes import (
     Symbol,
 )
 
-__all__ = ["Decimal", "NotExact", "NotNumber", "exact_value", "numeric_value"]
+__all__ = ["Decimal", "NotExact", "NotNumber", "exact_value", "numeric_value", "real_fraction"]
 
 MAX_BITS = 200_000
 MAX_TOTAL_BITS = 600_000
@@ -49,7 +51,7 @@ class NotNumber(Exception):
     """There is no value, or it is out of every budget."""
 
 
-def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:  # noqa: B006
+def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:
     """The value as a fraction, with `values` for the symbols. Raises NotExact or NotNumber."""
     return _Exact(values).value(node)
 
@@ -60,12 +62,11 @@ class _Exact:
         self._bits_left = MAX_TOTAL_BITS
 
     def value(self, node: Node) -> Fraction:
-        kind = type(node)
-        if kind is Number:
-            return node.value  # type: ignore[union-attr]
-        if kind is Symbol:
-            if node.name in self._values:  # type: ignore[union-attr]
-                return self._values[node.name]  # type: ignore[union-attr]
+        if isinstance(node, Number):
+            return node.value
+        if isinstance(node, Symbol):
+            if node.name in self._values:
+                return self._values[node.name]
             raise NotExact
         if isinstance(node, Sum):
             total = self.value(node.terms[0])
@@ -188,7 +189,10 @@ def _context() -> Any:
 
 
 def numeric_value(
-    node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 40  # noqa: B006
+    node: Node,
+    values: Mapping[str, Fraction] = {},
+    *,
+    digits: int = 40,
 ) -> tuple[Decimal, float, float]:
     """(value, log2 of the largest, log2 of the smallest magnitude met on the way). Raises NotNumber."""
     context = _context()
@@ -203,8 +207,22 @@ def numeric_value(
     return value, numeric.largest, numeric.smallest
 
 
+def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 60) -> Fraction:
+    """The value of a real expression, to `digits` digits when it is irrational. Raises NotNumber."""
+    try:
+        return exact_value(node, values)
+    except NotExact:
+        value, largest, _ = numeric_value(node, values, digits=digits)
+    if getattr(value, "imag", 0) != 0 or largest > 10_000:
+        raise NotNumber("not a real number of ordinary size")
+    sign, mantissa, exponent, _ = value.real._mpf_
+    fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+    return -fraction if sign else fraction
+
+
 class _Numeric:
-    """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it needs."""
+    """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it
+    needs."""
 
     def __init__(self, context: Any, values: Mapping[str, Fraction]) -> None:
         self.context = context

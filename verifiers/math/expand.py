@@ -1,15 +1,29 @@
-r"""Shorthands written out: a \pm b becomes two items, words of the empty set and of all numbers become those sets."""
+r"""Shorthands written out: a \pm b becomes two items, words of the empty set and of all numbers become those
+sets."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from fractions import Fraction
-from collections.abc import Callable
 from typing import Any
 
 from verifiers.math.nodes import (
-    Constant, Listing, Matrix, NamedSet, Node, Number, PlusMinus, Product, Quotient, Relation, SetBuilder, SetOf,
-    SetOperation, Sum, Text,
+    Constant,
+    Listing,
+    Matrix,
+    NamedSet,
+    Node,
+    Number,
+    PlusMinus,
+    Product,
+    Quotient,
+    Relation,
+    SetBuilder,
+    SetOf,
+    SetOperation,
+    Sum,
+    Text,
 )  # fmt: skip
 from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
 

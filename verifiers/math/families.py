@@ -1,10 +1,11 @@
-r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, whatever the letter and the representative."""
+r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, whatever the letter and the
+representative."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.evaluate import NotNumber, real_fraction
 from verifiers.math.nodes import Listing, NamedSet, Node, Relation, Symbol
 from verifiers.math.scalars import free_symbols
 
@@ -63,7 +64,7 @@ def _family(node: Node) -> Family | None:
 def _line(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
     """(start, step) of start + step * letter, to 40 digits; None when it is no such line."""
     try:
-        values = [_value(node, {letter: Fraction(x)}) for x in (0, 1, 2, 5)]
+        values = [real_fraction(node, {letter: Fraction(x)}, digits=40) for x in (0, 1, 2, 5)]
     except NotNumber:
         return None
     step = values[1] - values[0]
@@ -71,19 +72,8 @@ def _line(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:
     return (values[0], step) if straight and step else None
 
 
-def _value(node: Node, values: dict[str, Fraction]) -> Fraction:
-    try:
-        return exact_value(node, values)
-    except NotExact:
-        number, largest, _ = numeric_value(node, values)
-    if getattr(number, "imag", 0) or largest > 1000:
-        raise NotNumber("not a real number of ordinary size")
-    sign, mantissa, exponent, _ = number.real._mpf_
-    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent) * (-1 if sign else 1)
-
-
 def _near(one: Fraction, other: Fraction) -> bool:
-    return abs(one - other) <= Fraction(1, 10**25) * max(1, abs(one))
+    return abs(one - other) <= Fraction(1, 10**25) * max(Fraction(1), abs(one))
 
 
 def _same_lattice(one: tuple[Fraction, Fraction] | None, other: tuple[Fraction, Fraction] | None) -> bool:

@@ -1,4 +1,5 @@
-"""The tree of a mathematical answer. Data only: nodes are immutable, compare by structure and know no arithmetic."""
+"""The tree of a mathematical answer. Data only: nodes are immutable, compare by structure and know no
+arithmetic."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from fractions import Fraction
 from typing import TypeAlias
 
 __all__ = [
-    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet", "Node", "Number", "Opaque", "Percent",
+    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet", "Node",
+    "Number", "Opaque", "Percent",
     "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
     "SetOperation", "Sum", "Symbol", "Text",
 ]  # fmt: skip
@@ -177,7 +179,7 @@ class Text:
 
 
 Node: TypeAlias = (
-    Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent | Degrees
-    | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio | Modulo | Opaque
-    | Piecewise | Text
+    Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent
+    | Degrees | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio
+    | Modulo | Opaque | Piecewise | Text
 )  # fmt: skip

@@ -1,4 +1,5 @@
-r"""From tokens to the tree: a recursive descent parser for the LaTeX and plain text in which answers are written.
+r"""From tokens to the tree: a recursive descent parser for the LaTeX and plain text in which answers are
+written.
 
     listing   := relation ((',' | ';' | and | or) relation)*
     relation  := sets (('=' | '<' | \in | ...) sets)*
@@ -17,8 +18,8 @@ from verifiers.math.nodes import (
     Constant,
     Listing,
     Modulo,
-    Node,
     NamedSet,
+    Node,
     PlusMinus,
     Product,
     Quotient,
@@ -34,8 +35,17 @@ from verifiers.math.words import RELATIONS
 __all__ = ["Unreadable", "parse_answer"]
 
 _SEPARATORS = {",": ",", ";": ","}
-_JOINERS = {"and": "and", "or": "or", r"\land": "and", r"\lor": "or", r"\wedge": "and", r"\vee": "or", r"\&": "and"}
-_SET_OPERATIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "difference", r"\backslash": "difference",
+_JOINERS = {
+    "and": "and",
+    "or": "or",
+    r"\land": "and",
+    r"\lor": "or",
+    r"\wedge": "and",
+    r"\vee": "or",
+    r"\&": "and",
+}
+_SET_OPERATIONS = {r"\cup": "union", r"\cap": "intersection", r"\setminus": "difference",
+r"\backslash": "difference",
                    r"\bigcup": "union"}  # fmt: skip
 _TIMES = {"*", r"\cdot", r"\times", r"\ast", r"\bullet"}
 _DIVIDED = {"/", r"\div"}

@@ -1,7 +1,9 @@
-r"""Sets of real numbers: intervals, unions, inequalities in one unknown, R without points, all as one sorted list.
+r"""Sets of real numbers: intervals, unions, inequalities in one unknown, R without points, all as one sorted
+list.
 
-Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 3, \{x \mid ...\}), so that its spelling
-does not matter. Only linear inequalities and |linear| are solved: anything else would be the task, not its answer."""
+Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 3, \{x \mid ...\}), so that
+its spelling does not matter. Only linear inequalities and |linear| are solved: anything else would be the
+task, not its answer."""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, real_fraction
 from verifiers.math.nodes import (
     Bracket,
     Call,
@@ -116,15 +118,7 @@ def _read(node: Node) -> _Read:
 def _finite(value: Node, *, closed: bool) -> End:
     if free_symbols(value):
         raise _NotRegion
-    try:
-        size = exact_value(value)
-    except NotExact:
-        number, largest, _ = numeric_value(value)
-        if getattr(number, "imag", 0) or largest > 10_000:
-            raise _NotRegion from None
-        sign, mantissa, exponent, _ = number.real._mpf_
-        size = Fraction(int(mantissa)) * Fraction(2) ** int(exponent) * (-1 if sign else 1)
-    return End(value, 0, closed, size)
+    return End(value, 0, closed, real_fraction(value, digits=40))
 
 
 def _end(value: Node, *, closed: bool) -> End:
@@ -159,7 +153,7 @@ def _order(one: End, other: End) -> int:
         return (left > right) - (left < right)
     if one.value == other.value:
         return 0
-    if abs(one.size - other.size) <= Fraction(1, 10**25) * max(1, abs(one.size)):
+    if abs(one.size - other.size) <= Fraction(1, 10**25) * max(Fraction(1), abs(one.size)):
         return 0
     return -1 if one.size < other.size else 1
 
@@ -370,7 +364,8 @@ def _absolute(inner: Node, operator: str, bound: Node, name: str) -> list[Interv
 
 
 def _listing(node: Listing) -> _Read:
-    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection, unless that is empty."""
+    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection, unless that is
+    empty."""
     parts = [_read(item) for item in node.items if not isinstance(item, (Number,))]
     if len(parts) != len(node.items) or not any(isinstance(item, Relation) for item in node.items):
         if node.joined_by not in ("and", "or") or len(parts) != len(node.items):

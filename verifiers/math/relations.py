@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.evaluate import NotNumber, real_fraction
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
 from verifiers.math.scalars import free_symbols, random_source, rounds_to, same_scalar
 
@@ -16,7 +16,9 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
-    return isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
+    return (
+        isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
+    )
 
 
 def same_name(one: Node, other: Node) -> bool:
@@ -25,7 +27,9 @@ def same_name(one: Node, other: Node) -> bool:
 
 def _points(node: Node) -> str:
     r"""The points of a segment, AB or \overline{AB}; empty for anything else."""
-    if isinstance(node, Product) and all(isinstance(factor, Symbol) and factor.name.isupper() for factor in node.factors):
+    if isinstance(node, Product) and all(
+        isinstance(factor, Symbol) and factor.name.isupper() for factor in node.factors
+    ):
         return "".join(factor.name for factor in node.factors if isinstance(factor, Symbol))
     if isinstance(node, Symbol) and node.name.startswith("overline ") and len(node.name) > len("overline x"):
         return node.name.removeprefix("overline ")
@@ -33,7 +37,8 @@ def _points(node: Node) -> str:
 
 
 def value_of_chain(gold: Node, response: Relation) -> Node | None:
-    """What a response such as S = 2 + 3 = 5 gives for a gold that is no relation; None when it asserts something else.
+    """What a response such as S = 2 + 3 = 5 gives for a gold that is no relation; None when it asserts
+    something else.
 
     Every side that could be the answer must agree with the last one; only the first may be a name for it."""
     if not set(response.operators) <= {"=", "~"}:
@@ -56,7 +61,8 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
 
 
 def _names_a_value(side: Node, value: Node) -> bool:
-    """Whether `side` stands for the value: a name, a tuple of names, or a quantity with letters set equal to a number."""
+    """Whether `side` stands for the value: a name, a tuple of names, or a quantity with letters set equal to
+    a number."""
     if is_name(side):
         return True
     if isinstance(side, Bracket):
@@ -101,7 +107,8 @@ def same_equation(gold: Relation, response: Relation) -> bool:
 
 
 def same_inequality(gold: Relation, response: Relation) -> bool:
-    """Inequalities in several letters: a multiple by a positive constant, or turned around by a negative one."""
+    """Inequalities in several letters: a multiple by a positive constant, or turned around by a negative
+    one."""
     if len(gold.sides) != 2 or len(response.sides) != 2 or free_symbols(gold) != free_symbols(response):
         return False
     operator, other = gold.operators[0], response.operators[0]
@@ -113,49 +120,25 @@ def same_inequality(gold: Relation, response: Relation) -> bool:
     return operator == (other if ratio > 0 else _FLIPPED[other])
 
 
-def _constant_ratio(gold: Relation, response: Relation) -> float | None:
-    """gold's difference / response's difference when that is one number wherever both are defined, else None."""
+def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
+    """gold's difference / response's difference when that is one number wherever both are defined, else
+    None."""
     first, second = _difference(gold), _difference(response)
     letters = sorted(free_symbols(gold) | free_symbols(response))
     source = random_source(gold, response)
-    ratios: list[object] = []
+    ratios: list[Fraction] = []
     for attempt in range(3 * _POINTS):
         signs = (-1, 1) if attempt % 2 else (1,)
         values = {name: Fraction(source.randint(20, 300) * source.choice(signs), 97) for name in letters}
-        ratio = _ratio_at(first, second, values)
-        if ratio is not None:
-            ratios.append(ratio)
+        try:
+            bottom = real_fraction(second, values)
+            if bottom:
+                ratios.append(real_fraction(first, values) / bottom)
+        except NotNumber:
+            continue
         if len(ratios) == _POINTS:
             break
-    if len(ratios) < 2:
+    if len(ratios) < 2 or not ratios[0]:
         return None
-    if all(isinstance(ratio, Fraction) for ratio in ratios):
-        return float(ratios[0]) if len(set(ratios)) == 1 else None  # type: ignore[arg-type]
-    numbers = [_decimal(ratio) for ratio in ratios]
-    scale = abs(numbers[0])
-    same = all(abs(number - numbers[0]) <= scale * number.context.mpf(10) ** -25 for number in numbers)  # type: ignore[attr-defined]
-    return float(numbers[0]) if same else None  # type: ignore[arg-type]
-
-
-def _decimal(ratio: object):  # type: ignore[no-untyped-def]
-    import mpmath
-
-    return mpmath.mpf(ratio.numerator) / ratio.denominator if isinstance(ratio, Fraction) else ratio
-
-
-def _ratio_at(first: Node, second: Node, values: dict[str, Fraction]) -> object | None:
-    try:
-        bottom = exact_value(second, values)
-        return exact_value(first, values) / bottom if bottom else None
-    except NotExact:
-        pass
-    except NotNumber:
-        return None
-    try:
-        numerator, _, _ = numeric_value(first, values)
-        denominator, _, _ = numeric_value(second, values)
-    except NotNumber:
-        return None
-    if not denominator or getattr(numerator, "imag", 0) or getattr(denominator, "imag", 0):
-        return None
-    return numerator / denominator  # type: ignore[no-any-return]
+    allowed = abs(ratios[0]) * Fraction(1, 10**25)
+    return ratios[0] if all(abs(ratio - ratios[0]) <= allowed for ratio in ratios) else None

@@ -1,9 +1,10 @@
 """Whether two expressions are the same number, or the same function of their letters.
 
-Numbers: exact fractions when both are rational, else 40 digits and as many more as the magnitudes inside call for.
-Functions: equal at random rational points, drawn from a seed that the response cannot choose in advance; a point
-outside the real domain of either side does not count. One rule rounds: an answer written as a decimal (only digits,
-alone) stands for the exact number it is the correct rounding of, when it has at least MIN_SIGNIFICANT digits."""
+Numbers: exact fractions when both are rational, else 40 digits and as many more as the magnitudes inside call
+for. Functions: equal at random rational points, drawn from a seed that the response cannot choose in advance;
+a point outside the real domain of either side does not count. One rule rounds: an answer written as a decimal
+(only digits, alone) stands for the exact number it is the correct rounding of, when it has at least
+MIN_SIGNIFICANT digits."""
 
 from __future__ import annotations
 
@@ -14,10 +15,20 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value, real_fraction
 from verifiers.math.nodes import Call, Constant, Node, Number, Product, Symbol
 
-__all__ = ["constants", "exact_or_none", "free_symbols", "has_call", "infinity_sign", "random_source", "real_fraction", "rounds_to", "same_number", "same_scalar"]
+__all__ = [
+    "constants",
+    "exact_or_none",
+    "free_symbols",
+    "has_call",
+    "infinity_sign",
+    "random_source",
+    "rounds_to",
+    "same_number",
+    "same_scalar",
+]
 
 MIN_SIGNIFICANT = 6
 MIN_SIGNIFICANT_TRUNCATED = 9
@@ -128,19 +139,6 @@ def rounds_to(exact: Node, decimal: Number, *, least: int = MIN_SIGNIFICANT) -> 
     return error <= unit / 2 or (may_cut and cut)
 
 
-def real_fraction(node: Node) -> Fraction:
-    """The value of a real constant, to 60 digits when it is irrational. Raises NotNumber."""
-    try:
-        return exact_value(node)
-    except NotExact:
-        value, largest, _ = numeric_value(node, digits=60)
-    if getattr(value, "imag", 0) != 0 or largest > 10_000:
-        raise NotNumber("not a real number of ordinary size") from None
-    sign, mantissa, exponent, _ = value.real._mpf_
-    fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
-    return -fraction if sign else fraction
-
-
 def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
     if len(symbols) > MAX_SYMBOLS:
         return False
@@ -172,7 +170,8 @@ def random_source(gold: Node, response: Node) -> random.Random:
 
 
 def _point(source: random.Random, symbols: list[str], attempt: int) -> dict[str, Fraction]:
-    """One point: positive first, then of either sign, with a prime denominator so that no rule of thumb meets it."""
+    """One point: positive first, then of either sign, with a prime denominator so that no rule of thumb meets
+    it."""
     values = {}
     for name in symbols:
         value = Fraction(source.randint(20, 300), 97)

@@ -36,16 +36,21 @@ _VULGAR_FRACTION = re.compile("[¼-¾⅐-⅞]")
 
 _CHARACTERS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "×": r"\times ", "·": r"\cdot ",
-    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "∕": "/", "⁄": "/", "√": r"\sqrt ", "∛": r"\sqrt[3] ",
+    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "∕": "/", "⁄": "/", "√": r"\sqrt ",
+    "∛": r"\sqrt[3] ",
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ", "≠": r"\ne ",
-    "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∖": r"\setminus ",
+    "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
+    "∖": r"\setminus ",
     "∅": r"\emptyset ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
-    "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "′": "'", "″": "''", "’": "'", "‘": "'",
+    "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "˚": r"^\circ ", "′": "'", "″": "''", "’": "'",
+    "‘": "'",
     "…": r"\ldots ", "⋯": r"\ldots ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
     "⟨": r"\langle ", "⟩": r"\rangle ", "∧": r"\land ", "∨": r"\lor ", "→": r"\to ", "∠": r"\angle ",
     "△": r"\triangle ", "∣": "|", "∶": ":", "\u00a0": " ", "\u2009": r"\,", "\u202f": r"\,", "\u2007": r"\,",
-    "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "", "ı": "i",
-    "％": "%", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}", "₹": r"\text{rupee}", "¢": r"\text{cents}",
+    "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "",
+    "ı": "i",
+    "％": "%", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}", "₹": r"\text{rupee}",
+    "¢": r"\text{cents}",
 }  # fmt: skip
 _TRANSLATION = str.maketrans(_CHARACTERS)
 _GREEK = {
@@ -94,7 +99,8 @@ _LEXER = re.compile(
           |strut|protect|relax|checkmark|large|Large|LARGE|small|normalsize|tiny|huge|Huge|therefore|because|centering|hfill|newline)(?![A-Za-z])
       |\\(?:hspace|vspace|color|label|tag|phantom|hphantom|vphantom|mspace|kern|hskip)\*?\s*\{[^{}]{0,40}\}
       |\\[()\[\]]|(?<!\\)\$)
-  | (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|mathbin
+  |
+  (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|mathbin
       |mathrel|mathord|mathop|ensuremath|underline|overrightarrow|boldmath)(?![A-Za-z]))
   | (?P<text>\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|mathrm|mbox|hbox|operatorname\*?|rm)\s*\{)
   | (?P<command>\\[A-Za-z]+|\\.)
@@ -164,7 +170,8 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
 
 
 def _without_idle_quads(tokens: list[Token]) -> list[Token]:
-    r"""Wide spaces kept only between two parts of a formula, where they separate like a comma: x = 5 \quad y = 3."""
+    r"""Wide spaces kept only between two parts of a formula, where they separate like a comma: x = 5 \quad y
+    = 3."""
     if not any(token.value in _QUADS for token in tokens):
         return tokens
     kept: list[Token] = []
@@ -184,7 +191,16 @@ _QUADS = (r"\quad", r"\qquad")
 
 def _is_loose(token: Token) -> bool:
     """Whether a wide space beside this token is only space."""
-    return token.kind in ("text", "word", "operator") and token.value not in (")", "]", "}", "(", "[", "|", "!", "%")
+    return token.kind in ("text", "word", "operator") and token.value not in (
+        ")",
+        "]",
+        "}",
+        "(",
+        "[",
+        "|",
+        "!",
+        "%",
+    )
 
 
 _NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/:]*\s*%?\s*")

@@ -1,7 +1,8 @@
 """Units, currencies and counted things after a number. Owns what they mean and when two of them agree.
 
-The rule: a unit that only one side writes is not compared (the task often fixes it). Two units must be the same
-physical quantity; then the numbers are compared in a common unit (2 m = 200 cm). Counted things must be the same words."""
+The rule: a unit that only one side writes is not compared (the task often fixes it). Two units must be the
+same physical quantity; then the numbers are compared in a common unit (2 m = 200 cm). Counted things must be
+the same words."""
 
 from __future__ import annotations
 
@@ -13,33 +14,43 @@ __all__ = ["Unit", "known_unit", "parse_unit", "ratio_of_units"]
 
 _SCALED: dict[str, tuple[str, str]] = {
     # spelling: (size in the base unit, base unit)
-    "m meter metre": ("1", "m"), "km kilometer kilometre": ("1000", "m"), "cm centimeter centimetre": ("1/100", "m"),
+    "m meter metre": ("1", "m"), "km kilometer kilometre": ("1000", "m"),
+    "cm centimeter centimetre": ("1/100", "m"),
     "mm millimeter millimetre": ("1/1000", "m"), "dm decimeter decimetre": ("1/10", "m"),
     "um μm micrometer": ("1/1000000", "m"), "nm nanometer": ("1/1000000000", "m"),
     "in inch inche": ("254/10000", "m"), "ft foot feet": ("3048/10000", "m"), "yd yard": ("9144/10000", "m"),
     "mi mile": ("1609344/1000", "m"),
     "s sec second": ("1", "s"), "min minute": ("60", "s"), "h hr hour": ("3600", "s"), "day": ("86400", "s"),
-    "week wk": ("604800", "s"), "ms millisecond": ("1/1000", "s"), "year yr": ("1", "year"), "month": ("1/12", "year"),
+    "week wk": ("604800", "s"), "ms millisecond": ("1/1000", "s"), "year yr": ("1", "year"),
+    "month": ("1/12", "year"),
     "decade": ("10", "year"), "century": ("100", "year"),
-    "g gram gm": ("1", "g"), "kg kilogram": ("1000", "g"), "mg milligram": ("1/1000", "g"), "ton tonne": ("1", "ton"),
+    "g gram gm": ("1", "g"), "kg kilogram": ("1000", "g"), "mg milligram": ("1/1000", "g"),
+    "ton tonne": ("1", "ton"),
     "lb pound lbs": ("1", "lb"), "oz ounce": ("1/16", "lb"),
-    "L l liter litre": ("1", "L"), "mL ml milliliter millilitre": ("1/1000", "L"), "gal gallon": ("1", "gallon"),
+    "L l liter litre": ("1", "L"), "mL ml milliliter millilitre": ("1/1000", "L"), "gal gallon": ("1",
+    "gallon"),
     "quart qt": ("1/4", "gallon"), "pint pt": ("1/8", "gallon"), "cup": ("1/16", "gallon"),
     "dollar usd buck $": ("1", "dollar"), "cent ¢": ("1/100", "dollar"), "euro eur €": ("1", "euro"),
-    "gbp £": ("1", "lb"), "yen jpy ¥": ("1", "yen"), "rupee rs inr ₹": ("1", "rupee"), "yuan rmb cny": ("1", "yuan"),
-    "degree deg °": ("1", "degree"), "radian rad": ("1", "radian"), "acre": ("1", "acre"), "hectare ha": ("1", "hectare"),
+    "gbp £": ("1", "lb"), "yen jpy ¥": ("1", "yen"), "rupee rs inr ₹": ("1", "rupee"), "yuan rmb cny": ("1",
+    "yuan"),
+    "degree deg °": ("1", "degree"), "radian rad": ("1", "radian"), "acre": ("1", "acre"),
+    "hectare ha": ("1", "hectare"),
     "K kelvin": ("1", "K"), "C celsius": ("1", "celsius"), "F fahrenheit": ("1", "fahrenheit"),
     "N newton": ("1", "N"), "J joule": ("1", "J"), "kJ kilojoule": ("1000", "J"), "W watt": ("1", "W"),
     "kW kilowatt": ("1000", "W"), "V volt": ("1", "V"), "A amp ampere": ("1", "A"), "Ω ohm": ("1", "ohm"),
     "Hz hertz": ("1", "Hz"), "kHz": ("1000", "Hz"), "MHz": ("1000000", "Hz"), "Pa pascal": ("1", "Pa"),
-    "kPa": ("1000", "Pa"), "mol mole": ("1", "mol"), "eV": ("1", "eV"), "T tesla": ("1", "T"), "dB": ("1", "dB"),
+    "kPa": ("1000", "Pa"), "mol mole": ("1", "mol"), "eV": ("1", "eV"), "T tesla": ("1", "T"), "dB": ("1",
+    "dB"),
     "bit": ("1", "bit"), "byte": ("8", "bit"), "percent percentage pct": ("1", "percent"),
 }  # fmt: skip
 _KNOWN = {
-    spelling: (Fraction(size), base) for spellings, (size, base) in _SCALED.items() for spelling in spellings.split()
+    spelling: (Fraction(size), base)
+    for spellings, (size, base) in _SCALED.items()
+    for spelling in spellings.split()
 }
 _COMPOUND = {
-    "mph": {"mi": 1, "h": -1}, "kmph": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km": 1, "h": -1},
+    "mph": {"mi": 1, "h": -1}, "kmph": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km": 1,
+    "h": -1},
     "rpm": {"revolution": 1, "min": -1}, "mps": {"m": 1, "s": -1}, "fps": {"ft": 1, "s": -1}, "cc": {"cm": 3},
     "sqft": {"ft": 2},
 }  # fmt: skip
@@ -48,11 +59,15 @@ _AFTERS = {"squared": 2, "cubed": 3}
 _SAYS_NOTHING = {"unit", "units", "of", "the", "a", "an", "in", "total", "each", "exactly"}
 # A phrase with one of these is a statement, not a thing that is counted.
 _NOT_THINGS = {
-    "or", "and", "not", "but", "maybe", "if", "than", "more", "less", "least", "most", "is", "are", "was", "possibly",
-    "perhaps", "either", "neither", "except", "minus", "plus", "times", "wrong", "correct", "approximately", "about",
+    "or", "and", "not", "but", "maybe", "if", "than", "more", "less", "least", "most", "is", "are", "was",
+    "possibly",
+    "perhaps", "either", "neither", "except", "minus", "plus", "times", "wrong", "correct", "approximately",
+    "about",
     "to", "through", "between", "unless", "otherwise", "no", "none", "never", "incorrect", "false", "hundred",
-    "thousand", "million", "billion", "trillion", "dozen", "half", "twice", "thirds", "quarters", "mod", "modulo",
-    "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive", "negative",
+    "thousand", "million", "billion", "trillion", "dozen", "half", "twice", "thirds", "quarters", "mod",
+    "modulo",
+    "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive",
+    "negative",
 }  # fmt: skip
 _SPACES = re.compile(r"\\[,;:! ]")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
@@ -94,8 +109,10 @@ def parse_unit(text: str) -> Unit | None:
     powers: dict[str, int] = {}
     size = Fraction(1)
     nouns: set[str] = set()
-    sign, modifier, last = 1, 1, ""
-    for piece in _WORD.findall(_SPACES.sub(" ", text).replace("\\", " ").replace("~", " ").replace("{", "").replace("}", "")):
+    sign, modifier, last, last_word = 1, 1, "", ""
+    for piece in _WORD.findall(
+        _SPACES.sub(" ", text).replace("\\", " ").replace("~", " ").replace("{", "").replace("}", "")
+    ):
         word = piece.rstrip(".")
         lower = word.casefold()
         if lower in ("/", "per"):
@@ -151,13 +168,16 @@ def _noun(word: str) -> str:
 
 
 def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
-    """What to multiply the response's number by before it is compared with the gold's; None: not the same quantity."""
+    """What to multiply the response's number by before it is compared with the gold's; None: not the same
+    quantity."""
     if gold is None or response is None or not gold.powers or not response.powers:
         return Fraction(1)
     if gold.powers == response.powers:
         return response.size / gold.size
     if gold.nouns and response.nouns and (gold.nouns <= response.nouns or response.nouns <= gold.nouns):
         # "5 apples" and "5 red apples"; but what has a size must still agree.
-        strip = [tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)]
+        strip = [
+            tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)
+        ]
         return response.size / gold.size if strip[0] == strip[1] else None
     return None

@@ -12,7 +12,8 @@ _UNIT_VECTORS = {"vector i": 0, "vector j": 1, "vector k": 2}
 
 
 def as_vector(node: Node) -> tuple[Node, ...] | None:
-    """The components, or None when the node is no vector. Round brackets are a pair, which the caller decides."""
+    """The components, or None when the node is no vector. Round brackets are a pair, which the caller
+    decides."""
     if isinstance(node, Matrix):
         if len(node.rows[0]) == 1 and len(node.rows) > 1:
             return tuple(row[0] for row in node.rows)

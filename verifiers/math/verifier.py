@@ -1,4 +1,5 @@
-"""The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both sides.
+"""The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both
+sides.
 
 Every step is bounded by budgets of its own, so that even without the pool no response can hang it; the pool's
 time and memory limits stand behind that. Verdicts depend on the gold and the extracted answer only."""
@@ -6,15 +7,15 @@ time and memory limits stand behind that. Verdicts depend on the gold and the ex
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import FALLBACKS, Extraction, extract_answer
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.compare import same_answer
+from verifiers.math.literals import read_number
 from verifiers.math.nodes import Number, Product, Text
-from verifiers.math.primary import read_number
 from verifiers.math.scalars import same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import ratio_of_units
@@ -26,7 +27,8 @@ __all__ = ["MathReference", "MathVerifier"]
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
 _CHOICE_ANSWER = re.compile(
-    r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)", re.DOTALL | re.IGNORECASE
+    r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)",
+    re.DOTALL | re.IGNORECASE,
 )
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
@@ -69,7 +71,9 @@ class MathVerifier:
     @staticmethod
     def _read_gold(gold: object) -> Answer:
         if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
-            raise ValueError(f"The gold answer is {gold!r}, expected a string or a number (or a list of them).")
+            raise ValueError(
+                f"The gold answer is {gold!r}, expected a string or a number (or a list of them)."
+            )
         text = str(gold)
         if "####" in text:
             text = text.rpartition("####")[2]
@@ -77,7 +81,9 @@ class MathVerifier:
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
         if not answer.readings:
-            if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(_TEXT_COMMAND.sub("", answer.text).casefold()):
+            if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
+                _TEXT_COMMAND.sub("", answer.text).casefold()
+            ):
                 return Answer(answer.text, None, answer.words, (Text(answer.words),), None)
             raise ValueError(
                 f"The gold answer {text[:200]!r} cannot be read as mathematics: {answer.problem}. "
@@ -189,14 +195,19 @@ def _is_words(gold: Answer) -> bool:
 
 
 def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several letters."""
+    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several
+    letters."""
     text = strip_wrapping(answer)
-    text = re.sub(r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text).strip()
+    text = re.sub(
+        r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text
+    ).strip()
     match = _CHOICE_ANSWER.fullmatch(text)
     if match is None:
         return None
     rest = match.group(3)
-    if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(r"\([A-J]\)", rest):
+    if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(
+        r"\([A-J]\)", rest
+    ):
         return None
     return (match.group(1) or match.group(2)).upper()
 
@@ -215,15 +226,3 @@ def _with_method(verdict: Verdict, extraction: Extraction) -> Verdict:
         detail=verdict.detail,
         method=extraction.method,
     )
-
-
-def readable(golds: Iterable[object]) -> list[str]:
-    """The complaints about golds that cannot be read, in order."""
-    verifier = MathVerifier()
-    complaints = []
-    for gold in golds:
-        try:
-            verifier.parse_reference(gold)
-        except ValueError as error:
-            complaints.append(str(error))
-    return complaints

@@ -1,55 +1,88 @@
-r"""The words of mathematics: which commands and names are functions, letters, relations. Data and one text clean-up."""
+r"""The words of mathematics: which commands and names are functions, letters, relations. Data and one text
+clean-up."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["CONSTANTS", "FUNCTIONS", "GREEK", "NAMED_SETS", "NO_SOLUTION", "RELATIONS", "clean_words"]
+__all__ = [
+    "CONSTANTS",
+    "FRACTIONS",
+    "FUNCTIONS",
+    "GREEK",
+    "NAMED_SETS",
+    "NO_SOLUTION",
+    "RELATIONS",
+    "clean_words",
+]
 
 GREEK = {
     name: name.removeprefix("var")
     for name in (
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon phi "
-        "chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon vartheta varphi varrho "
-        "varsigma varkappa ell hbar nabla"
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon "
+        "phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon vartheta varphi "
+        "varrho varsigma varkappa ell hbar nabla"
     ).split()
 }
 
-CONSTANTS = {"pi": "pi", "infty": "infinity", "infinity": "infinity", "oo": "infinity", "imath": "i", "inf": "infinity"}
+CONSTANTS = {
+    "pi": "pi",
+    "infty": "infinity",
+    "infinity": "infinity",
+    "oo": "infinity",
+    "imath": "i",
+    "inf": "infinity",
+}
 
 # The value is the name that the evaluation knows.
 FUNCTIONS = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "tg": "tan", "ctg": "cot",
+    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "tg": "tan",
+    "ctg": "cot",
     "cosec": "csc", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctg": "atan", "arccot": "acot",
-    "arcsec": "asec", "arccsc": "acsc", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh",
+    "arcsec": "asec", "arccsc": "acsc", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
+    "cosh": "cosh",
     "tanh": "tanh", "coth": "coth", "sech": "sech", "csch": "csch", "arcsinh": "asinh", "arccosh": "acosh",
-    "arctanh": "atanh", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh", "ln": "ln", "log": "log", "lg": "log",
+    "arctanh": "atanh", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh", "ln": "ln", "log": "log",
+    "lg": "log",
     "exp": "exp", "sqrt": "sqrt", "cbrt": "cbrt", "abs": "abs", "floor": "floor", "ceil": "ceiling",
-    "ceiling": "ceiling", "gcd": "gcd", "lcm": "lcm", "max": "max", "min": "min", "Re": "real", "Im": "imaginary",
-    "arg": "argument", "det": "det", "sgn": "sign", "sign": "sign", "factorial": "factorial", "binom": "binomial",
+    "ceiling": "ceiling", "gcd": "gcd", "lcm": "lcm", "max": "max", "min": "min", "Re": "real",
+    "Im": "imaginary",
+    "arg": "argument", "det": "det", "sgn": "sign", "sign": "sign", "factorial": "factorial",
+    "binom": "binomial",
 }  # fmt: skip
 
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "<=": "<=", ">=": ">=", "!=": "!=", "<>": "!=",
     r"\lt": "<", r"\gt": ">", r"\le": "<=", r"\leq": "<=", r"\leqslant": "<=", r"\leqq": "<=", r"\ge": ">=",
-    r"\geq": ">=", r"\geqslant": ">=", r"\geqq": ">=", r"\ne": "!=", r"\neq": "!=", r"\approx": "~", r"\simeq": "~",
+    r"\geq": ">=", r"\geqslant": ">=", r"\geqq": ">=", r"\ne": "!=", r"\neq": "!=", r"\approx": "~",
+    r"\simeq": "~",
     r"\doteq": "~", r"\in": "in", r"\equiv": "=", r"\coloneqq": "=",
 }  # fmt: skip
+
+FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
 
 NAMED_SETS = {"R": "R", "Q": "Q", "Z": "Z", "N": "N", "C": "C"}
 
 NO_SOLUTION = {
-    "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "the empty set",
+    "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set",
+    "the empty set",
     "no answer exists", "does not exist", "dne", "no such number exists",
 }  # fmt: skip
 NUMBER_WORDS = {
     word: number
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen twenty".split()
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty".split()
     )
 }
-ALL_REALS = {"all real numbers", "all reals", "all real", "real numbers", "the real numbers", "set of real numbers"}
+ALL_REALS = {
+    "all real numbers",
+    "all reals",
+    "all real",
+    "real numbers",
+    "the real numbers",
+    "set of real numbers",
+}
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname\*?|bf|rm|it)(?![A-Za-z])\s*"
