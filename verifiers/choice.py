@@ -74,11 +74,11 @@ def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
     plain = match.group(1) if match else plain
     if len(plain) < 60 and _LIST.fullmatch(plain):
         marks = re.sub(r"\band\b", " ", plain, flags=re.I)
-        chosen = [mark.upper() for mark in re.findall(r"[A-Za-z]", marks)]
-        run_together = any(len(run) > 1 for run in re.findall(r"[A-Za-z]+", marks))
-        if run_together and not plain.isupper():
-            return None
-        return frozenset(chosen) if chosen and all(letter in letters for letter in chosen) else None
+        runs = re.findall(r"[A-Za-z]+", marks)
+        # "AC" chooses two, "ac" and "because" are words.
+        if all(len(run) == 1 for run in runs) or plain.isupper():
+            chosen = "".join(runs).upper()
+            return frozenset(chosen) if chosen and set(chosen) <= set(letters) else None
     one = _ONE_AND_TEXT.fullmatch(plain)
     if one is None:
         return None

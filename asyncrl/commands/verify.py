@@ -5,6 +5,7 @@ error."""
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -107,9 +108,9 @@ async def _rows(name: str) -> AsyncIterator[Row]:
         return
     rows = read_rows(sys.stdin, "standard input")
     loop = asyncio.get_running_loop()
-    end: Row | None = None
-    while (row := await loop.run_in_executor(None, lambda: next(rows, end))) is not None:
-        yield row
+    # StopIteration cannot cross a future: the end is an empty list.
+    while row := await loop.run_in_executor(None, lambda: list(itertools.islice(rows, 1))):
+        yield row[0]
 
 
 class _Progress:

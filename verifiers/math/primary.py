@@ -1,4 +1,4 @@
-r"""The lower half of the answer grammar: a primary (number, name, bracket, command), its postfixes, its power.
+r"""The lower half of the answer grammar: a primary (number, name, bracket, command), what follows it.
 
 The levels above a power (`AnswerParser`) complete this class, so that a group can hold a whole listing."""
 

@@ -19,9 +19,9 @@ __all__ = [
 GREEK = {
     name: name.removeprefix("var")
     for name in (
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau upsilon "
-        "phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon vartheta varphi "
-        "varrho varsigma varkappa ell hbar nabla"
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau "
+        "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon vartheta "
+        "varphi varrho varsigma varkappa ell hbar nabla"
     ).split()
 }
 
@@ -71,8 +71,8 @@ NO_SOLUTION = {
 NUMBER_WORDS = {
     word: number
     for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+        "sixteen seventeen eighteen nineteen twenty".split()
     )
 }
 ALL_REALS = {

@@ -1,0 +1,109 @@
+"""Data sets against their verifiers: bad rows are listed with their place, rates are counted."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verifiers.dataset import DataReport, DataRow, check_rows
+from verifiers.mutants import mutants
+from verifiers.pool import VerifierPool
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import sys; from asyncrl.cli import main; sys.exit(main(['verify-data', *sys.argv[1:]]))"
+
+
+def check(
+    golds: list[Any], name: str = "math", options: dict[str, object] | None = None, folder: Path | None = None
+) -> DataReport:
+    async def run() -> DataReport:
+        async with VerifierPool() as pool:
+            rows = [
+                DataRow(f"data.jsonl:{line}", gold, name, options or {})
+                for line, gold in enumerate(golds, start=1)
+            ]
+            return await check_rows(rows, pool, folder=folder)
+
+    return asyncio.run(run())
+
+
+def test_mutants_are_other_answers_made_from_the_gold() -> None:
+    made = dict(mutants("123", other="7"))
+    assert made == {
+        "changed digit": "124",
+        "changed sign": "-123",
+        "swapped digits": "213",
+        "another row's gold": "7",
+    }
+    assert dict(mutants("(1,2)"))["swapped places"] == "(2,1)"
+    assert dict(mutants("x^2 + 5y")) == {"changed digit": "x^2 + 6y"}
+    assert dict(mutants("Monday", other="monday")) == {}
+    assert "changed sign" not in dict(mutants("0"))
+    assert "another row's gold" not in dict(mutants("0.5", other="1/2"))
+
+
+def test_a_clean_data_set_is_clean() -> None:
+    report = check(["42", "\\frac{1}{2}", "(1, 2)", "x^2 + 1", "Monday", 7, "#### 18", "So \\boxed{3}."])
+    assert report.is_clean, report
+    assert (report.num_rows, report.num_checked) == (8, 8)
+    assert sum(report.num_mutants.values()) > 15
+
+
+def test_rows_that_cannot_be_verified_are_listed_with_their_place() -> None:
+    report = check(["42", "\\frac{1}{", "", "x +"])
+    assert [complaint.split(":")[1] for complaint in report.unreadable] == ["2", "3", "4"]
+    assert not report.is_clean
+
+
+LENIENT = """
+from verifiers.verdict import Outcome, Verdict
+class Lenient:
+    def parse_reference(self, raw): return str(raw)
+    def verify(self, response, reference):
+        good = reference[:1] in response
+        return Verdict(Outcome.CORRECT if good else Outcome.WRONG, float(good))
+class Refusing(Lenient):
+    def verify(self, response, reference): return Verdict(Outcome.WRONG, 0.0)
+"""
+
+
+def test_a_verifier_that_accepts_too_much_or_too_little_shows(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(LENIENT)
+    lenient = check(["123", "456"], "./own.py:Lenient", folder=tmp_path)
+    # The first digit survives the changed digit, the sign and (for neither) the swap of the first two.
+    assert lenient.num_accepted["changed digit"] == 2 and lenient.num_accepted["changed sign"] == 2
+    assert 0 < lenient.false_positive_rate <= 1
+    assert any(text.startswith("data.jsonl:1: '124' (changed digit)") for text in lenient.accepted_mutants)
+    refusing = check(["123"], "./own.py:Refusing", folder=tmp_path)
+    assert refusing.false_negative_rate == 1.0 and "graded wrong as its own answer" in refusing.refused[0]
+
+
+@pytest.mark.parametrize(("name", "gold"), [("regex", "a+"), ("json_schema", {"type": "object"})])
+def test_golds_that_are_no_answers_are_only_parsed(name: str, gold: object) -> None:
+    report = check([gold], name)
+    assert (report.num_rows, report.num_checked, report.is_clean) == (1, 0, True)
+
+
+def verify_data(recipe: Path, *arguments: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(recipe), *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command_reads_a_recipe_and_reports_its_data(tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1?", "answer": "2"}, {"prompt": "1+2?", "answer": "3"}]
+    (tmp_path / "good.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "bad.jsonl").write_text(json.dumps({"prompt": "?", "answer": "\\frac{1}{"}) + "\n")
+    recipe = ROOT / "recipes" / "r1_zero_arithmetic_cpu.yaml"
+    good = verify_data(recipe, f"data.train={tmp_path}/good.jsonl", f"data.heldout={tmp_path}/good.jsonl")
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "2 rows, 2 golds" in good.stdout and "false positives" in good.stdout
+    bad = verify_data(recipe, f"data.train={tmp_path}/bad.jsonl", f"data.heldout={tmp_path}/good.jsonl")
+    assert bad.returncode == 1 and f"{tmp_path}/bad.jsonl:1" in bad.stdout
+    missing = verify_data(recipe, f"data.train={tmp_path}/none.jsonl", f"data.heldout={tmp_path}/good.jsonl")
+    assert missing.returncode == 2 and "none.jsonl" in missing.stderr and "Traceback" not in missing.stderr

@@ -1,0 +1,98 @@
+"""The contract kit passes the built-ins and fails a verifier that breaks a promise, saying which."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from verifiers.contract import Check, check_contract
+
+BROKEN = """
+import itertools
+from verifiers.verdict import Outcome, Verdict
+RIGHT, WRONG = Verdict(Outcome.CORRECT, 1.0), Verdict(Outcome.WRONG, 0.0)
+
+class Honest:
+    def parse_reference(self, raw):
+        if not isinstance(raw, str) or not raw:
+            raise ValueError("expected a string")
+        return raw
+    def verify(self, response, reference):
+        return RIGHT if reference in response else WRONG
+
+class Raises(Honest):
+    def verify(self, response, reference):
+        return RIGHT if response[0] == reference else WRONG
+
+class Hangs(Honest):
+    def verify(self, response, reference):
+        while response == "":
+            pass
+        return WRONG
+
+class Careless(Honest):
+    def parse_reference(self, raw):
+        return raw.strip()
+
+class Moody(Honest):
+    verdicts = itertools.cycle([RIGHT, WRONG])
+    def verify(self, response, reference):
+        return next(self.verdicts)
+
+class Unpicklable(Honest):
+    def parse_reference(self, raw):
+        super().parse_reference(raw)
+        return lambda: raw
+
+class Hasty(Honest):
+    def verify_fast(self, response, reference):
+        return RIGHT
+
+class Forgetful(Honest):
+    def cache_key(self, response, reference):
+        return 1
+
+class Lenient(Honest):
+    def verify(self, response, reference):
+        return RIGHT
+"""
+
+
+def checks(tmp_path: Path, name: str) -> dict[str, Check]:
+    (tmp_path / "own.py").write_text(BROKEN)
+    found = asyncio.run(
+        check_contract(
+            f"./own.py:{name}", {}, ["42"], folder=tmp_path, right=[("42", "so 42")], wrong=[("42", "so 43")]
+        )
+    )
+    return {check.promise: check for check in found}
+
+
+def test_an_honest_verifier_keeps_every_promise(tmp_path: Path) -> None:
+    assert [check for check in checks(tmp_path, "Honest").values() if not check.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "promise", "detail"),
+    [
+        ("Raises", "no response makes it raise, hang or fault", "IndexError"),
+        ("Hangs", "no response makes it raise, hang or fault", "timeout"),
+        ("Careless", "parse_reference raises nothing but ValueError", "AttributeError"),
+        ("Moody", "the same response gets the same verdict", "then"),
+        ("Unpicklable", "a reference can be sent to a worker", ""),
+        ("Hasty", "verify_fast and cache_key agree with verify", "correct against wrong"),
+        ("Forgetful", "verify_fast and cache_key agree with verify", "the same key"),
+        ("Lenient", "wrong answers are not correct", "so 43"),
+        ("Missing", "it loads by its name", "has no class 'Missing'"),
+    ],
+)
+def test_a_broken_promise_is_named(tmp_path: Path, name: str, promise: str, detail: str) -> None:
+    check = checks(tmp_path, name)[promise]
+    assert not check.passed and detail in check.detail
+
+
+@pytest.mark.parametrize("name", ["math", "exact", "numeric", "choice"])
+def test_the_built_ins_keep_the_contract(name: str) -> None:
+    gold = "B" if name == "choice" else "42"
+    found = asyncio.run(check_contract(name, {}, [gold]))
+    assert [check for check in found if not check.passed] == []

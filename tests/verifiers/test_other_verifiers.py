@@ -1,0 +1,221 @@
+"""Exact text, numbers, patterns, choices, structure, JSON, length and their composition."""
+
+import json
+from typing import Any
+
+import pytest
+
+from verifiers.choice import chosen_letters
+from verifiers.length import soft_overlong
+from verifiers.registry import load_verifier
+from verifiers.verdict import Verdict
+
+
+def verdict(name: str, gold: Any, response: str, **options: Any) -> Verdict:
+    verifier = load_verifier(name, options)
+    return verifier.verify(response, verifier.parse_reference(gold))
+
+
+def outcome(name: str, gold: Any, response: str, **options: Any) -> str:
+    return verdict(name, gold, response, **options).outcome.value
+
+
+def test_exact_compares_text_without_case_and_space_unless_told_otherwise() -> None:
+    assert outcome("exact", "New York", "<think>hm</think> new  york\n") == "correct"
+    assert outcome("exact", "New York", "New Yorks") == "wrong"
+    assert outcome("exact", "New York", "new york", ignore_case=False) == "wrong"
+    assert outcome("exact", "New York", "New  York", ignore_space=False) == "wrong"
+    assert outcome("exact", "New York", "New York!", ignore_punctuation=True) == "correct"
+    assert outcome("exact", ["yes", "yep"], "YEP") == "correct"
+    assert outcome("exact", "a", "so \\boxed{A}", source="boxed") == "correct"
+    assert outcome("exact", "a", "<think>a") == "no_answer"
+    assert outcome("exact", "a", " \n") == "no_answer"
+
+
+def test_numeric_accepts_what_lies_within_the_tolerance_and_nothing_else() -> None:
+    assert outcome("numeric", 3.14159, "\\boxed{3.1416}", relative_tolerance=1e-4) == "correct"
+    assert outcome("numeric", 3.14159, "\\boxed{3.142}", relative_tolerance=1e-4) == "wrong"
+    # 0.1 away at an absolute tolerance of 0.1: the bound itself is inside, in exact arithmetic.
+    assert outcome("numeric", "1", "\\boxed{1.1}", absolute_tolerance=0.1, relative_tolerance=0) == "correct"
+    assert outcome("numeric", "1", "\\boxed{1.11}", absolute_tolerance=0.1, relative_tolerance=0) == "wrong"
+    assert outcome("numeric", "0", "\\boxed{0.000001}") == "wrong"
+    assert outcome("numeric", "1e-30", "\\boxed{2e-30}") == "wrong"
+    assert outcome("numeric", "2 m", "\\boxed{200 cm}") == "correct"
+    assert outcome("numeric", "2 m", "\\boxed{2 kg}") == "wrong"
+    assert outcome("numeric", "1.41421356", "The answer is \\sqrt{2}.") == "correct"
+    assert outcome("numeric", "5", "\\boxed{x}") == "wrong"
+    assert outcome("numeric", "5", "\\boxed{4, 5}") == "wrong"
+    assert outcome("numeric", "5", "five") == "no_answer"
+    for bad in ("x", "", None, True, "1, 2"):
+        with pytest.raises(ValueError, match="expected a number"):
+            load_verifier("numeric").parse_reference(bad)
+
+
+def test_regex_must_match_the_whole_answer_unless_it_may_search() -> None:
+    assert outcome("regex", r"\d{4}-\d\d", "2024-05") == "correct"
+    assert outcome("regex", r"\d{4}-\d\d", "on 2024-05") == "wrong"
+    assert outcome("regex", r"\d{4}-\d\d", "on 2024-05", match="search") == "correct"
+    assert outcome("regex", "abc", "ABC") == "wrong"
+    assert outcome("regex", "abc", "ABC", ignore_case=True) == "correct"
+    assert outcome("regex", ".*", "<think>abc") == "no_answer"
+    for bad in ("(", "", None, "a{99999999999}"):
+        with pytest.raises(ValueError, match="regular expression"):
+            load_verifier("regex").parse_reference(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("B", "B"), ("(b)", "B"), ("\\text{(B)}", "B"), ("B.", "B"), ("B) because it is", "B"), ("A, C", "AC"),
+        ("A and C", "AC"), ("(A) (C)", "AC"), ("AC", "AC"), ("option B", "B"), ("the answer is (D)", "D"),
+        ("(A) or (B)", None), ("ac", None), ("Z", None), ("maybe", None), ("", None), ("A) 1, B) 2", None), ("B2", None),
+    ],
+)  # fmt: skip
+def test_choices_are_read_from_letters_and_from_nothing_else(text: str, letters: str | None) -> None:
+    assert chosen_letters(text, "ABCDE") == (None if letters is None else frozenset(letters))
+
+
+def test_choice_needs_exactly_the_letters_of_the_gold() -> None:
+    assert outcome("choice", "B", "so \\boxed{B}") == "correct"
+    assert outcome("choice", "B", "The answer is (B).") == "correct"
+    assert outcome("choice", "B", "\\boxed{A}") == "wrong"
+    assert outcome("choice", "B", "\\boxed{A, B}") == "wrong"
+    assert outcome("choice", "A,C", "\\boxed{C and A}") == "correct"
+    assert outcome("choice", ["A", "C"], "\\boxed{A}") == "wrong"
+    assert outcome("choice", "B", "I like B") == "no_answer"
+    with pytest.raises(ValueError, match="option 'letters'"):
+        load_verifier("choice", {"letters": "AB"}).parse_reference("C")
+
+
+GOOD = "<think>hm</think> so \\boxed{42}"
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (GOOD, "correct"),
+        ("hm</think> so \\boxed{42}", "correct"),
+        ("so \\boxed{42}", "wrong"),
+        ("<think>hm</think><think>hm</think> \\boxed{42}", "wrong"),
+        ("Sure! <think>hm</think> \\boxed{42}", "wrong"),
+        ("</think><think> \\boxed{42}", "wrong"),
+        ("<think>hm</think> 42", "no_answer"),
+        ("<think>hm</think> \\boxed{}", "no_answer"),
+        ("<think>hm</think> \\boxed{41} \\boxed{42}", "wrong"),
+        ("<think>\\boxed{42}</think>", "no_answer"),
+    ],
+)
+def test_format_wants_one_finished_thought_and_one_box(response: str, expected: str) -> None:
+    assert outcome("format", None, response) == expected
+
+
+def test_format_takes_blocks_of_its_own() -> None:
+    blocks = {"tags": ["reasoning", "answer"], "require_box": False}
+    assert outcome("format", None, "<reasoning>a</reasoning>\n<answer>b</answer>", **blocks) == "correct"
+    assert outcome("format", None, "<answer>b</answer><reasoning>a</reasoning>", **blocks) == "wrong"
+    assert outcome("format", None, "<reasoning>a</reasoning>", **blocks) == "wrong"
+    assert outcome("format", None, "hm</think> \\boxed{1}", opened_by_prompt=False) == "wrong"
+    assert outcome("format", None, "<think>hm</think> \\boxed{1}", min_think_characters=3) == "wrong"
+
+
+SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+
+
+def test_json_must_satisfy_the_schema_and_equal_the_value_when_there_is_one() -> None:
+    assert outcome("json_schema", SCHEMA, '{"age": 3}') == "correct"
+    assert outcome("json_schema", SCHEMA, 'Here:\n```json\n{"age": 3}\n```') == "correct"
+    assert outcome("json_schema", SCHEMA, '{"age": "3"}') == "wrong"
+    assert outcome("json_schema", SCHEMA, '{"age": 3') == "wrong"
+    assert outcome("json_schema", SCHEMA, '{"age": 3, "age": 4}') == "wrong"
+    assert outcome("json_schema", {}, "NaN") == "wrong"
+    assert outcome("json_schema", SCHEMA, "<think>hm") == "no_answer"
+    assert outcome("json_schema", SCHEMA, '{"age": 3}', fenced="required") == "no_answer"
+    with_value = json.dumps({"schema": SCHEMA, "value": {"age": 3}})
+    assert outcome("json_schema", with_value, '{"age": 3}') == "correct"
+    assert outcome("json_schema", with_value, '{"age": 4}') == "wrong"
+    assert outcome("json_schema", {"schema": {}, "value": 1}, "true") == "wrong"
+    assert outcome("json_schema", {"schema": {}, "value": 1}, "1.0") == "correct"
+    assert outcome("json_schema", {"schema": {}, "value": 1}, "1.0", strict_numbers=True) == "wrong"
+
+
+def test_a_schema_that_is_broken_or_reaches_outside_is_refused() -> None:
+    for bad, sentence in (
+        ({"type": "nonsense"}, "not a valid JSON schema"),
+        ("{", "no JSON"),
+        (None, "expected a JSON schema"),
+        ({"$ref": "https://example.com/schema"}, "another document"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            load_verifier("json_schema").parse_reference(bad)
+
+
+def test_soft_overlong_falls_linearly_before_the_limit() -> None:
+    # DAPO, eq. 13, with a limit of 100 and a buffer of 20.
+    values = [soft_overlong(length, max_length=100, buffer=20) for length in (0, 80, 90, 100, 101)]
+    assert values == [0.0, 0.0, -0.5, -1.0, -1.0]
+    assert soft_overlong(100, max_length=100, buffer=0) == 0.0
+    with pytest.raises(ValueError, match="buffer"):
+        soft_overlong(1, max_length=10, buffer=11)
+
+
+def test_length_shapes_and_never_scores() -> None:
+    found = verdict("length", None, "x" * 90, max_length=100, buffer=20, factor=2.0)
+    assert (found.score, found.shaping) == (1.0, -1.0)
+    assert outcome("length", None, "one two three", max_length=2, unit="words") == "wrong"
+
+
+PARTS = [
+    {"name": "math", "weight": 3},
+    {"name": "format", "weight": 1},
+    {"name": "length", "options": {"max_length": 100, "buffer": 100}, "weight": 0, "shaping": True},
+]
+
+
+def test_weighted_means_the_scores_and_keeps_shaping_apart() -> None:
+    found = verdict("weighted", "42", GOOD, parts=PARTS)
+    # Length 31 of 100 with a buffer of 100.
+    assert (found.outcome.value, found.score, found.shaping) == (
+        "correct",
+        1.0,
+        pytest.approx(-len(GOOD) / 100),
+    )
+    half = verdict("weighted", "42", "\\boxed{42}", parts=PARTS)
+    assert (half.outcome.value, half.score) == ("wrong", 0.75)
+    assert verdict("weighted", "43", GOOD, parts=PARTS).score == 0.25
+
+
+def test_a_required_part_that_fails_fails_all() -> None:
+    parts = [{"name": "math"}, {"name": "format", "required": True, "weight": 0}]
+    assert verdict("weighted", "42", "\\boxed{42}", parts=parts).score == 0.0
+    assert verdict("weighted", "42", GOOD, parts=parts).score == 1.0
+
+
+def test_parts_may_take_their_own_field_of_the_gold() -> None:
+    parts = [
+        {"name": "math", "field": "answer"},
+        {"name": "regex", "field": "pattern", "options": {"match": "search"}},
+    ]
+    gold = {"answer": "42", "pattern": "because"}
+    assert outcome("weighted", gold, "because \\boxed{42}", parts=parts) == "correct"
+    assert outcome("weighted", gold, "\\boxed{42}", parts=parts) == "wrong"
+    with pytest.raises(ValueError, match="'pattern'"):
+        load_verifier("weighted", {"parts": parts}).parse_reference({"answer": "42"})
+
+
+def test_half_a_verdict_is_none() -> None:
+    parts = ["math", {"name": "remote", "options": {"url": "http://127.0.0.1:9/", "attempts": 1}}]
+    found = verdict("weighted", "42", GOOD, parts=parts)
+    assert (found.outcome.value, found.score) == ("fault", None)
+
+
+def test_parts_that_make_no_sense_are_refused() -> None:
+    for parts, sentence in (
+        ([], "a list of parts"),
+        ([{"weight": 1}], "'name'"),
+        ([{"name": "math", "wight": 1}], "Did you mean 'weight'"),
+        ([{"name": "math", "weight": -1}], "expected a number"),
+        ([{"name": "format", "shaping": True}], "no part that scores"),
+        (["maths"], "Did you mean 'math'"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            load_verifier("weighted", {"parts": parts})

@@ -1,0 +1,113 @@
+"""The remote verifier against a real HTTP server: every failure of the server is a fault, never a score."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from verifiers.registry import load_verifier
+from verifiers.verdict import Verdict
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by a script: each item is (status, body); the last one is repeated."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script: list[tuple[int, bytes]] = []
+        self.requests: list[dict[str, Any]] = []
+        self.held = threading.Event()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        size = int(self.headers["Content-Length"])
+        body = json.loads(self.rfile.read(size))
+        self.server.requests.append({**body, "authorization": self.headers.get("Authorization")})
+        status, reply = self.server.script[min(len(self.server.requests), len(self.server.script)) - 1]
+        if status == 0:
+            self.server.held.wait(10)
+            return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.held.set()
+        running.shutdown()
+        thread.join()
+
+
+def ask(server: Server, *script: tuple[int, bytes], response: str = "hi", **options: Any) -> Verdict:
+    server.script = list(script)
+    url = f"http://127.0.0.1:{server.server_port}/verify"
+    verifier = load_verifier("remote", {"url": url, "backoff_seconds": 0, "timeout_seconds": 5, **options})
+    return verifier.verify(response, verifier.parse_reference({"gold": 1}))
+
+
+CORRECT = (200, b'{"outcome": "correct", "score": 0.9, "extracted": "hi", "detail": "fine", "shaping": -0.1}')
+
+
+def test_the_servers_verdict_is_taken_over(server: Server) -> None:
+    found = ask(server, CORRECT, token="secret")
+    assert (found.outcome.value, found.score, found.extracted, found.shaping) == ("correct", 0.9, "hi", -0.1)
+    assert server.requests == [{"response": "hi", "reference": {"gold": 1}, "authorization": "Bearer secret"}]
+    assert ask(server, (200, b'{"outcome": "wrong"}')).score == 0.0
+
+
+def test_a_failure_that_may_pass_is_tried_again(server: Server) -> None:
+    assert ask(server, (503, b""), (200, b"not json"), CORRECT).outcome.value == "correct"
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        (500, b""), (200, b"not json"), (200, b"[]"), (200, b'{"outcome": "great"}'),
+        (200, b'{"outcome": "correct", "score": 7}'), (200, b'{"outcome": "wrong", "score": "high"}'),
+        (200, b'{"outcome": "fault", "detail": "out of order"}'), (200, b'{"outcome": "correct", "score": NaN}'),
+    ],
+)  # fmt: skip
+def test_a_server_that_keeps_failing_is_a_fault(server: Server, reply: tuple[int, bytes]) -> None:
+    found = ask(server, reply, attempts=2)
+    assert (found.outcome.value, found.score) == ("fault", None)
+
+
+def test_a_refusal_is_a_fault_at_once(server: Server) -> None:
+    assert "status 401" in ask(server, (401, b""), attempts=5).detail
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_does_not_answer_or_is_not_there_is_a_fault(server: Server) -> None:
+    found = ask(server, (0, b""), attempts=1, timeout_seconds=0.2)
+    assert found.outcome.value == "fault" and "no verdict in 1 attempts" in found.detail
+    server.held.set()
+    gone = load_verifier("remote", {"url": "http://127.0.0.1:9/", "attempts": 2, "backoff_seconds": 0})
+    assert gone.verify("hi", None).outcome.value == "fault"
+
+
+def test_any_text_can_be_sent(server: Server) -> None:
+    assert ask(server, CORRECT, response="\ud800\x00é").outcome.value == "correct"
+    assert server.requests[0]["response"] == "\ud800\x00é"
+
+
+def test_the_address_must_be_http() -> None:
+    with pytest.raises(ValueError, match="http"):
+        load_verifier("remote", {"url": "file:///etc/passwd"})
