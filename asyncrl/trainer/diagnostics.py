@@ -47,8 +47,8 @@ def micro_batch_sums(
     """([len(SUMS)], [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
     num_tokens = mask.sum()
-    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
-    ratio, lags = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double(), lags[mask].double()
+    proximal, behavior = inputs.proximal[mask].double(), inputs.behavior[mask].double()
+    log_ratio, ratio, lags = proximal - behavior, bounded_ratio(proximal, behavior), lags[mask].double()
     stale = (lags > 0).double()
     continued = (1 - stale) * are_continued[mask].double()
     fresh = 1 - stale - continued

@@ -183,7 +183,8 @@ def test_mismatch_and_staleness_are_told_apart(folder: Path):
         )
     metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
     lags = [5 - version for sequence in sequences for version in sequence.token_versions]
-    assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+    # Differences of rounding, about 1e-6: k3 is half their square, and never negative.
+    assert 0.0 <= metrics["mismatch_kl"] < 1e-10
     assert metrics["mismatch_kl_k1"] == pytest.approx(0.0, abs=1e-5)
     # r = e^-0.3: k1 = 0.3, k3 = e^-0.3 - 1 + 0.3
     assert metrics["staleness_kl_k1"] == pytest.approx(0.3, abs=1e-5)
