@@ -109,8 +109,8 @@ async def _rows(name: str) -> AsyncIterator[Row]:
     rows = read_rows(sys.stdin, "standard input")
     loop = asyncio.get_running_loop()
     # StopIteration cannot cross a future: the end is an empty list.
-    while row := await loop.run_in_executor(None, lambda: list(itertools.islice(rows, 1))):
-        yield row[0]
+    while chunk := await loop.run_in_executor(None, lambda: list(itertools.islice(rows, 1))):
+        yield chunk[0]
 
 
 class _Progress:

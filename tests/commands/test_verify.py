@@ -102,7 +102,9 @@ def test_a_contract_is_checked_and_a_broken_one_ends_with_1(tmp_path: Path) -> N
     done = verify("--contract", "math", cwd=tmp_path)
     assert done.returncode == 0 and "FAIL" not in done.stdout
     (tmp_path / "own.py").write_text(
-        "class Bad:\n    def parse_reference(self, raw): return raw\n    def verify(self, response, reference): return 1\n"
+        "class Bad:\n"
+        "    def parse_reference(self, raw): return raw\n"
+        "    def verify(self, response, reference): return 1\n"
     )
     done = verify("--contract", "./own.py:Bad", cwd=tmp_path)
     assert done.returncode == 1 and "FAIL no response makes it raise, hang or fault" in done.stdout

@@ -66,9 +66,11 @@ def test_regex_must_match_the_whole_answer_unless_it_may_search() -> None:
 @pytest.mark.parametrize(
     ("text", "letters"),
     [
-        ("B", "B"), ("(b)", "B"), ("\\text{(B)}", "B"), ("B.", "B"), ("B) because it is", "B"), ("A, C", "AC"),
+        ("B", "B"), ("(b)", "B"), ("\\text{(B)}", "B"), ("B.", "B"), ("B) because it is", "B"),
+        ("A, C", "AC"),
         ("A and C", "AC"), ("(A) (C)", "AC"), ("AC", "AC"), ("option B", "B"), ("the answer is (D)", "D"),
-        ("(A) or (B)", None), ("ac", None), ("Z", None), ("maybe", None), ("", None), ("A) 1, B) 2", None), ("B2", None),
+        ("(A) or (B)", None), ("ac", None), ("Z", None), ("maybe", None), ("", None), ("A) 1, B) 2", None),
+        ("B2", None),
     ],
 )  # fmt: skip
 def test_choices_are_read_from_letters_and_from_nothing_else(text: str, letters: str | None) -> None:

@@ -82,7 +82,8 @@ def test_a_failure_that_may_pass_is_tried_again(server: Server) -> None:
     [
         (500, b""), (200, b"not json"), (200, b"[]"), (200, b'{"outcome": "great"}'),
         (200, b'{"outcome": "correct", "score": 7}'), (200, b'{"outcome": "wrong", "score": "high"}'),
-        (200, b'{"outcome": "fault", "detail": "out of order"}'), (200, b'{"outcome": "correct", "score": NaN}'),
+        (200, b'{"outcome": "fault", "detail": "out of order"}'),
+        (200, b'{"outcome": "correct", "score": NaN}'),
     ],
 )  # fmt: skip
 def test_a_server_that_keeps_failing_is_a_fault(server: Server, reply: tuple[int, bytes]) -> None:

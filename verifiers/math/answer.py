@@ -88,8 +88,16 @@ def plain_number(text: str) -> Fraction | None:
     return -value if sign == "-" else value
 
 
+_FRACTION_OF_UNITS = re.compile(
+    r"\\[dt]?frac\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}\s*\}"
+    r"\s*\{\s*\\(?:text|mathrm)\s*\{([^{}]*)\}(\^\{?\d\}?)?\s*\}"
+)
+
+
 def read_answer(raw: str) -> Answer:
     text = strip_wrapping(plain_characters(raw))
+    if "frac" in text and ("\\text" in text or "\\mathrm" in text):
+        text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
     if "\\boxed" in text or "\\fbox" in text:
         text = strip_wrapping(last_box(text) or text)
     number = plain_number(text)
@@ -240,10 +248,20 @@ def _without_units(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 def _separates(token: Token) -> bool:
     if token.kind == "operator":
         return token.value in (",", ";", "=", "<", ">", ":")
-    return token.kind in ("word", "text", "command") and (
-        token.value.strip(" ~\\").casefold()
-        in ("and", "or", "to", "le", "leq", "ge", "geq", "approx", "pm", "lt", "gt")
-    )
+    if token.kind == "command":
+        return token.value in (
+            r"\le",
+            r"\leq",
+            r"\ge",
+            r"\geq",
+            r"\lt",
+            r"\gt",
+            r"\approx",
+            r"\pm",
+            r"\lor",
+            r"\land",
+        )
+    return token.kind in ("word", "text") and token.value.strip(" ~\\").casefold() in ("and", "or", "to")
 
 
 def _split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:

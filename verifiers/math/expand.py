@@ -45,11 +45,15 @@ def expand(node: Node) -> Node:
         inner = expand(Listing(node.items, ","))
         assert isinstance(inner, Listing)
         return SetOf(inner.items)
+    if isinstance(node, SetBuilder):
+        return replace(node, condition=expand(node.condition))
     if isinstance(node, Sum) and (difference := _difference_of_sets(node)) is not None:
         return difference
     if not _has_sign(node):
         return _scaled_matrix(node)
-    return Listing((_with_sign(node, 1), _with_sign(node, -1)), "or")
+    # x = \pm 2 is one or the other; x \ne \pm 2 is neither.
+    excludes = isinstance(node, Relation) and node.operators == ("!=",)
+    return Listing((_with_sign(node, 1), _with_sign(node, -1)), "and" if excludes else "or")
 
 
 def _difference_of_sets(node: Sum) -> Node | None:

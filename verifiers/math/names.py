@@ -6,7 +6,19 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from verifiers.math.brackets import read_round
-from verifiers.math.nodes import Bracket, Call, Constant, Listing, Node, Number, Power, Product, Symbol, Text
+from verifiers.math.nodes import (
+    Bracket,
+    Call,
+    Constant,
+    Listing,
+    Node,
+    Number,
+    Power,
+    Product,
+    SetOf,
+    Symbol,
+    Text,
+)
 from verifiers.math.tokens import Token, Unreadable
 from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, clean_words
 
@@ -121,6 +133,9 @@ def _arguments(parser: PrimaryParser, name: str) -> tuple[Node, ...]:
         if isinstance(group, Bracket):
             return group.items
         return (group,)
+    if parser.is_operator(r"\{") and name in ("max", "min", "gcd", "lcm"):
+        members = parser.primary()
+        return members.items if isinstance(members, SetOf) else (members,)
     if parser.is_operator("{") or name in ("sqrt", "cbrt"):
         group = parser.argument()
         return group.items if isinstance(group, Listing) else (group,)

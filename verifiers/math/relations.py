@@ -16,6 +16,8 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
+    if isinstance(node, Bracket):
+        return all(is_name(item) for item in node.items)
     return (
         isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
     )
@@ -65,8 +67,6 @@ def _names_a_value(side: Node, value: Node) -> bool:
     a number."""
     if is_name(side):
         return True
-    if isinstance(side, Bracket):
-        return all(is_name(item) for item in side.items)
     return bool(free_symbols(side)) and not free_symbols(value) and not isinstance(value, Text)
 
 

@@ -124,10 +124,10 @@ def _decimal(node: Node) -> Number | None:
     return None
 
 
-def rounds_to(exact: Node, decimal: Number, *, least: int = MIN_SIGNIFICANT) -> bool:
+def rounds_to(exact: Node, decimal: Number, *, least: int | None = None) -> bool:
     """Whether `decimal` is `exact` rounded to its places (or cut off, when it is long or ends in dots)."""
     assert decimal.places is not None
-    if decimal.significant < (3 if decimal.open_ended else least):
+    if decimal.significant < (3 if decimal.open_ended else MIN_SIGNIFICANT if least is None else least):
         return False
     unit = Fraction(1, 10**decimal.places)
     try:

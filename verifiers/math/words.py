@@ -20,8 +20,8 @@ GREEK = {
     name: name.removeprefix("var")
     for name in (
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau "
-        "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon vartheta "
-        "varphi varrho varsigma varkappa ell hbar nabla"
+        "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon "
+        "vartheta varphi varrho varsigma varkappa ell hbar nabla"
     ).split()
 }
 

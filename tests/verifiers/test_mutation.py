@@ -1,0 +1,89 @@
+"""Each rule of policy is held by a case: with the rule broken, the cases of its topic no longer pass."""
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verifiers.math.verifier import MathVerifier
+
+FOLDER = Path(__file__).parent / "cases"
+
+
+def mistakes(topic: str) -> int:
+    count = 0
+    for line in (FOLDER / f"{topic}.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        verifier = MathVerifier(**row.get("options", {}))
+        try:
+            outcome = verifier.verify(row["response"], verifier.parse_reference(row["gold"])).outcome.value
+        except Exception:  # a broken rule may break more than a verdict
+            outcome = "raised"
+        count += outcome != row["expect"]
+    return count
+
+
+def always(value: Any) -> Callable[..., Any]:
+    return lambda *arguments, **named: value
+
+
+NOT_TURNED = {sign: sign for sign in ("<", ">", "<=", ">=", "!=", "=")}
+
+BROKEN: list[tuple[str, str, str, Any]] = [
+    # (topic, module, name, what it is replaced by)
+    ("extraction", "verifiers.extract", "_ONE_BREATH", re.compile("(?!)")),
+    ("extraction", "verifiers.extract", "final_part", lambda response, **_: (response, "")),
+    ("extraction", "verifiers.extract", "_hashes", always(None)),
+    ("units", "verifiers.math.verifier", "ratio_of_units", always(Fraction(1))),
+    ("units", "verifiers.math.verifier", "ratio_of_units", always(None)),
+    ("units", "verifiers.math.answer", "parse_unit", always(None)),
+    ("decimals", "verifiers.math.scalars", "MIN_SIGNIFICANT", 1),
+    ("decimals", "verifiers.math.scalars", "MIN_SIGNIFICANT", 99),
+    ("percent", "verifiers.math.compare", "_same_percent", always(False)),
+    ("units", "verifiers.math.compare", "_is_rational", always(True)),
+    ("intervals", "verifiers.math.regions", "_same_end", lambda one, other: one.size == other.size),
+    ("intervals", "verifiers.math.regions", "_complement", lambda intervals: list(intervals)),
+    ("inequalities", "verifiers.math.regions", "_TURNED", NOT_TURNED),
+    ("inequalities", "verifiers.math.relations", "_FLIPPED", NOT_TURNED),
+    ("tuples", "verifiers.math.compare", "_same_in_order", lambda one, other: len(one) == len(other)),
+    ("sets", "verifiers.math.compare", "_distinct", lambda items: items),
+    ("sets", "verifiers.math.compare", "_same_in_any_order", lambda one, other: len(one) == len(other)),
+    ("equations", "verifiers.math.compare", "same_equation", always(False)),
+    ("equations", "verifiers.math.compare", "same_equation", always(True)),
+    ("equations", "verifiers.math.relations", "same_scalar", always(True)),
+    ("several", "verifiers.math.compare", "expand", lambda node: node),
+    ("bases", "verifiers.math.compare", "_same_based", lambda gold, response: type(gold) is type(response)),
+    ("ratios", "verifiers.math.compare", "_same_as_ratio", always(True)),
+    ("families", "verifiers.math.families", "_same_lattice", always(False)),
+    ("families", "verifiers.math.families", "_same_lattice", always(True)),
+    ("choice", "verifiers.math.verifier", "_chosen_letter", always(None)),
+    ("choice", "verifiers.math.verifier", "_chosen_letter", always("C")),
+    ("polynomials", "verifiers.math.scalars", "_same_function", always(True)),
+    ("polynomials", "verifiers.math.scalars", "_same_function", always(False)),
+    ("hostile", "verifiers.math.scalars", "MAX_DIGITS", 10),
+    ("hostile", "verifiers.math.scalars", "_same_function", always(True)),
+    ("matrices", "verifiers.math.compare", "as_vector", always(None)),
+    ("fractions", "verifiers.math.literals", "_mixed", lambda parser, whole: whole),
+    ("logs", "verifiers.math.evaluate", "_NUMERIC_CALLS", {}),
+    ("text", "verifiers.math.answer", "_is_prose", always(False)),
+    ("noise", "verifiers.math.compare", "_same_modulo", always(False)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("topic", "module", "name", "broken"), BROKEN, ids=[f"{b[0]}-{b[2]}-{i}" for i, b in enumerate(BROKEN)]
+)
+def test_a_broken_rule_breaks_a_case(
+    topic: str, module: str, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = importlib.import_module(module)
+    assert hasattr(target, name)
+    monkeypatch.setattr(target, name, broken)
+    if name == "_hashes":
+        monkeypatch.setitem(target._FALLBACK_FINDERS, "hashes", broken)
+    assert mistakes(topic) > 0
