@@ -108,9 +108,13 @@ def write_data(folder: Path, settings: Options) -> list[Example]:
         bugs=bugs, count=settings.num_examples, seed=settings.seed + 1, tasks=tasks[num_code:]
     )
     worked = draw_examples(
-        draw_addition, work_addition, mix=Mix(), count=round(settings.num_examples * share), seed=settings.seed + 1,
+        draw_addition,
+        work_addition,
+        mix=Mix(),
+        count=round(settings.num_examples * share),
+        seed=settings.seed + 1,
         without={problem_of(terms) for terms in sums[:num_sums]},
-    )  # fmt: skip
+    )
     examples = [*islice(code, round(settings.num_examples * (1 - share))), *worked]
     random.shuffle(examples)
     return examples

@@ -7,7 +7,7 @@ subtrahend swapped, no set), more often than not, so that a base model prefers t
 it as well. Owns what a task is, its right answer and its tests. No torch.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -106,13 +106,23 @@ def answer(task: CodeTask, numbers: list[int]) -> Any:
     """What the function returns for `numbers`. Written apart from write_program: each checks the other."""
     name, _, text = task.condition.partition(" ")
     bound = int(text or 0)
-    keeps = {"all": lambda x: True, "even": lambda x: x % 2 == 0, "odd": lambda x: x % 2 == 1,
-             "over": lambda x: x > bound, "under": lambda x: x < bound}[name]  # fmt: skip
+    keeps: dict[str, Callable[[int], bool]] = {
+        "all": lambda x: True,
+        "even": lambda x: x % 2 == 0,
+        "odd": lambda x: x % 2 == 1,
+        "over": lambda x: x > bound,
+        "under": lambda x: x < bound,
+    }
     operation, _, text = task.mapping.partition(" ")
     operand = int(text or 0)
-    maps = {"same": lambda x: x, "square": lambda x: x * x, "plus": lambda x: x + operand,
-            "minus": lambda x: x - operand, "times": lambda x: x * operand}[operation]  # fmt: skip
-    mapped = [maps(x) for x in numbers if keeps(x)]
+    maps: dict[str, Callable[[int], int]] = {
+        "same": lambda x: x,
+        "square": lambda x: x * x,
+        "plus": lambda x: x + operand,
+        "minus": lambda x: x - operand,
+        "times": lambda x: x * operand,
+    }
+    mapped = [maps[operation](x) for x in numbers if keeps[name](x)]
     return {"sum": sum(mapped), "list": mapped, "distinct": len(set(mapped))}[task.reduction]
 
 
