@@ -126,11 +126,15 @@ async def stream(
                 yield json.loads(line[len(b"data: ") :])
 
 
-async def publish(session: aiohttp.ClientSession, url: str, folder: Path, version: int) -> None:
-    """What asyncrl.serving.publication.install does, without digests."""
+async def publish(
+    session: aiohttp.ClientSession, url: str, folder: Path, version: int, *, has_check: bool = False
+) -> None:
+    """What asyncrl.serving.publication.install does; with `has_check` the server computes its digests too."""
     await post(session, f"{url}/pause_generation", {"mode": "in_place"})
     body = {"model_path": str(folder), "weight_version": str(version), "flush_cache": False}
     await post(session, f"{url}/update_weights_from_disk", body)
+    if has_check:
+        await post(session, f"{url}/weights_checker", {"action": "checksum"})
     await post(session, f"{url}/continue_generation", {"torch_empty_cache": False})
 
 
