@@ -224,11 +224,12 @@ def test_workers_die_with_a_parent_that_is_killed(folder: Path) -> None:
 import asyncio, psutil
 from pathlib import Path
 from verifiers.pool import VerifierPool
+folder = Path({str(folder)!r})
 async def main():
     async with VerifierPool(2, 600.0) as pool:
-        spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None,
-        folder=Path({str(folder)!r}))) while len(psutil.Process().children(recursive=True)) < 3:
-            await pool.verify("./own.py:Odd", {{}}, "a", None, folder=Path({str(folder)!r}))
+        spin = asyncio.ensure_future(pool.verify("./own.py:Odd", {{}}, "spin", None, folder=folder))
+        while len(psutil.Process().children(recursive=True)) < 3:
+            await pool.verify("./own.py:Odd", {{}}, "a", None, folder=folder)
         print("ready", flush=True)
         await spin
 asyncio.run(main())

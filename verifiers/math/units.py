@@ -41,7 +41,8 @@ _SCALED: dict[str, tuple[str, str]] = {
     "Hz hertz": ("1", "Hz"), "kHz": ("1000", "Hz"), "MHz": ("1000000", "Hz"), "Pa pascal": ("1", "Pa"),
     "kPa": ("1000", "Pa"), "mol mole": ("1", "mol"), "eV": ("1", "eV"), "T tesla": ("1", "T"), "dB": ("1",
     "dB"),
-    "bit": ("1", "bit"), "byte": ("8", "bit"), "percent percentage pct": ("1", "percent"), "am": ("1", "am"), "pm": ("1", "pm"),
+    "bit": ("1", "bit"), "byte": ("8", "bit"), "percent percentage pct": ("1", "percent"),
+    "am": ("1", "am"), "pm": ("1", "pm"),
 }  # fmt: skip
 _KNOWN = {
     spelling: (Fraction(size), base)
