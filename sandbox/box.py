@@ -6,7 +6,7 @@ takes every descendant along. It runs no line of the program and cannot be signa
 limits by it."""
 
 import gc
-import json
+import marshal
 import os
 import resource
 import signal
@@ -27,10 +27,18 @@ THREAD_STACK_BYTES = 8 << 20
 _KEPT_REPORT = 60
 
 
+def pack_spec(spec: dict[str, Any]) -> bytes:
+    """The head of a box's first descriptor; the files' contents follow."""
+    # Not JSON: its decoder touches so many pages that a fresh fork pays half a millisecond. Version 2 of the
+    # format is the same for every Python from 3.9 on; both ends are ours.
+    text = marshal.dumps(spec, 2)
+    return LENGTH.pack(len(text)) + text
+
+
 def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
     """The box's description, and the offset at which the files' contents begin."""
     (size,) = LENGTH.unpack(os.pread(descriptor, LENGTH.size, 0))
-    return json.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
+    return marshal.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
 
 
 def _mount_private(disk_bytes: int) -> None:
@@ -64,16 +72,29 @@ def _write_files(spec: dict[str, Any], source: int, offset: int, directory: str)
         offset += size
 
 
-def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> None:
-    stack_bytes = limits["stack_bytes"]
-    seconds = -int(-limits["cpu_seconds"] // 1)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+def _set_limit(which: int, value: int) -> None:
+    _, hard = resource.getrlimit(which)
+    bounded = min(value, hard) if resource.RLIM_INFINITY not in (value, hard) else max(value, hard)
+    resource.setrlimit(which, (bounded, bounded))
+
+
+def limit_for_all_runs() -> None:
+    """The limits that are the same for every run; the zygote's clones inherit them."""
     for which, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 65536),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_NICE, 0),
+    ):
+        _set_limit(which, value)
+
+
+def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> None:
+    stack_bytes = limits["stack_bytes"]
+    seconds = -int(-limits["cpu_seconds"] // 1)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    for which, value in (
         (resource.RLIMIT_FSIZE, limits["disk_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_NPROC, limits["processes"] + extra_processes),
@@ -82,18 +103,17 @@ def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> N
         (resource.RLIMIT_STACK, stack_bytes if warm_run else resource.RLIM_INFINITY),
         (resource.RLIMIT_AS, limits["memory_bytes"] + stack_bytes),
     ):
-        _, hard = resource.getrlimit(which)
-        bounded = min(value, hard) if resource.RLIM_INFINITY not in (value, hard) else max(value, hard)
-        resource.setrlimit(which, (bounded, bounded))
+        _set_limit(which, value)
 
 
 def _set_oom_score(score: int) -> None:
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(str(score))
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     except OSError:
         # Without a /proc the run keeps the zygote's score, which is above every ordinary process's.
-        pass
+        return
+    os.write(descriptor, b"%d" % score)
+    os.close(descriptor)
 
 
 class Jail:
@@ -117,10 +137,24 @@ class Jail:
         elif self.tier == "landlock" and self.signals_scoped:
             self.filter = seccomp.Filter(seccomp.build_outside(machine, None))
 
-    def directory(self) -> str:
+    def directory(self, init: int) -> str:
         """The run's private directory; outside of namespaces named by the init's pid, so that all can find
         it."""
-        return "/run" if self.inside else f"{self.work_base}/{os.getpid()}"
+        return "/run" if self.inside else f"{self.work_base}/{init}"
+
+    def make_directory(self, directory: str, disk_bytes: int) -> None:
+        """Mounts or makes it, with `work` and `tmp` in it."""
+        if self.inside:
+            _mount_private(disk_bytes)
+            return
+        for path in (directory, f"{directory}/work", f"{directory}/tmp"):
+            os.mkdir(path, 0o700)
+
+    def program_environment(self, own: dict[str, str], directory: str) -> dict[str, str]:
+        """What the program finds in its environment."""
+        work = "/work" if self.inside else f"{directory}/work"
+        temporary = "/tmp" if self.inside else f"{directory}/tmp"
+        return self.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | own
 
     def confine(self, directory: str) -> None:
         """Gives up everything the program must not have; irrevocable."""
@@ -133,13 +167,6 @@ class Jail:
                 self.filter = seccomp.Filter(rules)
         if self.filter is not None:
             self.filter.install()
-
-
-def _program_environment(jail: Jail, spec: dict[str, Any], directory: str) -> dict[str, str]:
-    work = "/work" if jail.inside else f"{directory}/work"
-    temporary = "/tmp" if jail.inside else f"{directory}/tmp"
-    own: dict[str, str] = spec["environment"]
-    return jail.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | own
 
 
 def _wire_descriptors(fds: list[int], report: int) -> None:
@@ -155,7 +182,11 @@ def _wire_descriptors(fds: list[int], report: int) -> None:
     os.closerange(report + 1, 1024)
 
 
-def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -> None:
+def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], offset: int, directory: str) -> None:
+    """Everything between a clone of the zygote and a program's process; after the last line it is
+    confined."""
+    jail.make_directory(directory, spec["limits"]["disk_bytes"])
+    _write_files(spec, fds[_SPEC], offset, f"{directory}/work")
     _wire_descriptors(fds, _KEPT_REPORT)
     os.chdir(f"{directory}/work")
     kernel.set_dumpable(True)
@@ -171,29 +202,34 @@ def _run_warm(jail: Jail, spec: dict[str, Any], environment: dict[str, str]) -> 
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(environment)
+    # The zygote has most of it already; setting each entry again would cost 0.4 ms.
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
     gc.enable()
     warm.run_script(os.path.join(os.getcwd(), spec["argv"][0]), spec["argv"], jail.search)
 
 
-def _program(jail: Jail, spec: dict[str, Any], fds: list[int], directory: str) -> NoReturn:
-    """Confines the process, then becomes the program. What fails before is reported; the report closes with
-    it."""
+def _program(jail: Jail, fds: list[int], init: int) -> NoReturn:
+    """Sets the box up, confines the process, becomes the program. What fails before that is reported."""
     leave = os._exit
+    is_its_own_fault = False
     try:
         os.dup2(fds[_REPORT], _KEPT_REPORT, inheritable=False)
-        _prepare_program(jail, spec, fds, directory)
-        environment = _program_environment(jail, spec, directory)
+        spec, offset = read_spec(fds[_SPEC])
+        directory = jail.directory(init)
+        _prepare_program(jail, spec, fds, offset, directory)
+        environment = jail.program_environment(spec["environment"], directory)
+        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is
+        # not.
+        is_its_own_fault = spec["warm"] or spec["argv"][0].startswith("./")
         if spec["warm"]:
             os.close(_KEPT_REPORT)
             _run_warm(jail, spec, environment)
         os.execve(spec["argv"][0], spec["argv"], environment)
-    except OSError as error:
-        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is
-        # not.
-        if not spec["warm"] and not spec["argv"][0].startswith("./"):
-            os.write(_KEPT_REPORT, f"E{error} ({spec['argv'][0]})".encode())
+    except Exception as error:
+        if not is_its_own_fault:
+            os.write(_KEPT_REPORT, f"E{type(error).__name__}: {error}".encode())
     finally:
         leave(EXEC_FAILED)
 
@@ -230,36 +266,31 @@ def _supervise(program: int, started: int) -> tuple[int, int]:
             return status, time.monotonic_ns() - started
 
 
-def enter(jail: Jail, fds: list[int]) -> NoReturn:
-    """Becomes the init of a box and ends with it."""
+def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
+    """Becomes the init of a box and ends with it. Does as little as it can: each page it touches is copied
+    twice."""
     report = fds[_REPORT]
     try:
         kernel.die_with_parent()
         os.close(jail.control)
         os.setsid()
-        spec, offset = read_spec(fds[_SPEC])
-        directory = jail.directory()
-        if jail.inside:
-            _mount_private(spec["limits"]["disk_bytes"])
-        else:
+        if not jail.inside:
             kernel.adopt_orphans()
-            for path in (directory, f"{directory}/work", f"{directory}/tmp"):
-                os.mkdir(path, 0o700)
-        _write_files(spec, fds[_SPEC], offset, f"{directory}/work")
-        kernel.set_capabilities(())
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        kernel.set_dumpable(False)
         started = time.monotonic_ns()
         program = os.fork()
         if program == 0:
-            _program(jail, spec, fds, directory)
-        for descriptor in (*fds[:_REPORT], *fds[_LINK:]):
-            # The supervisor waits for the end of the output: nobody but the program may hold it open.
-            os.close(descriptor)
+            _program(jail, fds, os.getppid())
+        kernel.set_capabilities(())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        kept = (_SPEC, _REPORT) if collects else (_REPORT,)
+        for index, descriptor in enumerate(fds):
+            # The worker waits for the end of the output: nobody but the program may hold it open.
+            if index not in kept:
+                os.close(descriptor)
         status, elapsed = _supervise(program, started)
         collected = b""
-        if spec["collect"] and status == 0:
-            collected = _collect(directory, spec["collect"])
+        if collects and status == 0:
+            collected = _collect(jail.directory(os.getpid()), read_spec(fds[_SPEC])[0]["collect"])
         _write_all(report, REPORT.pack(b"R", status, elapsed) + collected)
     except BaseException as error:
         _write_all(report, f"E{type(error).__name__}: {error}".encode())

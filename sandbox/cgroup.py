@@ -112,12 +112,14 @@ class Cgroup:
         for hierarchy in hierarchies:
             directory = hierarchy.home / f"{_PREFIX}{pid}"
             with contextlib.suppress(OSError):
-                directory.mkdir()
+                directory.mkdir(exist_ok=True)
                 self._members.append((hierarchy, directory))
+        self._controlled = {name for hierarchy, _ in self._members for name in hierarchy.controllers}
+        self._events = self._open_events()
 
     def controls(self, controller: str) -> bool:
         """Whether "memory" or "pids" is bounded by these groups."""
-        return any(controller in hierarchy.controllers for hierarchy, _ in self._members)
+        return controller in self._controlled
 
     def join(self) -> None:
         """Moves the calling process in; its children follow."""
@@ -153,17 +155,27 @@ class Cgroup:
 
     def num_oom_kills(self) -> int:
         """How often the kernel has killed a process here for want of memory."""
+        if self._events is None:
+            return 0
+        for line in os.pread(self._events, 4096, 0).splitlines():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+        return 0
+
+    def _open_events(self) -> int | None:
+        # Kept open: it is read twice per run.
         for hierarchy, directory in self._members:
             if "memory" in hierarchy.controllers:
                 name = "memory.events" if hierarchy.version == 2 else "memory.oom_control"
-                for line in (directory / name).read_text().splitlines():
-                    key, _, value = line.partition(" ")
-                    if key == "oom_kill":
-                        return int(value)
-        return 0
+                with contextlib.suppress(OSError):
+                    return os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        return None
 
     def close(self) -> None:
         """Removes the groups; the kernel refuses for a moment after the last process has ended."""
+        if self._events is not None:
+            os.close(self._events)
+            self._events = None
         for _, directory in self._members:
             for _ in range(100):
                 try:

@@ -2,7 +2,6 @@
 ended."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -44,13 +43,13 @@ class Stream:
         self._size = 0
 
     def read(self) -> None:
-        """Takes what is there; closes at the end."""
+        """Takes what is there; notes the end."""
         try:
             chunk = os.read(self.descriptor, _CHUNK)
         except BlockingIOError:
             return
         if not chunk:
-            self.close()
+            self.is_open = False
             return
         room = self._limit - self._size
         self.overflowed = self.overflowed or len(chunk) > room
@@ -58,10 +57,9 @@ class Stream:
         self._size += len(chunk[:room])
 
     def close(self) -> None:
-        """Gives the descriptor back."""
-        if self.is_open:
-            self.is_open = False
-            os.close(self.descriptor)
+        """Gives the descriptor back; once."""
+        self.is_open = False
+        os.close(self.descriptor)
 
     def content(self) -> bytes:
         """All that was kept."""
@@ -87,10 +85,9 @@ class Running:
 
     def start(self, zygote_clone: Any, link: socket.socket | None) -> None:
         """Clones the box. Raises SandboxError when the zygote cannot."""
-        text = json.dumps(self.spec).encode()
         given: list[int] = []
         try:
-            given.append(_filled_memory_file([box.LENGTH.pack(len(text)), text, *self._files]))
+            given.append(_filled_memory_file([box.pack_spec(self.spec), *self._files]))
             given.append(_filled_memory_file([self._stdin]))
             for limit in (self.limits["output_bytes"], self.limits["output_bytes"], _REPORT_LIMIT):
                 ours, theirs = os.pipe()
@@ -98,7 +95,7 @@ class Running:
                 given.append(theirs)
             descriptors = given if link is None else [*given, link.fileno()]
             self.started = time.monotonic()
-            self.pid = zygote_clone(descriptors)
+            self.pid = zygote_clone(descriptors, collects=bool(self.spec["collect"]))
             self._pidfd = os.pidfd_open(self.pid)
         finally:
             for descriptor in given:
@@ -113,20 +110,19 @@ class Running:
         return self.wait_status is not None
 
     def descriptors(self) -> list[int]:
-        """What to poll for input."""
-        open_streams = [stream.descriptor for stream in self.streams if stream.is_open]
-        return open_streams if self.has_ended else [*open_streams, self._pidfd]
+        """What to poll for input, once the box has started."""
+        return [*(stream.descriptor for stream in self.streams), self._pidfd]
 
-    def on_readable(self, descriptor: int) -> None:
-        """Handles one ready descriptor of `descriptors`."""
+    def on_readable(self, descriptor: int) -> bool:
+        """Handles one ready descriptor of `descriptors`; false when it was the last time for this one."""
         if descriptor == self._pidfd:
             self._reap()
-            return
-        for stream in self.streams:
-            if stream.is_open and stream.descriptor == descriptor:
-                stream.read()
-                if stream.overflowed:
-                    self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits['output_bytes']} bytes")
+            return False
+        stream = next(stream for stream in self.streams if stream.descriptor == descriptor)
+        stream.read()
+        if stream.overflowed:
+            self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits['output_bytes']} bytes")
+        return stream.is_open
 
     def dismiss(self) -> None:
         """Ends a box that nobody waits for any more; that says nothing about its program."""
@@ -153,15 +149,18 @@ class Running:
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-self.pid, 0)
-        os.close(self._pidfd)
 
     def close(self) -> None:
         """Gives back what is open; the box must have ended or never begun."""
         for stream in self.streams:
             stream.close()
+        self.streams = []
         if self.pid and not self.has_ended:
             self.dismiss()
             self._reap()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def _report(self) -> tuple[int, float, list[bytes]] | None:
         """(wait status, wall seconds, collected files) by the init, or None: it was killed before it

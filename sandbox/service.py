@@ -22,17 +22,15 @@ class SandboxService:
 
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
         self._owner_pid = -1
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pool: SandboxPool | None = None
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, SandboxPool]:
-        if self._owner_pid != os.getpid():
-            # Held by nobody in this process: after a fork the copy may be locked for ever.
-            self._lock = threading.Lock()
-        with self._lock:
+        # One lock per process: after a fork the parent's may be held for ever. setdefault is atomic.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._loop is None or self._pool is None or self._owner_pid != os.getpid():
                 self._loop = asyncio.new_event_loop()
                 self._pool = SandboxPool(self._settings)

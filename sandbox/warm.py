@@ -78,8 +78,6 @@ def run_script(path: str, argv: list[str], search: list[str]) -> None:
         _open_standard_streams()
         sys.argv = argv
         sys.path[:] = [os.path.dirname(path), *search]
-        for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox"]:
-            del sys.modules[name]
         main = types.ModuleType("__main__")
         main.__file__ = path
         main.__dict__["__builtins__"] = builtins

@@ -45,6 +45,10 @@ class Worker:
         self._zygote: ZygoteProcess | None = None
         self._work_base: str | None = None
         self._watch_at = 0.0
+        self._owners: dict[int, Running] = {}
+        self._poller = select.poll()
+        self._poller.register(self._host_life, select.POLLIN)
+        self._poller.register(host, select.POLLRDHUP)
 
     def serve(self) -> None:
         """Handles requests one after the other."""
@@ -120,6 +124,9 @@ class Worker:
             oom_killed = self._group.num_oom_kills() > kills_before
             outcomes = [box.outcome(oom_killed=oom_killed, unsafe=self._unsafe) for box in boxes]
         finally:
+            for descriptor in self._owners:
+                self._poller.unregister(descriptor)
+            self._owners.clear()
             for box in boxes:
                 box.close()
                 if self._work_base is not None and box.pid:
@@ -153,7 +160,11 @@ class Worker:
         """Until every box has ended and its output is read."""
         ended_at: float | None = None
         # Beyond the deadline by this much, pipes that somebody still holds are given up.
-        while any(box.descriptors() for box in boxes):
+        for box in boxes:
+            for descriptor in box.descriptors():
+                self._owners[descriptor] = box
+                self._poller.register(descriptor, select.POLLIN)
+        while self._owners:
             self._poll(boxes)
             now = time.monotonic()
             for box in boxes:
@@ -168,22 +179,19 @@ class Worker:
                     return
 
     def _poll(self, boxes: list[Running]) -> None:
-        poller = select.poll()
-        owners = {descriptor: box for box in boxes for descriptor in box.descriptors()}
-        for descriptor in (*owners, self._host_life):
-            poller.register(descriptor, select.POLLIN)
-        poller.register(self._host, select.POLLRDHUP)
         now = time.monotonic()
         alive = [box for box in boxes if not box.has_ended]
         wait = min((box.deadline for box in alive), default=now + _DRAIN_SECONDS) - now
         watched = not self._group.controls("memory") or self._work_base is not None
         if watched and alive:
             wait = min(wait, _WATCH_SECONDS)
-        events = poller.poll(max(0.0, wait) * 1000 + 1)
-        for descriptor, _ in events:
-            if descriptor in (self._host_life, self._host.fileno()):
+        for descriptor, _ in self._poller.poll(max(0.0, wait) * 1000 + 1):
+            owner = self._owners.get(descriptor)
+            if owner is None:
                 raise HostGone
-            owners[descriptor].on_readable(descriptor)
+            if not owner.on_readable(descriptor):
+                self._poller.unregister(descriptor)
+                del self._owners[descriptor]
         if watched and time.monotonic() >= self._watch_at:
             self._watch([box for box in alive if not box.has_ended])
             self._watch_at = time.monotonic() + _WATCH_SECONDS

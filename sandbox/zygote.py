@@ -10,11 +10,14 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 
 from sandbox import box, kernel, warm
 
 PID = struct.Struct("<i")
+CLONE, COLLECT = b"clone", b"collect"
+"""The two messages: a box, and a box whose files are to be handed back."""
 _MAX_DESCRIPTORS = 6
 
 
@@ -24,6 +27,11 @@ def serve(settings: dict[str, object], control: socket.socket) -> None:
     flags = kernel.CLONE_PARENT
     if jail.inside:
         flags |= kernel.NEWPID | kernel.NEWNS
+    box.limit_for_all_runs()
+    os.environ.update(jail.program_environment({}, ""))
+    # Programs must not find these modules, and need not look for them each time.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sandbox"]:
+        del sys.modules[name]
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -37,7 +45,7 @@ def serve(settings: dict[str, object], control: socket.socket) -> None:
         except OSError as error:
             pid = -(error.errno or 1)
         if pid == 0:
-            box.enter(jail, list(fds))
+            box.enter(jail, list(fds), collects=message == COLLECT)
         for descriptor in fds:
             os.close(descriptor)
         control.send(PID.pack(pid))

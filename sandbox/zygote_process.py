@@ -100,10 +100,10 @@ class ZygoteProcess:
             self.kill()
             raise
 
-    def clone(self, descriptors: list[int]) -> int:
+    def clone(self, descriptors: list[int], *, collects: bool) -> int:
         """The pid of a new box, a child of this process, that holds `descriptors`."""
         try:
-            socket.send_fds(self._control, [b"clone"], descriptors)
+            socket.send_fds(self._control, [zygote.COLLECT if collects else zygote.CLONE], descriptors)
             reply = self._control.recv(zygote.PID.size)
         except OSError as error:
             raise SandboxError(f"the zygote does not answer: {error}") from error

@@ -55,8 +55,10 @@ def test_memory_kills_are_counted(tmp_path):
     for version, name in ((1, "memory.oom_control"), (2, "memory.events")):
         home = tmp_path / str(version)
         home.mkdir()
-        group = Cgroup([Hierarchy(BOTH, version, home)], 1)
+        # The kernel fills a new group's directory at once.
+        (home / "asyncrl-sandbox-1").mkdir()
         (home / "asyncrl-sandbox-1" / name).write_text("low 0\nunder_oom 1\noom_kill 3\n")
+        group = Cgroup([Hierarchy(BOTH, version, home)], 1)
         assert group.num_oom_kills() == 3
 
 
