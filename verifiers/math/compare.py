@@ -244,7 +244,7 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
             _plain_items(gold), response.items
         )
     if isinstance(response, SetOf):
-        return _same_in_any_order(_plain_items(gold), response.items)
+        return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), response.items)
     if isinstance(response, SetOperation):
         region = to_region(SetOf(_plain_items(gold)))
         return region is not None and _same_region_as(region, response)
@@ -254,6 +254,11 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
         return _same_labelled(gold.items, response.items)
     if same_family(gold, response):
         return True
+    if _are_of_many(response.items) and not any(isinstance(item, Relation) for item in gold.items):
+        return _same_labelled(response.items, gold.items)
+    if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
+        # "x = 1, 2" gives two values to x and none to y.
+        return False
     return _same_in_any_order(_shared_names(gold), _shared_names(response))
 
 
@@ -292,6 +297,11 @@ def _labels(items: tuple[Node, ...]) -> list[str]:
         if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
     ]
     return names if len(names) == len(items) and len(set(names)) == len(names) else []
+
+
+def _are_of_many(items: tuple[Node, ...]) -> bool:
+    """Whether x = 1, y = 2 tells of different unknowns; x_1 = 1, x_2 = 2 are solutions of one."""
+    return len({name.partition("_")[0] for name in _labels(items)}) > 1
 
 
 def _same_labelled(labelled: tuple[Node, ...], plain: tuple[Node, ...]) -> bool:
@@ -369,7 +379,8 @@ def _same_as_set(gold: Node, response: Node) -> bool:
         if isinstance(response, SetOf):
             return _same_in_any_order(gold.items, response.items)
         if isinstance(response, Listing):
-            return _same_in_any_order(gold.items, _shared_names(response))
+            of_one = not _are_of_many(response.items)
+            return of_one and _same_in_any_order(gold.items, _shared_names(response))
         if len(gold.items) == 1 and not isinstance(response, _SETS):
             return _same(gold.items[0], response)
     region = to_region(gold)

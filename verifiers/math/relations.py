@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from verifiers.math.evaluate import NotNumber, real_fraction
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
-from verifiers.math.scalars import free_symbols, random_source, rounds_to, same_scalar
+from verifiers.math.scalars import exact_or_none, free_symbols, random_source, rounds_to, same_scalar
 
 __all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
 
@@ -67,6 +67,9 @@ def _names_a_value(side: Node, value: Node) -> bool:
     a number."""
     if is_name(side):
         return True
+    if isinstance(side, Sum) and exact_or_none(value) == 0:
+        # x + 2y - 5 = 0 is an equation in its usual form, not the value of its left side.
+        return False
     return bool(free_symbols(side)) and not free_symbols(value) and not isinstance(value, Text)
 
 

@@ -15,10 +15,10 @@ from verifiers.extract import FALLBACKS, Extraction, extract_answer
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.compare import same_answer
 from verifiers.math.literals import read_number
-from verifiers.math.nodes import Number, Product, Text
+from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.scalars import same_number
 from verifiers.math.tokens import Token
-from verifiers.math.units import ratio_of_units
+from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
@@ -32,6 +32,7 @@ _CHOICE_ANSWER = re.compile(
 )
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
+_DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
 
 
@@ -184,10 +185,25 @@ def _matches(gold: Answer, response: Answer) -> bool:
         return False
     for wanted in gold.readings:
         for given in response.readings:
+            if (_marked(given) and _is_other_kind(gold.unit)) or (
+                _marked(wanted) and _is_other_kind(response.unit)
+            ):
+                # 60 mph is not 60°, 5 cm is not 5%.
+                continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(wanted, scaled):
                 return True
     return False
+
+
+def _marked(node: Node) -> bool:
+    """Whether the number wears a sign that is a unit of its own."""
+    last = node.sides[-1] if isinstance(node, Relation) else node
+    return isinstance(last, (Degrees, Percent))
+
+
+def _is_other_kind(unit: Unit | None) -> bool:
+    return unit is not None and any(name not in _DEGREES for name, _ in unit.powers)
 
 
 def _is_words(gold: Answer) -> bool:
