@@ -6,12 +6,13 @@ only."""
 
 import ctypes
 import os
+import threading
 
 from sandbox import syscalls
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
-CLONE_PARENT = 0x00008000
+CLONE_PARENT, _CLONE_CHILD_SETTID = 0x00008000, 0x01000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MS_REC, MS_PRIVATE = 16384, 1 << 18
@@ -98,13 +99,28 @@ def unshare(flags: int) -> None:
     check(_libc.unshare(ctypes.c_int(flags)), f"unshare {flags:#x}")
 
 
-def clone(flags: int) -> int:
-    """fork() with clone flags; 0 in the child. Single-threaded callers only: no fork handler of Python
-    runs."""
-    number = ctypes.c_long(syscalls.NUMBERS[os.uname().machine]["clone"])
-    zero = ctypes.c_long(0)
+def thread_id_address() -> int | None:
+    """Where libc keeps the calling thread's id; None when its place in the thread's descriptor is not
+    certain."""
+    _libc.pthread_self.restype = ctypes.c_void_p
+    start = int(_libc.pthread_self())
+    words = (ctypes.c_int32 * 256).from_address(start)
+    found = [index for index in range(256) if words[index] == threading.get_native_id()]
+    return start + 4 * found[0] if len(found) == 1 else None
+
+
+def clone(flags: int, thread_id: int | None = None) -> int:
+    """fork() with clone flags; 0 in the child. Single-threaded callers only: no fork handler of Python or
+    libc runs.
+
+    thread_id: thread_id_address(), which the kernel then fills in for the child, as libc's own fork does."""
+    machine = os.uname().machine
+    number = ctypes.c_long(syscalls.NUMBERS[machine]["clone"])
+    zero, child = ctypes.c_long(0), ctypes.c_long(thread_id or 0)
+    last = (zero, child) if machine == "aarch64" else (child, zero)
     sigchld = 17
-    result = _libc_locked.syscall(number, ctypes.c_long(flags | sigchld), zero, zero, zero, zero)
+    flags |= sigchld | (_CLONE_CHILD_SETTID if thread_id else 0)
+    result = _libc_locked.syscall(number, ctypes.c_long(flags), zero, zero, *last)
     return check(int(result), "clone")
 
 

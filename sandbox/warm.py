@@ -6,6 +6,7 @@ process: nothing here decides about it, and the process holds nothing of another
 import atexit
 import builtins
 import os
+import random
 import sys
 import threading
 import traceback
@@ -77,6 +78,8 @@ def run_script(path: str, argv: list[str], search: list[str]) -> None:
     try:
         _open_standard_streams()
         sys.argv = argv
+        # Each run is a copy of one interpreter, and must not draw the same numbers.
+        random.seed()
         sys.path[:] = [os.path.dirname(path), *search]
         main = types.ModuleType("__main__")
         main.__file__ = path

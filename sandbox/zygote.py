@@ -41,7 +41,7 @@ def serve(settings: dict[str, object], control: socket.socket) -> None:
         if not message:
             return
         try:
-            pid = kernel.clone(flags)
+            pid = kernel.clone(flags, jail.thread_id)
         except OSError as error:
             pid = -(error.errno or 1)
         if pid == 0:

@@ -74,3 +74,21 @@ def test_numpy_is_there_where_the_interpreter_has_it(box):
         "import numpy as np; print(np.linalg.inv(np.eye(3)).sum(), np.random.default_rng(1).random() < 1)"
     )
     assert result.stdout == b"3.0 True\n", result
+
+
+def test_two_runs_draw_different_random_numbers(box):
+    first, second = (box.run("import random; print(random.random())") for _ in range(2))
+    assert first.stdout != second.stdout
+
+
+def test_a_run_knows_its_own_thread_id(box):
+    """libc keeps it where a bare clone would leave the zygote's: threads signal the main thread by it."""
+    source = (
+        "import os, signal, threading\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('fine', flush=True) or os._exit(0))\n"
+        "main = threading.main_thread().ident\n"
+        "threading.Thread(target=lambda: signal.pthread_kill(main, signal.SIGUSR1)).start()\n"
+        "while True: signal.pause()\n"
+    )
+    result = box.run(source)
+    assert (result.status, result.stdout) == (Status.OK, b"fine\n"), result
