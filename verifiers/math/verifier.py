@@ -185,9 +185,7 @@ def _matches(gold: Answer, response: Answer) -> bool:
         return False
     for wanted in gold.readings:
         for given in response.readings:
-            if (_marked(given) and _is_other_kind(gold.unit)) or (
-                _marked(wanted) and _is_other_kind(response.unit)
-            ):
+            if _is_other_kind(given, gold.unit) or _is_other_kind(wanted, response.unit):
                 # 60 mph is not 60°, 5 cm is not 5%.
                 continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
@@ -196,14 +194,11 @@ def _matches(gold: Answer, response: Answer) -> bool:
     return False
 
 
-def _marked(node: Node) -> bool:
-    """Whether the number wears a sign that is a unit of its own."""
+def _is_other_kind(node: Node, unit: Unit | None) -> bool:
+    """Whether a number that wears ° or % stands against a unit of something else."""
     last = node.sides[-1] if isinstance(node, Relation) else node
-    return isinstance(last, (Degrees, Percent))
-
-
-def _is_other_kind(unit: Unit | None) -> bool:
-    return unit is not None and any(name not in _DEGREES for name, _ in unit.powers)
+    allowed = _DEGREES if isinstance(last, Degrees) else ("percent",) if isinstance(last, Percent) else None
+    return unit is not None and allowed is not None and any(name not in allowed for name, _ in unit.powers)
 
 
 def _is_words(gold: Answer) -> bool:

@@ -1,0 +1,54 @@
+"""The examples of verifiers/README.md work as they stand there."""
+
+import asyncio
+import re
+from pathlib import Path
+
+from verifiers.contract import check_contract
+from verifiers.registry import load_verifier
+
+README = Path(__file__).parents[2] / "verifiers" / "README.md"
+FIRST, OWN = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_first_example_gives_the_verdict_it_shows() -> None:
+    names: dict[str, object] = {}
+    *setup, last = FIRST.strip().splitlines()
+    exec("\n".join(setup), names)
+    verdict = eval(last, names)
+    assert (verdict.outcome.value, verdict.score) == ("correct", 1.0)
+
+
+def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(OWN)
+    verifier = load_verifier("./my.py:Palindrome", folder=tmp_path)
+    assert verifier.verify("<think>hm</think>level", 5).score == 1.0
+    assert verifier.verify("hello", 5).score == 0.0
+    checks = asyncio.run(
+        check_contract(
+            "./my.py:Palindrome", {}, [5], folder=tmp_path, right=[(5, "level")], wrong=[(5, "hello")]
+        )
+    )
+    assert [check for check in checks if not check.passed] == []
+
+
+TABLE = [
+    ("1/2", "0.51", False), ("1/2", "50\\%", True), ("1/3", "0.333333", True), ("1/3", "0.333", False),
+    ("1/3", "0.333334", False), ("50\\%", "50", True), ("75", "75\\%", True), ("0.25", "0.25\\%", False),
+    ("5", "5 cm", True), ("2 m", "200 cm", True), ("5 cm", "5 m", False), ("30°", "30", True),
+    ("30°", "π/6", True),
+    ("30°", "30π", False), ("5", "x = 5", True), ("x = 5", "y = 5", False), ("x = 5", "2x = 10", False),
+    ("2, 3", "3, 2", True), ("(2, 3)", "(3, 2)", False), ("1+√2, 1-√2", "1 ± √2", True),
+    ("42", "42 or 43", False),
+    ("\\{1, 2\\}", "\\{1, 2, 3\\}", False), ("[1, 3)", "1 ≤ x < 3", True), ("[1, 3)", "(1, 3)", False),
+    ("x²+2x+1", "(x+1)²", True), ("x+2y=1", "2x+4y=2", True), ("x-1", "x+1", False),
+    ("1011₂", "1011₃", False),
+    ("1011₂", "11", False), ("55", "\\sum_{k=1}^{10} k", False),
+]  # fmt: skip
+
+
+def test_every_entry_of_the_table_of_rules_holds() -> None:
+    math = load_verifier("math")
+    for gold, answer, expected in TABLE:
+        verdict = math.verify(f"\\boxed{{{answer}}}", math.parse_reference(gold))
+        assert (verdict.outcome.value == "correct") is expected, (gold, answer)
