@@ -34,7 +34,6 @@ class Stream:
     """The worker's end of one pipe. Reads at most `limit` bytes more than it keeps."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
-        os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.is_open = True
         self.overflowed = False
@@ -44,10 +43,8 @@ class Stream:
 
     def read(self) -> None:
         """Takes what is there; notes the end."""
-        try:
-            chunk = os.read(self.descriptor, _CHUNK)
-        except BlockingIOError:
-            return
+        # Called when there is something: a pipe gives what it has and does not wait for more.
+        chunk = os.read(self.descriptor, _CHUNK)
         if not chunk:
             self.is_open = False
             return

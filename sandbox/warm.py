@@ -31,13 +31,24 @@ def preload(extra: list[str]) -> None:
     site.sethelper()
 
 
-def _open_standard_streams() -> None:
+def open_standard_streams() -> None:
+    """sys.stdin, stdout and stderr over descriptors 0 to 2, whatever these will be: done once, for all
+    runs."""
+    reading, writing = os.pipe()
+    kept = [os.dup(number) for number in range(3)]
+    # Made over pipes, so that none of them takes itself for seekable.
+    for number, source in enumerate((reading, writing, writing)):
+        os.dup2(source, number)
     # As the interpreter opens them in a UTF-8 locale: undecodable input survives, stderr never fails.
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
+    for number, source in enumerate(kept):
+        os.dup2(source, number)
+    for descriptor in (reading, writing, *kept):
+        os.close(descriptor)
 
 
 def _exit_code(stop: SystemExit) -> int:
@@ -76,7 +87,6 @@ def run_script(path: str, argv: list[str], search: list[str]) -> None:
     """Runs the script as __main__ and ends the process; never returns."""
     code, leave = 1, os._exit
     try:
-        _open_standard_streams()
         sys.argv = argv
         # Each run is a copy of one interpreter, and must not draw the same numbers.
         random.seed()

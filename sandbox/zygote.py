@@ -56,7 +56,8 @@ def main(control_descriptor: int) -> None:
     kernel.die_with_parent()
     os.nice(0)
     time.tzset()
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # An init must not have Python's handler; the program gets it back.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=control_descriptor)
     settings = json.loads(control.recv(1 << 20))
     keep = (kernel.CAP_SYS_ADMIN,) if settings["tier"] == "namespaces" else ()
@@ -67,6 +68,7 @@ def main(control_descriptor: int) -> None:
     kernel.set_dumpable(False)
     kernel.bound_thread_stacks(box.THREAD_STACK_BYTES)
     warm.preload(settings["preload"])
+    warm.open_standard_streams()
     serve(settings, control)
 
 

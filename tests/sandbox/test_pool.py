@@ -215,9 +215,9 @@ def mounts():
 
 
 def groups():
-    return sorted(
-        str(path) for found in cgroup.this_machine() for path in found.home.glob("asyncrl-sandbox-*")
-    )
+    """Of workers that are gone; those of other sandboxes on this machine are none of ours."""
+    found = [path for hierarchy in cgroup.this_machine() for path in hierarchy.home.glob("asyncrl-sandbox-*")]
+    return sorted(str(path) for path in found if not cgroup._is_alive(path.name.rpartition("-")[2]))
 
 
 HOSTILE = (
