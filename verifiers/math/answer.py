@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
+from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.parse import AnswerParser, Unreadable
 from verifiers.math.tokens import Token, plain_characters, tokenize
@@ -177,6 +178,9 @@ def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
     tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):
         tokens = tokens[1:]
+    compound = _compound_quantity(tokens)
+    if compound is not None:
+        return compound
     tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
@@ -184,6 +188,23 @@ def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
     node = parser.whole()
     parser.expect_end()
     return node, unit or currency
+
+
+def _compound_quantity(tokens: list[Token]) -> tuple[Node, Unit] | None:
+    """1 hour 30 minutes: numbers with units of one kind, added up in the last unit."""
+    tokens = [token for token in tokens if token.value.strip() != "and"]
+    if len(tokens) < 4 or len(tokens) % 2:
+        return None
+    total, last = Fraction(0), None
+    for number, name in zip(tokens[::2], tokens[1::2], strict=True):
+        unit = parse_unit(name.value) if name.kind in ("text", "word") else None
+        if number.kind != "number" or unit is None or unit.nouns or len(unit.powers) != 1:
+            return None
+        if last is not None and (unit.powers != last.powers or unit.size >= last.size):
+            return None
+        total, last = total + read_number(number).value * unit.size, unit
+    assert last is not None
+    return Number(total / last.size), last
 
 
 def _without_currency(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
@@ -278,7 +299,9 @@ def _split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
 
 
 def _spelled(token: Token) -> str:
-    return {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°"}.get(token.value, token.value)
+    return {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°", r"\Omega": "Ω"}.get(
+        token.value, token.value
+    )
 
 
 def _may_be_unit(tokens: list[Token], at: int) -> bool:
@@ -290,7 +313,7 @@ def _may_be_unit(tokens: list[Token], at: int) -> bool:
         return len(token.value) == 1 and known_unit(token.value)
     if token.kind == "number":
         return at > 0 and tokens[at - 1].value in ("^", "-") or (at > 1 and tokens[at - 1].value == "{")
-    return token.value in ("/", "^", r"\cdot", "{", "}", "-", ".", r"\$", r"\circ", r"\degree")
+    return token.value in ("/", "^", r"\cdot", "{", "}", "-", ".", r"\$", r"\circ", r"\degree", r"\Omega")
 
 
 def _begins_unit(tokens: list[Token], at: int) -> bool:
@@ -303,6 +326,9 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     if token.kind == "word":
         after_number = before is not None and before.kind == "number"
         return known_unit(token.value) or (after_number and token.spaced and len(token.value) > 3)
+    if token.value in ("C", "F") and at == len(tokens) - 1 and at > 1:
+        # 25^\circ C
+        return r"\circ" in (tokens[at - 1].value, tokens[at - 2].value)
     if token.kind == "symbol" and before is not None and before.kind == "number" and token.spaced:
         alone = at == len(tokens) - 1
         of_units = at + 1 < len(tokens) and tokens[at + 1].value in ("/", "^") and at + 2 < len(tokens)
@@ -311,6 +337,8 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
             and token.value in "mgshLNJKWVA"
             and (alone or (of_units and tokens[at + 1].value == "/" and known_unit(tokens[at + 2].value)))
         )
+    if token.value == r"\Omega":
+        return token.spaced and before is not None and before.kind == "number"
     return token.value == r"\$" and at == len(tokens) - 1
 
 

@@ -6,10 +6,9 @@ nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from verifiers.math.expand import expand
 from verifiers.math.families import same_family
+from verifiers.math.marks import same_based, same_ratio, same_with_marks
 from verifiers.math.nodes import (
     Based,
     Bracket,
@@ -78,7 +77,7 @@ def _same(gold: Node, response: Node) -> bool:
     if isinstance(gold, Matrix):
         return _same_as_matrix(gold, response)
     if isinstance(gold, Ratio):
-        return _same_as_ratio(gold, response)
+        return same_ratio(gold, response)
     if isinstance(gold, Piecewise):
         return _same_pieces(gold, response)
     return _same_as_scalar(gold, response)
@@ -107,57 +106,14 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
         if not isinstance(gold, Quotient):
             return False
     if isinstance(gold, Based) or isinstance(response, Based):
-        return _same_based(gold, response)
+        return same_based(gold, response)
     vector = as_vector(gold)
     if vector is not None:
         other = as_vector(response)
         return other is not None and _same_in_order(vector, other)
     if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *_SETS)):
         return False
-    return _same_with_marks(gold, response)
-
-
-def _same_based(gold: Node, response: Node) -> bool:
-    """A gold with a base asks for that base; without one, the value counts."""
-    if isinstance(gold, Based):
-        return (
-            isinstance(response, Based)
-            and gold.base == response.base
-            and (gold.digits.lstrip("0") == response.digits.lstrip("0"))
-        )
-    return same_scalar(gold, response)
-
-
-def _same_with_marks(gold: Node, response: Node) -> bool:
-    """Percent and degree signs: equal as numbers, or the same number with the sign on one side only."""
-    if isinstance(gold, Percent) or isinstance(response, Percent):
-        return _same_percent(gold, response)
-    if isinstance(gold, Degrees) is not isinstance(response, Degrees):
-        plain = [node.value if isinstance(node, Degrees) else node for node in (gold, response)]
-        has_degrees, bare = (gold, response) if isinstance(gold, Degrees) else (response, gold)
-        # 30 for 30°; but what is written with pi is in radians.
-        return same_scalar(*plain) if _is_rational(bare) else same_scalar(has_degrees, bare)
-    if isinstance(gold, Degrees) and isinstance(response, Degrees):
-        return same_scalar(gold.value, response.value)
-    return same_scalar(gold, response)
-
-
-def _is_rational(node: Node) -> bool:
-    return exact_or_none(node) is not None
-
-
-def _same_percent(gold: Node, response: Node) -> bool:
-    if isinstance(gold, Percent) and isinstance(response, Percent):
-        return same_scalar(gold.value, response.value)
-    if same_scalar(gold, response):
-        return True
-    if isinstance(gold, Percent):
-        # "50%" asked for a percentage: 50 is one.
-        return same_scalar(gold.value, response)
-    assert isinstance(response, Percent)
-    # A gold of 50 may have been a percentage. One of at most 1 is more likely a fraction: 0.5 is not 0.5%.
-    value = exact_or_none(gold)
-    return value is not None and abs(value) > 1 and same_scalar(gold, response.value)
+    return same_with_marks(gold, response)
 
 
 def _same_modulo(gold: Node, response: Node) -> bool:
@@ -210,7 +166,7 @@ def _same_as_equation(gold: Relation, response: Node) -> bool:
     if not isinstance(response, Relation):
         # x = 5 asked for the value; 2x + y = 5 asked for the equation.
         name, value = gold.sides[0], gold.sides[-1]
-        if is_name(name):
+        if is_name(name) or (isinstance(name, Call) and exact_or_none(value) is not None):
             return _same(value, response)
         return is_name(value) and len(gold.sides) == 2 and _same(name, response)
     if set(response.operators) == {"in"} and is_name(gold.sides[0]):
@@ -411,26 +367,6 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
     vector = as_vector(gold)
     other = as_vector(response) if not isinstance(response, Bracket) else response.items
     return vector is not None and other is not None and _same_in_order(vector, other)
-
-
-def _same_as_ratio(gold: Ratio, response: Node) -> bool:
-    if isinstance(response, Ratio) and len(gold.items) == len(response.items):
-        first, other = gold.items[0], response.items[0]
-        return (
-            all(
-                same_scalar(Product((first, right)), Product((left, other)))
-                for left, right in zip(gold.items[1:], response.items[1:], strict=True)
-            )
-            and not _is_zero(other)
-            and not _is_zero(first)
-        )
-    if len(gold.items) == 2 and isinstance(response, (Quotient, Number)):
-        return same_scalar(Quotient(*gold.items), response)
-    return False
-
-
-def _is_zero(node: Node) -> bool:
-    return same_scalar(node, Number(Fraction(0)))
 
 
 def _same_pieces(gold: Piecewise, response: Node) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from verifiers.math.evaluate import NotNumber, real_fraction
-from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Relation, Sum, Symbol, Text
+from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Quotient, Relation, Sum, Symbol, Text
 from verifiers.math.scalars import exact_or_none, free_symbols, random_source, rounds_to, same_scalar
 
 __all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
@@ -16,11 +16,18 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
+    if isinstance(node, Quotient):
+        return _is_differential(node.top) and _is_differential(node.bottom)
     if isinstance(node, Bracket):
         return all(is_name(item) for item in node.items)
     return (
         isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
     )
+
+
+def _is_differential(node: Node) -> bool:
+    """The dy or the dx of dy/dx."""
+    return isinstance(node, Product) and len(node.factors) == 2 and node.factors[0] == Symbol("d")
 
 
 def same_name(one: Node, other: Node) -> bool:

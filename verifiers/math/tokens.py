@@ -155,6 +155,10 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
                 tokens.append(Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True))
         elif kind == "text":
             at, content = _braced(text, at)
+            counted = _COUNTED_IN_TEXT.fullmatch(content)
+            if counted is not None and not value.startswith(r"\operatorname"):
+                text, at = f"{counted.group(1)}\\text{{{counted.group(2)}}}{text[at:]}", 0
+                continue
             if _is_mathematics(value, content):
                 text, at = "{" + content + "}" + text[at:], 0
                 continue
@@ -208,6 +212,9 @@ _NUMBER_IN_TEXT = re.compile(r"\s*(?:\\?\$)?\s*[-+]?[\d][\d.,/:]*\s*%?\s*")
 
 _HAS_FORMULA = re.compile(r"=|\d.*(?:\band\b|\bor\b)|(?:\band\b|\bor\b).*\d", re.DOTALL)
 _ORDINARY_WORD = re.compile(r"\b(?!(?:and|or)\b)[A-Za-z]{2,}")
+
+
+_COUNTED_IN_TEXT = re.compile(r"\s*([-+]?\d[\d.,]*)(\s+[A-Za-z][A-Za-z ]*)")
 
 
 def _is_mathematics(command: str, content: str) -> bool:

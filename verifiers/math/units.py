@@ -42,7 +42,7 @@ _SCALED: dict[str, tuple[str, str]] = {
     "kPa": ("1000", "Pa"), "mol mole": ("1", "mol"), "eV": ("1", "eV"), "T tesla": ("1", "T"), "dB": ("1",
     "dB"),
     "bit": ("1", "bit"), "byte": ("8", "bit"), "percent percentage pct": ("1", "percent"),
-    "am": ("1", "am"), "pm": ("1", "pm"),
+    "unit": ("1", "unit"), "am": ("1", "am"), "pm": ("1", "pm"),
 }  # fmt: skip
 _KNOWN = {
     spelling: (Fraction(size), base)
@@ -57,7 +57,7 @@ _COMPOUND = {
 }  # fmt: skip
 _MODIFIERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTERS = {"squared": 2, "cubed": 3}
-_SAYS_NOTHING = {"unit", "units", "of", "the", "a", "an", "in", "total", "each", "exactly"}
+_SAYS_NOTHING = {"of", "the", "a", "an", "in", "total", "each", "exactly"}
 # A phrase with one of these is a statement, not a thing that is counted.
 _NOT_THINGS = {
     "or", "and", "not", "but", "maybe", "if", "than", "more", "less", "least", "most", "is", "are", "was",
@@ -173,6 +173,8 @@ def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
     quantity."""
     if gold is None or response is None or not gold.powers or not response.powers:
         return Fraction(1)
+    if _is_generic(gold) is not _is_generic(response):
+        return Fraction(1)
     if gold.powers == response.powers:
         return response.size / gold.size
     if gold.nouns and response.nouns and (gold.nouns <= response.nouns or response.nouns <= gold.nouns):
@@ -182,3 +184,9 @@ def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
         ]
         return response.size / gold.size if strip[0] == strip[1] else None
     return None
+
+
+def _is_generic(unit: Unit) -> bool:
+    """Whether it only says "units", whatever these are: not compared with real ones, but square units are not
+    units."""
+    return all(name == "unit" for name, _ in unit.powers)

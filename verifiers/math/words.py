@@ -21,7 +21,7 @@ GREEK = {
     for name in (
         "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron rho sigma tau "
         "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega varepsilon "
-        "vartheta varphi varrho varsigma varkappa ell hbar nabla"
+        "vartheta varphi varrho Pr varsigma varkappa ell hbar nabla"
     ).split()
 }
 
