@@ -1,5 +1,4 @@
 """Numbers that wear a sign: percent, degrees, a base, the colon of a ratio, and when it may be left out."""
-out."""
 
 from __future__ import annotations
 
