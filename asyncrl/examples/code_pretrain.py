@@ -23,7 +23,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
-from asyncrl.examples.pretrain import IGNORED, Batch, Progress, build_optimizers, train_model
+from asyncrl.examples.pretrain import IGNORED, Batch, Progress, build_optimizers, save_model, train_model
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
 from asyncrl.examples.tokenizer import (
     BOS,
@@ -33,7 +33,6 @@ from asyncrl.examples.tokenizer import (
     MARKERS,
     PAD_ID,
     SPECIAL,
-    write_tokenizer,
 )
 from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
 
@@ -81,9 +80,8 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     progress("base model", 0, len(batches))
     for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
         progress("base model", step, len(batches))
-    model.save_pretrained(folder / "model")
-    # The files that tell transformers which tokens are special are the same; the vocabulary is not.
-    write_tokenizer(folder / "model")
+    save_model(model, folder / "model")
+    # The files beside it, which tell transformers what tokens are special, are the same; the vocabulary is not.
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
 
 
