@@ -81,7 +81,8 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
         progress("base model", step, len(batches))
     save_model(model, folder / "model")
-    # The files beside it, which tell transformers what tokens are special, are the same; the vocabulary is not.
+    # The files beside it, which tell transformers what tokens are special, are the same; the vocabulary is
+    # not.
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
 
 
