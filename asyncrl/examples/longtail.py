@@ -4,6 +4,7 @@ Most sums are short and a few are very long, and so are the worked answers (abou
 trainer that waits for the longest answer of a batch, or pads to it, pays for it. No torch.
 """
 
+from itertools import pairwise
 from random import Random
 
 from asyncrl.examples.arithmetic import Terms, add_columns, read_columns
@@ -19,16 +20,17 @@ def draw_long_sum(random: Random) -> Terms:
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
-    """The working of `terms` and the sum it comes to: "58+89:17,14=147;147+26:13,7,1=173", 173.
+    """The working of `terms` and the sum it comes to: "58+89:17,14=147;89+26:13,7,1=173", 173.
 
-    A step reads total+term:column sums from the right=new total. Each step has a column that is off by
-    one with probability `noise`; the new total, and all that follows, is consistent with what is written.
+    A step reads: term+next term:column sums from the right, of the total so far and the next term=new total.
+    It begins as the prompt does there, so that the next term is found by what stands before it. Each step has
+    a column that is off by one with probability `noise`; what follows is consistent with what is written.
     """
     total, steps = terms[0], []
-    for term in terms[1:]:
-        columns = _add_step(total, term, random, noise)
-        before, total = total, read_columns(columns)
-        steps.append(f"{before}+{term}:{','.join(map(str, columns))}={total}")
+    for term, next_term in pairwise(terms):
+        columns = _add_step(total, next_term, random, noise)
+        total = read_columns(columns)
+        steps.append(f"{term}+{next_term}:{','.join(map(str, columns))}={total}")
     return ";".join(steps), total
 
 

@@ -27,7 +27,7 @@ from asyncrl.serving.client import new_session
 
 log = logging.getLogger(__name__)
 
-STOP_TRAINER_SECONDS = 6.0
+STOP_TRAINER_SECONDS = 5.0
 """After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
 loses is repeated from the journal."""
 

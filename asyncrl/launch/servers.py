@@ -15,7 +15,7 @@ from asyncrl.serving.engine.environment import engine_arguments, engine_environm
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 3.0
+STOP_SECONDS = 4.0
 
 
 class LocalServers:

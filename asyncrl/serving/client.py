@@ -14,7 +14,11 @@ _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 def new_session() -> aiohttp.ClientSession:
     """A session without a limit on connections and with room for long event lines. Owner closes it."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**22, timeout=aiohttp.ClientTimeout(total=None)
+        # SGLang closes connections that were idle for 5 s: reusing one at that moment looks like a dead
+        # server.
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
+        read_bufsize=2**22,
+        timeout=aiohttp.ClientTimeout(total=None),
     )
 
 
