@@ -149,7 +149,10 @@ class Controller:
         self._service = QueueService(self._on_take, self._on_commit)
         self._evaluations: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._loops: asyncio.TaskGroup | None = None
-        self._open_step: tuple[int, Reading, dict[str, Any]] | None = None
+        self._open_step: tuple[int, Reading] | None = None
+        """The step that the trainer asked for last, and the meters at that moment."""
+        self._taken: dict[str, Any] = {}
+        """What is known of its batch."""
         self._num_takes_waiting = 0
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_progress: tuple[Any, float] = ((), time.monotonic())
@@ -257,7 +260,7 @@ class Controller:
         )
         await self.queue.journal.barrier()
         servers = await self.fleet.hand_wire_to_trainer()
-        self._open_step = (request.step, self._read(), {**batch_metrics(batch), **verdicts})
+        self._taken = {**batch_metrics(batch), **verdicts}
         return TakeReply(batch, servers)
 
     async def _announce(self, request: TakeRequest) -> None:
@@ -312,17 +315,17 @@ class Controller:
             self._failure.set_exception(error)
 
     def _close_step(self, request: TakeRequest) -> None:
-        """Reports the step that the trainer has just finished."""
-        if self._open_step is None or request.step_metrics is None or self._open_step[0] != request.step - 1:
+        """Reports the step that the trainer has just finished: from the request for its batch to this one."""
+        before, now = self._open_step, self._read()
+        if before is not None and before[0] == request.step:
             return
-        _, before, taken = self._open_step
-        self._open_step = None
-        speed = rollout_metrics(before, self._read())
-        trained = request.step_metrics
-        row = {**taken, **trained, **speed, "step": request.step}
-        row["step_seconds"] = speed["step_seconds"] + trained.get("wait_seconds", 0.0)
-        row["trainer_idle_share"] = trained.get("wait_seconds", 0.0) / max(row["step_seconds"], 1e-9)
-        self._observer.step(row)
+        self._open_step = (request.step, now)
+        if before is None or request.step_metrics is None or before[0] != request.step - 1:
+            return
+        speed = rollout_metrics(before[1], now)
+        idle = min(1.0, request.step_metrics.get("wait_seconds", 0.0) / speed["step_seconds"])
+        row = {**self._taken, **request.step_metrics, **speed, "trainer_idle_share": idle}
+        self._observer.step({**row, "step": request.step})
 
     def _read(self) -> Reading:
         return Reading(
