@@ -5,13 +5,15 @@ Opened at the reply to a take, closed by the trainer's metrics in the next take.
 """
 
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.replay.group import Group
-from asyncrl.types import Batch
+from asyncrl.types import Batch, Score
+from verifiers import monitor
+from verifiers.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +52,47 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
-    """Verdicts behind a batch: outcomes, groups without a signal, verifier latency."""
+    """Verdicts behind a batch: outcomes per verifier, groups without a signal, latency, signs of hacking."""
     scores = [score for group in groups for score in group.scores.values()]
-    correct = [score.correctness for score in scores if score.correctness is not None]
+    verdicts = [_verdict(score) for score in scores]
+    graded = [
+        (_verdict(group.scores[t.trajectory_id]), " ".join(map(str, t.response_tokens())))
+        for group in groups
+        for t in group.trajectories
+        if t.trajectory_id in group.scores
+    ]
     seconds = sorted(score.seconds for score in scores)
+    correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
         "groups_zero_signal": sum(_has_no_signal(group) for group in groups),
-        "outcomes": dict(Counter(score.outcome for score in scores)),
+        "outcomes": monitor.count_outcomes(verdicts),
+        "outcomes_by_verifier": _outcomes_by_verifier(groups),
+        "verifier_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
         "verifier_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
+        "fallback_reward_share": monitor.fallback_share(graded),
+        "identical_reward_share": monitor.identical_response_share(graded),
+        "most_common_answer_share": monitor.most_common_answer_share(verdicts),
     }
+
+
+def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """Rewards per step against held-out accuracies (step, accuracy): a rise of the one without the other."""
+    return {
+        "reward_jump": monitor.reward_jump(rewards),
+        "reward_without_heldout": monitor.reward_without_heldout(rewards, heldout),
+    }
+
+
+def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
+    by_name: dict[str, list[Verdict]] = defaultdict(list)
+    for group in groups:
+        by_name[group.task.verifier.name].extend(map(_verdict, group.scores.values()))
+    return {name: monitor.count_outcomes(verdicts) for name, verdicts in by_name.items()}
+
+
+def _verdict(score: Score) -> Verdict:
+    return Verdict(Outcome(score.outcome), score.correctness, extracted=score.extracted, method=score.method)
 
 
 def _has_no_signal(group: Group) -> bool:

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import Evaluator
@@ -153,6 +153,8 @@ class Controller:
         """The step that the trainer asked for last, and the meters at that moment."""
         self._taken: dict[str, Any] = {}
         """What is known of its batch."""
+        self._rewards: list[float] = []
+        self._heldout: list[tuple[int, float]] = []
         self._num_takes_waiting = 0
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_progress: tuple[Any, float] = ((), time.monotonic())
@@ -324,8 +326,18 @@ class Controller:
             return
         speed = rollout_metrics(before[1], now)
         idle = min(1.0, request.step_metrics.get("wait_seconds", 0.0) / speed["step_seconds"])
-        row = {**self._taken, **request.step_metrics, **speed, "trainer_idle_share": idle}
-        self._observer.step({**row, "step": request.step})
+        self._rewards.append(self._taken.get("correct_mean") or 0.0)
+        self._observer.step(
+            {
+                **self._taken,
+                **request.step_metrics,
+                **speed,
+                **self._grader.pool_metrics(),
+                **trend_metrics(self._rewards, self._heldout),
+                "trainer_idle_share": idle,
+                "step": request.step,
+            }
+        )
 
     def _read(self) -> Reading:
         return Reading(
@@ -357,6 +369,7 @@ class Controller:
         if when != "during":
             row.update(await self._evaluator.sampled(tasks, num_samples=section.samples_per_task))
         row.update(await self._evaluator.greedy(tasks))
+        self._heldout.append((version, row["greedy_accuracy"]))
         self._observer.evaluation(row)
         target = section.stop_at_accuracy
         if target is not None and when == "during" and row["greedy_accuracy"] >= target:

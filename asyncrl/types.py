@@ -92,6 +92,8 @@ class Score:
     extracted: str | None
     detail: str
     seconds: float
+    method: str = ""
+    """How the verifier found the answer; empty after a resume and where it does not extract."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """The numbers of a step."""
 
+import dataclasses
+
 import pytest
 from fakes.records import make_score, make_task
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.replay.group import Group
-from asyncrl.types import Batch, Sequence
+from asyncrl.types import Batch, Segment, Sequence, Trajectory
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
@@ -27,6 +29,19 @@ def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:
     assert (metrics["response_tokens_mean"], metrics["response_tokens_max"]) == (2.0, 3)
 
 
+def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, (method, tokens) in enumerate(
+        [("boxed", [1]), ("last_line", [2]), ("boxed", [3]), ("boxed", [3])]
+    ):
+        trajectory = Trajectory(str(index), (1,), [Segment(0, tokens, [-1.0])])
+        group.trajectories.append(trajectory)
+        group.scores[str(index)] = dataclasses.replace(make_score(1.0), method=method)
+    metrics = group_metrics([group])
+    assert metrics["fallback_reward_share"] == pytest.approx(1 / 4)
+    assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
+
+
 def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_count() -> None:
     def group(*rewards: float | None) -> Group:
         made = Group(0, make_task(), 0, [])
@@ -35,5 +50,6 @@ def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_coun
 
     metrics = group_metrics([group(1.0, 0.0), group(1.0, 1.0), group(0.0, None)])
     assert metrics["groups_zero_signal"] == 2
-    assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "fault": 1}
+    assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "no_answer": 0, "fault": 1}
+    assert metrics["outcomes_by_verifier"] == {"math": metrics["outcomes"]}
     assert metrics["correct_mean"] == pytest.approx(3 / 5)

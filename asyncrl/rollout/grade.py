@@ -36,5 +36,20 @@ class Grader:
                 break
         reward = None if verdict.score is None else verdict.score + verdict.shaping
         return Score(
-            verdict.outcome.value, verdict.score, reward, verdict.extracted, verdict.detail, verdict.seconds
+            verdict.outcome.value,
+            verdict.score,
+            reward,
+            verdict.extracted,
+            verdict.detail,
+            verdict.seconds,
+            verdict.method,
         )
+
+    def pool_metrics(self) -> dict[str, float]:
+        """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none."""
+        return {
+            "verifier_queue_seconds_total": self._pool.queue_seconds,
+            "verifier_killed_total": self._pool.num_killed,
+            "verifier_cached_total": self._pool.num_cached,
+            "verifier_fast_total": self._pool.num_fast,
+        }
