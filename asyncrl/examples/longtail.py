@@ -1,6 +1,6 @@
 """Sums of 2 to 24 numbers of two digits, and how one works them with a running total.
 
-Most sums are short and a few are very long, and so are the worked answers (about 20 to 500 tokens): a
+Most sums are short and a few are very long, and so are the worked answers (about 20 to 430 tokens): a
 trainer that waits for the longest answer of a batch, or pads to it, pays for it. No torch.
 """
 
