@@ -22,7 +22,7 @@ from asyncrl.recipe import Prepare, load_recipe
 
 Progress = Callable[[str, int, int], None]
 STAMP_NAME = "prepared.json"
-FORMAT = 1
+FORMAT = 2
 """Raised when the same target and options begin to make something else, so that old folders are remade."""
 
 

@@ -60,7 +60,7 @@ class Options(Section):
     """Share of the direct answers that are off by 1, 10 or 100."""
     noise: Fraction = 0.03
     """Chance of a slip per worked step."""
-    num_examples: Positive = 56000
+    num_examples: Positive = 50000
     """Of the corpus; each is seen once."""
     examples_per_batch: Positive = 128
     matrix_learning_rate: PositiveFloat = 0.03
