@@ -1,40 +1,64 @@
 """Sums of 2 to 24 numbers of two digits, and how one works them with a running total.
 
-Most sums are short and a few are very long, and so are the worked answers (about 20 to 430 tokens): a
+Most sums are short and a few are very long, and so are the worked answers (about 30 to 370 tokens): a
 trainer that waits for the longest answer of a batch, or pads to it, pays for it. No torch.
 """
 
 from itertools import pairwise
+from math import log
 from random import Random
 
-from asyncrl.examples.arithmetic import Terms, add_columns, read_columns
+from asyncrl.examples.arithmetic import Terms, read_columns
 
 MIN_TERMS, MAX_TERMS = 2, 24
+MEDIAN_TERMS, SPREAD_TERMS = 5, 0.7
+"""Of the log-normal number of terms, before those outside the bounds are drawn anew."""
+NUM_COLUMNS = 3
+"""Of a running total: ones, tens, and all the hundreds together."""
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 different numbers from 10 to 99; how many is log-uniform, so that long sums are the tail."""
-    num_terms = int(MIN_TERMS * ((MAX_TERMS + 1) / MIN_TERMS) ** random.random())
+    """2 to 24 different numbers from 10 to 99; how many is log-normal, so that long sums are the tail."""
+    num_terms = 0
+    while not MIN_TERMS <= num_terms <= MAX_TERMS:
+        num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))
     # Different numbers, so that the place in the prompt is known from the number worked last.
     return tuple(random.sample(range(10, 100), num_terms))
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
-    """The working of `terms` and the sum it comes to: "58+89:17,14=147;89+26:13,7,1=173", 173.
+    """The working of `terms` and the sum it comes to: "08,05,00;58+89+17,14,01;89+26=13,07,01", 173.
 
-    A step reads: term+next term:column sums from the right, of the total so far and the next term=new total.
-    It begins as the prompt does there, so that the next term is found by what stands before it. Each step has
-    a column that is off by one with probability `noise`; what follows is consistent with what is written.
+    It begins with the first term: ones, tens, hundreds. A step copies the term worked last, the next one and
+    the sign behind it from the prompt, so that each is found by what stands before it and "=" foretells the
+    end; then it writes the column sums of the running total and the next term, each with its carry, always
+    two digits: so what a column is made of stands at the same distance in every step. A step has a
+    column that is off by one with probability `noise`; what follows is consistent with what is written.
     """
-    total, steps = terms[0], []
-    for term, next_term in pairwise(terms):
-        columns = _add_step(total, next_term, random, noise)
-        total = read_columns(columns)
-        steps.append(f"{term}+{next_term}:{','.join(map(str, columns))}={total}")
-    return ";".join(steps), total
+    columns = [terms[0] % 10, terms[0] // 10, 0]
+    steps = [_write(columns)]
+    for place, (term, next_term) in enumerate(pairwise(terms), start=2):
+        slipped = random.randrange(NUM_COLUMNS) if random.random() < noise else None
+        columns = _add(columns, next_term, slipped, random)
+        sign = "=" if place == len(terms) else "+"
+        steps.append(f"{term}+{next_term}{sign}{_write(columns)}")
+    return ";".join(steps), read_columns(columns)
 
 
-def _add_step(total: int, term: int, random: Random, noise: float) -> list[int]:
-    num_columns = len(str(max(total, term)))
-    # The chance per column that makes the chance of at least one slip in the step equal to `noise`.
-    return add_columns(total, term, random, 1 - (1 - noise) ** (1 / num_columns))
+def _add(columns: list[int], term: int, slipped: int | None, random: Random) -> list[int]:
+    """The column sums of the total that `columns` stand for and `term`, with the column `slipped` off by one."""
+    addends, sums, carry = (term % 10, term // 10, 0), list[int](), 0
+    for place, (column, addend) in enumerate(zip(columns, addends, strict=True)):
+        # The last column holds all the hundreds: 24 numbers of two digits come to less than 2400.
+        digit = column if place == NUM_COLUMNS - 1 else column % 10
+        result = digit + addend + carry
+        if place == slipped:
+            # A zero can only be off upwards: a negative column has no digit and no carry.
+            result += random.choice([-1, 1]) if result else 1
+        sums.append(result)
+        carry = result // 10
+    return sums
+
+
+def _write(columns: list[int]) -> str:
+    return ",".join(f"{column:02}" for column in columns)
