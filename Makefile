@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-PIP := $(BIN)/python -m pip install --quiet --no-deps --disable-pip-version-check
+INSTALL := $(BIN)/python asyncrl/launch/install.py
 
 .PHONY: setup train eval check view chat test test-all lint bench clean
 
@@ -16,14 +16,11 @@ setup: $(READY)
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "  1/3 torch (CPU build)"
-	@$(PIP) --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
+	@$(INSTALL) "1/3 torch" 1 --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
 	@$(BIN)/python -c "import importlib.metadata as m, sys; v = m.version('torch'); \
 	  sys.exit(0 if v.endswith('+cpu') else f'torch {v} is not a CPU build: set TORCH_INDEX to an index that has one')"
-	@echo "  2/3 $$(grep -c == cpu.lock) pinned packages"
-	@$(PIP) --progress-bar on -r cpu.lock
-	@echo "  3/3 asyncrl itself"
-	@$(PIP) --no-build-isolation -e .
+	@$(INSTALL) "2/3 packages" $$(grep -c == cpu.lock) --no-deps -r cpu.lock
+	@$(INSTALL) "3/3 asyncrl" 1 --no-deps --no-build-isolation -e .
 	@touch $@
 
 train: setup

@@ -1,6 +1,6 @@
 """Sums of 2 to 24 numbers of two digits, and how one works them with a running total.
 
-Most sums are short and a few are very long, and so are the worked answers (about 30 to 370 tokens): a
+Most sums are short and a few are very long, and so are the worked answers (about 30 to 360 tokens): a
 trainer that waits for the longest answer of a batch, or pads to it, pays for it. No torch.
 """
 
@@ -18,22 +18,23 @@ NUM_COLUMNS = 3
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 different numbers from 10 to 99; how many is log-normal, so that long sums are the tail."""
+    """2 to 24 different numbers from 10 to 49; how many is log-normal, so that long sums are the tail."""
     num_terms = 0
     while not MIN_TERMS <= num_terms <= MAX_TERMS:
         num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))
     # Different numbers, so that the place in the prompt is known from the number worked last.
-    return tuple(random.sample(range(10, 100), num_terms))
+    return tuple(random.sample(range(10, 50), num_terms))
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
-    """The working of `terms` and the sum it comes to: "08,05,00;58+89+17,14,01;89+26=13,07,01", 173.
+    """The working of `terms` and the sum it comes to: "08,04,00;48+39+17,08,00;39+26=13,11,01", 113.
 
     It begins with the first term: ones, tens, hundreds. A step copies the term worked last, the next one and
-    the sign behind it from the prompt, so that each is found by what stands before it and "=" foretells the
-    end; then it writes the column sums of the running total and the next term, each with its carry, always
-    two digits: so what a column is made of stands at the same distance in every step. A step has a
-    column that is off by one with probability `noise`; what follows is consistent with what is written.
+    the sign behind it from the prompt, so that each is found by what stands before it, and "=" foretells the
+    end; then it writes the column sums of the running total and the next term, carries included. They always
+    have two digits, so that what a column is made of stands equally far before it in every step.
+
+    With probability `noise` a step has a column that is off by one; all after it is consistent with that.
     """
     columns = [terms[0] % 10, terms[0] // 10, 0]
     steps = [_write(columns)]
@@ -46,10 +47,10 @@ def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]
 
 
 def _add(columns: list[int], term: int, slipped: int | None, random: Random) -> list[int]:
-    """The column sums of the total that `columns` stand for and `term`, with the column `slipped` off by one."""
+    """The column sums of `term` and the total that `columns` stand for; column `slipped` is off by one."""
     addends, sums, carry = (term % 10, term // 10, 0), list[int](), 0
     for place, (column, addend) in enumerate(zip(columns, addends, strict=True)):
-        # The last column holds all the hundreds: 24 numbers of two digits come to less than 2400.
+        # The last column holds all the hundreds.
         digit = column if place == NUM_COLUMNS - 1 else column % 10
         result = digit + addend + carry
         if place == slipped:
