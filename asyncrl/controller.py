@@ -21,6 +21,7 @@ ends and says who waited for what.
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -326,11 +327,14 @@ class Controller:
             return
         speed = rollout_metrics(before[1], now)
         idle = min(1.0, request.step_metrics.get("wait_seconds", 0.0) / speed["step_seconds"])
+        trained = {
+            name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
+        }
         self._rewards.append(self._taken.get("correct_mean") or 0.0)
         self._observer.step(
             {
                 **self._taken,
-                **request.step_metrics,
+                **trained,
                 **speed,
                 **self._grader.pool_metrics(),
                 **trend_metrics(self._rewards, self._heldout),

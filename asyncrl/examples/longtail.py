@@ -11,23 +11,29 @@ from random import Random
 from asyncrl.examples.arithmetic import Terms, read_columns
 
 MIN_TERMS, MAX_TERMS = 2, 24
-MEDIAN_TERMS, SPREAD_TERMS = 5, 0.7
+MEDIAN_TERMS, SPREAD_TERMS = 4, 0.7
 """Of the log-normal number of terms, before those outside the bounds are drawn anew."""
 NUM_COLUMNS = 3
 """Of a running total: ones, tens, and all the hundreds together."""
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 different numbers from 10 to 49; how many is log-normal, so that long sums are the tail."""
+    """2 to 24 different numbers, the tens of each one more than those before: "78+83+91+14"; 1 comes after 9.
+
+    How many is log-normal, so that long sums are the tail. A small model finds its place by the tens.
+    """
     num_terms = 0
     while not MIN_TERMS <= num_terms <= MAX_TERMS:
         num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))
-    # Different numbers, so that the place in the prompt is known from the number worked last.
-    return tuple(random.sample(range(10, 50), num_terms))
+    first = random.randrange(9)
+    ones = [random.sample(range(10), 3) for _ in range(9)]
+    return tuple(
+        10 * (1 + (first + place) % 9) + ones[(first + place) % 9][place // 9] for place in range(num_terms)
+    )
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
-    """The working of `terms` and the sum it comes to: "08,04,00;48+39+17,08,00;39+26=13,11,01", 113.
+    """The working of `terms` and the sum it comes to: "06,02,00;26+39+15,06,00;39+48=13,11,01", 113.
 
     It begins with the first term: ones, tens, hundreds. A step copies the term worked last, the next one and
     the sign behind it from the prompt, so that each is found by what stands before it, and "=" foretells the

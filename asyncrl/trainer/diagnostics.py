@@ -5,6 +5,8 @@ Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add s
 mixed. Shapes: T response tokens of one micro-batch.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -75,11 +77,12 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     total = dict(zip(SUMS, sums.tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
 
-    def mean(name: str, count: str) -> float:
-        return total[name] / total[count] if total[count] else 0.0
+    def mean(name: str, count: str, *, empty: float = math.nan) -> float:
+        # The mean of no tokens is no number: a zero would read as a perfect match.
+        return total[name] / total[count] if total[count] else empty
 
     return {
-        "loss": mean("loss", "denominator"),
+        "loss": mean("loss", "denominator", empty=0.0),
         "num_tokens": total["tokens"],
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],

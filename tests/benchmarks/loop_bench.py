@@ -1,11 +1,10 @@
-"""The whole loop, for `make bench`: time to an accuracy, against TRL, against our own synchronous mode, TIS
-on and off.
+"""The whole loop, for `make bench`: time to an accuracy, against TRL, against our own synchronous mode.
 
-    python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2] [--only target,sync,tis,trl,longtail]
+    python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2] [--only target,sync,trl,longtail]
 
-Every ratio compares runs of this invocation on the same cores. Times of ours count from the moment the
-servers are ready and include all evaluations, which run beside training; TRL's leave out its evaluations and
-its model load.
+What the truncated importance weights cost is measured in trainer_bench.py. Every ratio compares runs of this
+invocation on the same cores. Times of ours count from the moment the servers are ready and include all
+evaluations, which run beside training; TRL's leave out its evaluations and its model load.
 """
 
 import argparse
@@ -145,18 +144,6 @@ def bench_sync(cores: str) -> None:
     )
 
 
-def bench_tis(cores: str) -> None:
-    """What the truncated importance weights cost: the trainer's own seconds per packed token, in turn."""
-    seconds: dict[str, list[float]] = {"truncated": [], "none": []}
-    for _ in range(2):
-        for kind, found in seconds.items():
-            run = train(ARITHMETIC, cores, algorithm__importance_weight=kind)
-            tokens = run.steady("num_packed_tokens")
-            found.append(sum(run.steady("train_seconds")) / sum(tokens))
-    ratio = statistics.median(seconds["truncated"]) / statistics.median(seconds["none"])
-    print(f"  training seconds per token, truncated / none: {ratio:.3f}x")
-
-
 def bench_trl(recipe: Path, cores: str, ours: list[Run]) -> None:
     """TRL from the same base model to the same accuracy."""
     theirs = run_trl(recipe, TARGET, cores=tuple(int(core) for core in cores.split(",")))
@@ -174,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--only", default="target,sync,tis,trl,longtail")
+    parser.add_argument("--only", default="target,sync,trl,longtail")
     arguments = parser.parse_args()
     os.chdir(Path(__file__).resolve().parents[2])
     assert shutil.which("taskset"), "taskset (util-linux) pins the runs to cores"
@@ -188,9 +175,6 @@ def main() -> None:
     if "sync" in wanted:
         print("asynchronous (max_staleness 2) against synchronous (0)")
         bench_sync(arguments.cores)
-    if "tis" in wanted:
-        print("truncated importance sampling on and off")
-        bench_tis(arguments.cores)
     if "trl" in wanted:
         print("against TRL's GRPOTrainer")
         bench_trl(ARITHMETIC, arguments.cores, runs)

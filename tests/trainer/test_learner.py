@@ -97,7 +97,7 @@ def test_splitting_into_micro_batches_changes_nothing(folder: Path, reduction: s
     assert worst_difference(got, wanted) < 1e-5
     # Only the number of packed tokens may differ: a bundle cut in two repeats its prompt.
     for name in metrics.keys() - {"num_packed_tokens"}:
-        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5), name
+        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5, nan_ok=True), name
 
 
 def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(folder: Path):
@@ -220,7 +220,7 @@ def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path)
     assert metrics["continued_kl"] == pytest.approx(math.exp(0.2) - 1.2, abs=1e-5)
     assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["mismatch_logprob_max"] < 1e-5
-    assert metrics["staleness_kl"] == 0.0
+    assert math.isnan(metrics["staleness_kl"])
 
 
 def test_capped_tokens_are_counted(folder: Path):
