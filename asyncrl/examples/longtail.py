@@ -18,18 +18,12 @@ NUM_COLUMNS = 3
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 different numbers, the tens of each one more than those before: "78+83+91+14"; 1 comes after 9.
-
-    How many is log-normal, so that long sums are the tail. A small model finds its place by the tens.
-    """
+    """2 to 24 different numbers from 10 to 99; how many is log-normal, so that long sums are the tail."""
     num_terms = 0
     while not MIN_TERMS <= num_terms <= MAX_TERMS:
         num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))
-    first = random.randrange(9)
-    ones = [random.sample(range(10), 3) for _ in range(9)]
-    return tuple(
-        10 * (1 + (first + place) % 9) + ones[(first + place) % 9][place // 9] for place in range(num_terms)
-    )
+    # Different numbers, so that the place in the prompt is known from the number worked last.
+    return tuple(random.sample(range(10, 100), num_terms))
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
