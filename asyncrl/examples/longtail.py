@@ -11,19 +11,19 @@ from random import Random
 from asyncrl.examples.arithmetic import Terms, read_columns
 
 MIN_TERMS, MAX_TERMS = 2, 24
-MEDIAN_TERMS, SPREAD_TERMS = 4, 0.7
+MEDIAN_TERMS, SPREAD_TERMS = 5, 0.7
 """Of the log-normal number of terms, before those outside the bounds are drawn anew."""
 NUM_COLUMNS = 3
 """Of a running total: ones, tens, and all the hundreds together."""
 
 
 def draw_long_sum(random: Random) -> Terms:
-    """2 to 24 different numbers from 10 to 99; how many is log-normal, so that long sums are the tail."""
+    """2 to 24 different numbers from 10 to 49; how many is log-normal, so that long sums are the tail."""
     num_terms = 0
     while not MIN_TERMS <= num_terms <= MAX_TERMS:
         num_terms = round(random.lognormvariate(log(MEDIAN_TERMS), SPREAD_TERMS))
     # Different numbers, so that the place in the prompt is known from the number worked last.
-    return tuple(random.sample(range(10, 100), num_terms))
+    return tuple(random.sample(range(10, 50), num_terms))
 
 
 def work_long_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
