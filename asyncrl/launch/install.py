@@ -23,9 +23,10 @@ def main() -> int:
         assert process.stdout is not None
         for done in _count_packages(process.stdout, lines):
             _show(name, min(done, int(total)), int(total))
-    print(flush=True)
-    if process.returncode != 0:
-        print("\n".join(lines[-LAST_LINES:]), file=sys.stderr)
+    if process.returncode == 0:
+        _done(name, int(total))
+    else:
+        print("\n".join(["", *lines[-LAST_LINES:]]), file=sys.stderr)
     return process.returncode
 
 
@@ -35,7 +36,7 @@ def _count_packages(output: Iterator[str], lines: list[str]) -> Iterator[int]:
     yield done
     for line in output:
         lines.append(line.rstrip())
-        if line.startswith(("Collecting ", "Requirement already satisfied", "Obtaining ")):
+        if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied", "Obtaining ")):
             done += 1
             yield done
 
@@ -44,8 +45,11 @@ def _show(name: str, done: int, total: int) -> None:
     if sys.stdout.isatty():
         bar = "#" * (WIDTH * done // total)
         print(f"\r  {name:<14} [{bar:<{WIDTH}}] {done}/{total}", end="", flush=True)
-    elif done == total:
-        print(f"  {name:<14} {done}/{total}", end="", flush=True)
+
+
+def _done(name: str, total: int) -> None:
+    _show(name, total, total)
+    print("" if sys.stdout.isatty() else f"  {name:<14} {total}/{total}", flush=True)
 
 
 if __name__ == "__main__":
