@@ -37,7 +37,14 @@ class Example:
 
 
 def draw_examples(
-    draw: Draw, work: Work, *, mix: Mix, count: int, seed: int, without: Collection[Problem]
+    draw: Draw,
+    work: Work,
+    *,
+    mix: Mix,
+    count: int,
+    seed: int,
+    without: Collection[Problem],
+    write_prompt: Callable[[Terms], str] = prompt_of,
 ) -> Iterator[Example]:
     """`count` examples, none of a problem in `without`; the same seed gives the same ones."""
     random = Random(seed)
@@ -45,7 +52,7 @@ def draw_examples(
         terms = draw(random)
         while problem_of(terms) in without:
             terms = draw(random)
-        yield Example(terms, prompt_of(terms), _respond(terms, work, mix, random))
+        yield Example(terms, write_prompt(terms), _respond(terms, work, mix, random))
 
 
 def _respond(terms: Terms, work: Work, mix: Mix, random: Random) -> str:

@@ -9,6 +9,7 @@ Legend: B sequences of a batch, L longest of them in tokens.
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,20 +23,32 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from asyncrl.errors import InputError
-from asyncrl.examples.arithmetic import draw_addition, work_addition
+from asyncrl.examples.arithmetic import Terms, draw_addition, work_addition
 from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
-from asyncrl.examples.longtail import draw_long_sum, work_long_sum
+from asyncrl.examples.longtail import NAMES, draw_long_sum, work_long_sum, write_long_sum
 from asyncrl.examples.muon import Muon
-from asyncrl.examples.rows import Draw, draw_problems, problem_of, row_of, write_rows
+from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
 from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
 
 Progress = Callable[[str, int, int], None]
 """(stage, done, total), called often enough for a bar."""
 
-TASKS: dict[str, tuple[Draw, Work]] = {
-    "arithmetic": (draw_addition, work_addition),
-    "longtail": (draw_long_sum, work_long_sum),
+
+@dataclass(frozen=True, slots=True)
+class SumTask:
+    """How the sums of a task are drawn, written and worked."""
+
+    draw: Draw
+    work: Work
+    write_prompt: Callable[[Terms], str]
+    extra: str = ""
+    """Characters that its text has beyond the common vocabulary."""
+
+
+TASKS = {
+    "arithmetic": SumTask(draw_addition, work_addition, prompt_of),
+    "longtail": SumTask(draw_long_sum, work_long_sum, write_long_sum, NAMES),
 }
 Row = tuple[list[int], int]
 """The ids of an example, end of text included, and how many of them are the prompt."""
@@ -78,31 +91,32 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     settings = parse_options(options)
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
-    draw, work = TASKS[settings.task]
+    task = TASKS[settings.task]
     count = settings.num_train + settings.num_heldout
-    problems = draw_problems(draw, count=count, seed=settings.seed)
+    problems = draw_problems(task.draw, count=count, seed=settings.seed)
     train, heldout = problems[: settings.num_train], problems[settings.num_train :]
-    write_rows(folder / "train.jsonl", map(row_of, train))
-    write_rows(folder / "heldout.jsonl", map(row_of, heldout))
+    write_rows(folder / "train.jsonl", (row_of(terms, task.write_prompt) for terms in train))
+    write_rows(folder / "heldout.jsonl", (row_of(terms, task.write_prompt) for terms in heldout))
     mix = Mix(direct=settings.direct, wrong=settings.wrong, noise=settings.noise)
     corpus = draw_examples(
-        draw,
-        work,
+        task.draw,
+        task.work,
+        write_prompt=task.write_prompt,
         mix=mix,
         count=settings.num_examples,
         # Not the seed of the rows: the corpus would begin with them, in their order.
         seed=settings.seed + 1,
         without={problem_of(terms) for terms in heldout},
     )
-    batches = make_batches(corpus, examples_per_batch=settings.examples_per_batch)
-    model = build_model(settings.max_position_embeddings)
+    batches = make_batches(corpus, examples_per_batch=settings.examples_per_batch, extra=task.extra)
+    model = build_model(settings.max_position_embeddings, num_tokens=len(VOCABULARY) + len(task.extra))
     optimizers = build_optimizers(
         model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
     )
     progress("base model", 0, len(batches))
     for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
         progress("base model", step, len(batches))
-    save_model(model, folder / "model")
+    save_model(model, folder / "model", extra=task.extra)
 
 
 def parse_options(options: dict[str, Any]) -> Options:
@@ -115,10 +129,10 @@ def parse_options(options: dict[str, Any]) -> Options:
         raise InputError(f"prepare.options.{key}: {details['msg']}. Options: {known}.") from None
 
 
-def build_model(max_position_embeddings: int) -> Qwen3ForCausalLM:
+def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:
     """A Qwen3 of 0.6 million parameters, randomly initialised from torch's seed."""
     config = Qwen3Config(
-        vocab_size=len(VOCABULARY),
+        vocab_size=num_tokens,
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=3,
@@ -136,9 +150,9 @@ def build_model(max_position_embeddings: int) -> Qwen3ForCausalLM:
     return model
 
 
-def make_batches(examples: Iterable[Example], *, examples_per_batch: int) -> list[Batch]:
+def make_batches(examples: Iterable[Example], *, examples_per_batch: int, extra: str = "") -> list[Batch]:
     """Cuts `examples` in their order into batches of equal size; the last one may be smaller."""
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(extra)
     rows = [_encode(tokenizer, example) for example in examples]
     starts = range(0, len(rows), examples_per_batch)
     return [_split(rows[start : start + examples_per_batch]) for start in starts]
@@ -182,11 +196,11 @@ def train_model(
         yield total
 
 
-def save_model(model: Qwen3ForCausalLM, folder: Path) -> None:
+def save_model(model: Qwen3ForCausalLM, folder: Path, *, extra: str = "") -> None:
     # The caller draws the only bar; transformers would draw one more, of one file.
     transformers.utils.logging.disable_progress_bar()
     model.save_pretrained(folder)
-    write_tokenizer(folder)
+    write_tokenizer(folder, extra)
 
 
 def _encode(tokenizer: Tokenizer, example: Example) -> Row:

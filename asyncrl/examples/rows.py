@@ -32,8 +32,8 @@ def prompt_of(terms: Terms) -> str:
     return "+".join(map(str, terms)) + "="
 
 
-def row_of(terms: Terms) -> dict[str, Any]:
-    return {"prompt": prompt_of(terms), "answer": str(sum(terms)), "verifier": "math"}
+def row_of(terms: Terms, write_prompt: Callable[[Terms], str] = prompt_of) -> dict[str, Any]:
+    return {"prompt": write_prompt(terms), "answer": str(sum(terms)), "verifier": "math"}
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:

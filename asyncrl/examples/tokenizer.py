@@ -21,12 +21,14 @@ MARKERS = ("<think>", "</think>", "\\boxed{")
 """Ordinary tokens, not special ones: decoding must never skip them."""
 CHARACTERS = "0123456789+-*/=;:,.()?! }\n"
 VOCABULARY = (*SPECIAL, *MARKERS, *CHARACTERS)
-"""32 tokens; the place is the id."""
+"""32 tokens; the place is the id. A task may add characters of its own behind them."""
 BOS_ID, EOS_ID, PAD_ID = range(3)
 
 
-def build_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
+def build_tokenizer(extra: str = "") -> Tokenizer:
+    """The tokenizer of VOCABULARY and the characters of `extra`."""
+    vocabulary = (*VOCABULARY, *extra)
+    tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(vocabulary)}))
     tokenizer.pre_tokenizer = Split(Regex(r"<think>|</think>|\\boxed\{|[\s\S]"), behavior="isolated")
     tokenizer.decoder = Fuse()
     tokenizer.add_special_tokens(list(SPECIAL))
@@ -35,10 +37,10 @@ def build_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, extra: str = "") -> None:
     """tokenizer.json and the two files that tell transformers which tokens are special."""
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer().save(str(folder / "tokenizer.json"))
+    build_tokenizer(extra).save(str(folder / "tokenizer.json"))
     special = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
     configuration = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,7 +1,6 @@
 """Making data and base model before the first run, in a process of its own with a progress bar."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,9 +12,6 @@ from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 
-PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that wait for each other by spinning make a busy machine ten times slower."""
-
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
     """Makes `prepare.folder` unless it is up to date. Raises InputError with what the process said."""
@@ -26,9 +22,7 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
         # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **PASSIVE}
-            ) as process,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
         ):
             assert process.stdout is not None
             for line in process.stdout:
