@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +108,36 @@ def test_spans_that_leave_tokens_open_are_an_error() -> None:
         Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 0, 1)]))
     with pytest.raises(ServerError, match="open"):
         Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 1, 2)]))
+
+
+def recorded(name: str) -> Any:
+    return json.loads((Path(__file__).parent / "engine" / "recorded" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["stream_stop_and_length", "stream_abort", "stream_across_update"])
+def test_every_token_that_a_real_server_streamed_is_confirmed_once_and_in_order(name: str) -> None:
+    reply = recorded(name)
+    confirmations = {rid: Confirmation(salt_version=0) for rid in reply["request"]["rid"]}
+    tokens: dict[str, list[int]] = {rid: [] for rid in confirmations}
+    versions: dict[str, list[int]] = {rid: [] for rid in confirmations}
+    ends = {}
+    for raw in reply["events"]:
+        parsed = parse_event(json.dumps(raw).encode())
+        for segment in confirmations[parsed.request_id].feed(parsed):
+            tokens[parsed.request_id].extend(segment.tokens)
+            versions[parsed.request_id].extend([segment.version] * len(segment.tokens))
+        if parsed.end is not None:
+            ends[parsed.request_id] = parsed.end
+    for rid, found in tokens.items():
+        mine = [raw for raw in reply["events"] if raw["meta_info"]["id"] == rid]
+        assert found == [token for raw in mine for token in raw["output_ids"]]
+    assert all(found == sorted(found) for found in versions.values())
+    assert ends.keys() == tokens.keys()
+    if name == "stream_across_update":
+        assert any(len(set(found)) == 2 for found in versions.values())
+
+
+def test_a_refusal_inside_a_stream_is_quoted() -> None:
+    data = recorded("stream_refused")["reply"].strip().removeprefix("data: ").partition("\n")[0]
+    with pytest.raises(ServerError, match="maximum context length"):
+        parse_event(data.encode())
