@@ -22,8 +22,6 @@ class DropReason(StrEnum):
 
     FAULT = "fault"
     """No verdict: the trajectory left before the baseline, or its group, with fewer than two left."""
-    STALE = "stale"
-    """Older than max_staleness when it was to be taken."""
     UNCONFIRMED = "unconfirmed"
     """Streamed by a server that broke off before it said which version had made them."""
     SERVER = "server"
