@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.errors import ServerError
+from asyncrl.errors import GradingError, ServerError
 from asyncrl.observe import statistics
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
@@ -95,6 +95,11 @@ class Evaluator:
                 for part in parts
             ]
         answers = [answer for request in running for answer in request.result()]
+        if all(answer.score.correctness is None for answer in answers):
+            raise GradingError(
+                f"All {len(answers)} verifications of the evaluation ended in a fault, such as: "
+                f"{answers[0].score.detail} See verifying.* in the recipe, or try `asyncrl verify`."
+            )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[Answer]:

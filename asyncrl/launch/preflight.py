@@ -57,6 +57,7 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
+    cache.check_machine()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 
