@@ -98,6 +98,9 @@ class Serving(Section):
     start_timeout_seconds: PositiveFloat = 180.0
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a stream before its server is called dead."""
+    weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
+    """How new weights reach running servers: a folder that they see at the same path; inside the request;
+    or a broadcast by torch.distributed (NCCL on GPUs, gloo on CPUs). Servers that join read the folder."""
     extra_arguments: list[str] = []
     """Appended to the server's command line."""
 

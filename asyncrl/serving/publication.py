@@ -4,8 +4,10 @@ The trainer writes publications and installs them after each step; the controlle
 a server that joins later. A server serves only what was compared with the trainer's own digests. No torch.
 """
 
+import io
 import json
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
 MANIFEST = "publication.json"
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +42,34 @@ def read_publication(folder: Path) -> Publication:
     return Publication(manifest["version"], folder, manifest["digests"])
 
 
-async def install(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
+"""Leaves the weights of a publication in a paused server."""
+
+
+async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+    """The server reads the publication's folder. Raises ServerError."""
+    body = {
+        "model_path": str(publication.folder),
+        "weight_version": str(publication.version),
+        # Refused while requests run; prefix caches are salted by version instead.
+        "flush_cache": False,
+    }
+    await post(session, url, "/update_weights_from_disk", body)
+
+
+async def install(
+    session: aiohttp.ClientSession, url: str, publication: Publication, *, load: Load = load_from_disk
+) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
     Raises ServerError, and WeightMismatch when the loaded bytes differ; the server then stays paused, because
     a token sampled from unknown weights would be worse than none.
     """
-    await _post(session, url, "/pause_generation", {"mode": "in_place"})
-    # flush_cache is refused while requests run; prefix caches are salted by version instead.
-    await _post(
-        session,
-        url,
-        "/update_weights_from_disk",
-        {
-            "model_path": str(publication.folder),
-            "weight_version": str(publication.version),
-            "flush_cache": False,
-        },
-    )
-    reply = await _post(session, url, "/weights_checker", {"action": "checksum"})
+    await post(session, url, "/pause_generation", {"mode": "in_place"})
+    await load(session, url, publication)
+    reply = await post(session, url, "/weights_checker", {"action": "checksum"})
     compare_digests(url, publication, reply)
-    await _post(session, url, "/continue_generation", {"torch_empty_cache": False})
+    await post(session, url, "/continue_generation", {"torch_empty_cache": False})
 
 
 def compare_digests(url: str, publication: Publication, reply: object) -> None:
@@ -88,9 +98,12 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
         )
 
 
-async def _post(session: aiohttp.ClientSession, url: str, path: str, body: dict[str, object]) -> object:
+async def post(session: aiohttp.ClientSession, url: str, path: str, body: dict[str, object]) -> object:
+    """The JSON answer. Raises ServerError when the server is gone or answers anything but 200."""
     try:
-        async with session.post(f"{url}{path}", json=body) as response:
+        # As a file: weights in a request are too large to be handed to the socket at once.
+        data = io.BytesIO(json.dumps(body).encode())
+        async with session.post(f"{url}{path}", data=data, headers=_JSON) as response:
             answer = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
         raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error

@@ -19,6 +19,7 @@ from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import engine_digests
 from asyncrl.trainer.export import fresh_part, remove, write_weights
 from asyncrl.trainer.model import PolicyModel
+from asyncrl.trainer.transports import Weights, make_transport
 from asyncrl.types import PolicyVersion
 
 NUM_KEPT = 2
@@ -28,8 +29,12 @@ NUM_KEPT = 2
 class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
-    def __init__(self, folder: Path, *, base: Path) -> None:
+    def __init__(self, folder: Path, *, base: Path, transport: str = "disk") -> None:
         self.folder = folder
+        self.transport_name = transport
+        self._transport = make_transport(transport)
+        self.weights: Weights = {}
+        """Of the last publication, by their Hugging Face names."""
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
@@ -48,6 +53,7 @@ class Publisher:
         part.rename(target)
         publication = Publication(version, target, engine_digests(weights))
         publication.write_manifest()
+        self.weights = weights
         self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
         return publication
 
@@ -73,10 +79,13 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication)
+            await install(self._session, url, publication, load=self._load)
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)
+
+    async def _load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        await self._transport.load(session, url, publication, self.weights)
 
     def _forget_all_but(self, versions: range) -> None:
         kept = {f"v{version}" for version in versions}
