@@ -193,10 +193,15 @@ def chaos(folder: Path, *, num_faults: int, seed: int) -> list[str]:
         serving={"num_servers": 2, "request_timeout_seconds": 15.0},
         verifying={"num_workers": 2},
     ).start()
-    run.wait_for_step(3)
     audit, began = Audit(run), time.monotonic()
-    costs = disturb(run, audit, num_faults=num_faults, seed=seed)
-    finish(run)
+    try:
+        run.wait_for_step(3)
+        costs = disturb(run, audit, num_faults=num_faults, seed=seed)
+        finish(run)
+    finally:
+        # The kernel ends what the controller started.
+        with contextlib.suppress(ProcessLookupError):
+            run.kill(signal.SIGKILL)
     audit.look()
     counters = dict(run.query("SELECT name, value FROM counters"))
     accounted = sum(value for name, value in counters.items() if name.startswith("tokens_dropped"))
