@@ -254,17 +254,17 @@ class Controller:
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
             self.is_over = True
             self.signal.notify()
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         batch, verdicts = await self._batch(request.step)
         if batch is None:
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         await self.signal.wait_until(
             lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
         )
         await self.queue.journal.barrier()
         servers = await self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
-        return TakeReply(batch, servers)
+        return TakeReply(batch, servers, dict(self._heldout))
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""

@@ -137,6 +137,9 @@ class Trainer(Section):
     """A crash costs at most the training (not the generation) of this many steps."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
+    keep_best: bool = False
+    """Also checkpoints each version that is evaluated during training, keeps the one with the best greedy
+    held-out accuracy, and exports it beside the last one at the end."""
 
 
 class Evaluation(Section):
@@ -187,6 +190,11 @@ class Recipe(Section):
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "
                 "during training. Set evaluation.every_steps to 1 or more."
+            )
+        if self.trainer.keep_best and not self.evaluation.every_steps:
+            raise ValueError(
+                "trainer.keep_best is true but evaluation.every_steps is 0, so nothing is evaluated during "
+                "training. Set evaluation.every_steps to 1 or more, or trainer.keep_best to false."
             )
         if (self.evaluation.every_steps or self.evaluation.stop_at_accuracy) and self.data.heldout is None:
             raise ValueError(

@@ -23,6 +23,7 @@ CHANGEABLE = (
     "trainer.num_steps",
     "trainer.checkpoint_every_steps",
     "trainer.keep_checkpoints",
+    "trainer.keep_best",
     "trainer.num_processes",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
@@ -128,8 +129,8 @@ class RunFolder:
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
-        found = sorted((self.path / "checkpoints").glob("step-*/hf"), key=lambda p: p.stat().st_mtime)
-        return found[-1] if found else None
+        found = (self.path / "checkpoints").glob("step-*/hf")
+        return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
 
 
 def read_run_recipe(path: Path) -> Recipe:
