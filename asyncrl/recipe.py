@@ -102,6 +102,12 @@ class Serving(Section):
     """Appended to the server's command line."""
 
 
+class Replay(Section):
+    keep_steps: Positive = 200
+    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
+    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
+
+
 class Algorithm(Section):
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
     """grpo divides by the group's standard deviation, dr_grpo does not."""
@@ -168,6 +174,7 @@ class Recipe(Section):
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     serving: Serving = Serving()
+    replay: Replay = Replay()
     algorithm: Algorithm = Algorithm()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()

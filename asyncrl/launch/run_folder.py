@@ -32,6 +32,7 @@ CHANGEABLE = (
     "verifying.num_workers",
     "run_folder",
     "serving",
+    "replay",
     "evaluation",
     "prepare",
 )
