@@ -14,6 +14,7 @@ COMMANDS = {
     "check": "validate a recipe and its data, print what would run",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
+    "replay": "train a step of a run again and compare every number",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",

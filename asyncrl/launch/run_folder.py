@@ -141,6 +141,12 @@ def read_run_recipe(path: Path) -> Recipe:
     return load_recipe(path / RECIPE)
 
 
+def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:
+    """(key, value there, value now) of the first key that must not differ between starts and does."""
+    differing = _differences(there.model_dump(), now.model_dump())
+    return differing[0] if differing else None
+
+
 def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """Keys whose values differ and must not."""
     if prefix.removesuffix(".") in CHANGEABLE:

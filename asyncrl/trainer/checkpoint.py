@@ -8,8 +8,6 @@ tell a damaged one, which is skipped for the one before it.
 The random state is the first rank's on every rank: no dropout, so nothing in a step draws from it.
 """
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -21,11 +19,17 @@ from megatron.core import dist_checkpointing
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.manifest import (
+    checkpoint_path,
+    find_fault,
+    newest_version,
+    saved_versions,
+    write_manifest,
+)
 from asyncrl.trainer.retention import HeldOut, to_forget
 from asyncrl.trainer.saving import BackgroundWriter
 from asyncrl.types import PolicyVersion
 
-MANIFEST = "checkpoint.json"
 RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
 """Megatron's default for the distributed optimizer fails to load in 0.16.1; this one fits any layout."""
 log = logging.getLogger(__name__)
@@ -55,7 +59,7 @@ class Checkpoints:
         self._writer = BackgroundWriter()
 
     def path(self, version: PolicyVersion) -> Path:
-        return self.folder / f"step-{version}"
+        return checkpoint_path(self.folder, version)
 
     def begin(self, learner: Learner, version: PolicyVersion) -> None:
         """Copies the state; it becomes durable while training goes on. A call of every rank.
@@ -104,15 +108,9 @@ class Checkpoints:
         torch.set_rng_state(state["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
-    def newest(self, *, at_most: PolicyVersion | None = None) -> PolicyVersion | None:
+    def newest(self) -> PolicyVersion | None:
         """The newest version whose checkpoint is complete; others are named in the log and skipped."""
-        for version in reversed(self.versions()):
-            if at_most is not None and version > at_most:
-                continue
-            if (fault := find_fault(self.path(version))) is None:
-                return version
-            log.warning("skipping checkpoint %s: %s", self.path(version), fault)
-        return None
+        return newest_version(self.folder)
 
     def best(self) -> PolicyVersion | None:
         """The version of the best held-out accuracy among the complete checkpoints; None without any."""
@@ -127,13 +125,11 @@ class Checkpoints:
 
     def versions(self) -> list[PolicyVersion]:
         """Of the checkpoints under their own names, ascending."""
-        names = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return saved_versions(self.folder)
 
     def _complete(self, part: Path, target: Path, version: PolicyVersion) -> None:
         """On the first rank's thread, when all ranks have written: makes the checkpoint visible, commits."""
-        manifest = {"version": version, "files": {file.name: _digest(file) for file in part.iterdir()}}
-        (part / MANIFEST).write_text(json.dumps(manifest))
+        write_manifest(part, version)
         sync_tree(part)
         replace(part, target)
         self._committed(version, target)
@@ -144,21 +140,6 @@ class Checkpoints:
             evaluated_every=self._best_of_every,
         ):
             remove(self.path(old))
-
-
-def find_fault(checkpoint: Path) -> str | None:
-    """Why `checkpoint` cannot be trusted, or None."""
-    try:
-        files = json.loads((checkpoint / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})"
-    for name, digest in files.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if _digest(file) != digest:
-            return f"{name} is not what was written (its digest differs)"
-    return None
 
 
 def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dict:
@@ -172,8 +153,3 @@ def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dic
         "rng": torch.get_rng_state(),
         "version": version,
     }
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

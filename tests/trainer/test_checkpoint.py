@@ -16,11 +16,12 @@ from torch.distributed.checkpoint import save
 
 from asyncrl.errors import QueueError
 from asyncrl.trainer import saving
-from asyncrl.trainer.checkpoint import Checkpoints, find_fault
+from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.manifest import find_fault
 
 
 @pytest.fixture(scope="module")
