@@ -12,6 +12,7 @@ COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
     "check": "validate a recipe and its data, print what would run",
+    "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
     "replay": "train a step of a run again and compare every number",

@@ -91,8 +91,8 @@ def _verdict(plan: Repetition, last: int, differing: dict[int, list[str]]) -> st
     layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
     return (
         f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
-        f"layout were the recorded ones ({layout}). What remains: another machine, another torch, a base model "
-        f"that was made anew, or a step that depends on something outside its batch and checkpoint."
+        f"layout were the recorded ones ({layout}). What remains: another machine, another torch, a base "
+        f"model that was made anew, or a step that depends on something outside its batch and checkpoint."
     )
 
 
