@@ -16,6 +16,7 @@ COMMANDS = {
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
     "replay": "train a step of a run again and compare every number",
+    "journal": "say what became of a run's tokens, groups and trajectories, and why",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",

@@ -38,7 +38,11 @@ FROM chosen AS g LEFT JOIN trajectories AS t USING (group_id) LEFT JOIN lengths 
 GROUP BY g.group_id ORDER BY g.group_id DESC
 """
 
-_NOTHING_COMPACTED = "CREATE TEMP TABLE compacted (trajectory_id, num_tokens, version_min, version_max, runs)"
+_LATER_TABLES = {
+    "compacted": "trajectory_id, num_tokens, version_min, version_max, runs",
+    "streams": "trajectory_id, position, server, started_seconds",
+}
+"""What a journal of an earlier version of this project may lack, with its columns."""
 
 _FATES = """
 SELECT CASE WHEN state = 'dropped' THEN 'dropped: ' || reason
@@ -99,6 +103,27 @@ class Journal:
         step = None if found["step"] is None else found["step"] + 1
         return {**dict(found), "step": step, "trajectories": trajectories}
 
+    def group_of(self, trajectory_id: str) -> int | None:
+        """The group of a trajectory, None when there is no such trajectory."""
+        with self._read() as db:
+            found = db.execute(
+                "SELECT group_id FROM trajectories WHERE trajectory_id = ?", (trajectory_id,)
+            ).fetchone()
+        return None if found is None else int(found["group_id"])
+
+    def streams(self, trajectory_id: str) -> list[Row]:
+        """Which servers went on with a trajectory, from which token and when, in order."""
+        query = "SELECT position, server, started_seconds FROM streams WHERE trajectory_id = ? ORDER BY rowid"
+        with self._read() as db:
+            return [dict(row) for row in db.execute(query, (trajectory_id,))]
+
+    def commit_of_step(self, step: int) -> Row | None:
+        """The first checkpoint that holds `step`, None before there is one."""
+        query = "SELECT * FROM commits WHERE version >= ? ORDER BY version LIMIT 1"
+        with self._read() as db:
+            found = db.execute(query, (step,)).fetchone()
+        return None if found is None else dict(found)
+
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step that took a group."""
         with self._read() as db:
@@ -118,9 +143,11 @@ class Journal:
                 db.row_factory = sqlite3.Row
                 # One transaction per call: the writer goes on, this reader sees one state.
                 db.execute("BEGIN")
-                if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'compacted'").fetchone():
-                    # Written before there was compaction. Temporary tables are this connection's own.
-                    db.execute(_NOTHING_COMPACTED)
+                there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+                for name, columns in _LATER_TABLES.items():
+                    if name not in there:
+                        # Empty, and this connection's own.
+                        db.execute(f"CREATE TEMP TABLE {name} ({columns})")
                 yield db
         except sqlite3.DatabaseError as error:
             raise InputError(f"{self._path} cannot be read as the journal of a run: {error}.") from error

@@ -8,6 +8,7 @@ every later call: the run must end rather than go on unrecorded.
 Tables, for plain SQL (`sqlite3 RUN/journal.sqlite`): a group is one row of `groups`, each of its trajectories
 one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`tokens` little-endian int32,
 `logprobs` float32, `position` the index of its first token, `is_continued` over a cache of an older version).
+`streams` says which server went on with a trajectory from which position.
 `commits` are durable checkpoints, `starts` the starts of the run with their recipes, `counters` the token
 accounts, `compacted` what is left of segments whose tokens were let go (`runs`: a JSON list of [version,
 tokens, is_continued]). `groups.step` counts from 0: step s makes version s + 1 out of version s. Everything
@@ -47,6 +48,10 @@ CREATE TABLE IF NOT EXISTS segments (
     PRIMARY KEY (trajectory_id, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS commits (
     version INTEGER PRIMARY KEY, checkpoint_folder TEXT NOT NULL, committed_seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS streams (
+    trajectory_id TEXT NOT NULL, position INTEGER NOT NULL, server TEXT NOT NULL,
+    started_seconds REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS streams_by_trajectory ON streams (trajectory_id);
 CREATE TABLE IF NOT EXISTS starts (
     version INTEGER PRIMARY KEY, recipe TEXT NOT NULL, started_seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS compacted (

@@ -100,6 +100,19 @@ class ReplayQueue:
         self.journal.write(*_admission(group, self._wall_clock()))
         return group
 
+    def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
+        """Records which server goes on with them, for who asks later; no state depends on it."""
+        now = self._wall_clock()
+        self.journal.write(
+            *(
+                (
+                    "INSERT INTO streams VALUES (?, ?, ?, ?)",
+                    (t.trajectory_id, t.num_response_tokens(), server, now),
+                )
+                for t in trajectories
+            )
+        )
+
     def append(
         self, group: Group, trajectory: Trajectory, segments: Sequence[Segment], finish: Finish | None
     ) -> None:
