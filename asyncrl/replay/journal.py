@@ -17,6 +17,7 @@ that is shown to people, and metrics.jsonl, counts steps from 1: step n is the o
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import sqlite3
 import sys
@@ -25,6 +26,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,7 @@ WAL_BYTES = 64 * 2**20
 """What the write-ahead log is cut back to after a large transaction."""
 
 Parameters = Sequence[Any] | Mapping[str, Any]
+_IS_LITTLE = sys.byteorder == "little"
 Statement = tuple[str, Parameters]
 _BUMP = "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"
 
@@ -165,8 +168,10 @@ class Journal(JournalReader):
             return
         try:
             with self._connection:
-                for sql, parameters in statements:
-                    self._connection.execute(sql, parameters)
+                # One call per run of equal statements, one update per counter: this thread shares the
+                # interpreter with the event loop.
+                for sql, run in itertools.groupby(_sum_counters(statements), key=itemgetter(0)):
+                    self._connection.executemany(sql, [parameters for _, parameters in run])
         except sqlite3.Error as error:
             self._failure = JournalError(
                 f"The journal {self.path} cannot be written: {error}. The run stops so that nothing goes "
@@ -195,6 +200,20 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _sum_counters(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements of one transaction with all additions to a counter as one, at the end."""
+    others: list[Statement] = []
+    sums: dict[str, int] = {}
+    for statement in statements:
+        if statement[0] is _BUMP:
+            parameters: Any = statement[1]
+            counter, amount = parameters
+            sums[counter] = sums.get(counter, 0) + amount
+        else:
+            others.append(statement)
+    return others + [(_BUMP, total) for total in sums.items()]
+
+
 def bump(counter: str, amount: int) -> Statement:
     """A statement that adds `amount` to a counter, in the transaction of what it counts."""
     return _BUMP, (counter, amount)
@@ -202,27 +221,24 @@ def bump(counter: str, amount: int) -> Statement:
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """int32, little-endian."""
-    return _little_endian(array("i", tokens)).tobytes()
+    return array("i", tokens).tobytes() if _IS_LITTLE else _swapped(array("i", tokens)).tobytes()
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     """float32, little-endian."""
-    return _little_endian(array("f", logprobs)).tobytes()
+    return array("f", logprobs).tobytes() if _IS_LITTLE else _swapped(array("f", logprobs)).tobytes()
 
 
 def unpack_tokens(blob: bytes) -> list[int]:
-    values = array("i")
-    values.frombytes(blob)
-    return _little_endian(values).tolist()
+    values = array("i", blob)
+    return values.tolist() if _IS_LITTLE else _swapped(values).tolist()
 
 
 def unpack_logprobs(blob: bytes) -> list[float]:
-    values = array("f")
-    values.frombytes(blob)
-    return _little_endian(values).tolist()
+    values = array("f", blob)
+    return values.tolist() if _IS_LITTLE else _swapped(values).tolist()
 
 
-def _little_endian(values: "array[Any]") -> "array[Any]":
-    if sys.byteorder == "big":
-        values.byteswap()
+def _swapped(values: "array[Any]") -> "array[Any]":
+    values.byteswap()
     return values

@@ -118,7 +118,8 @@ class ReplayQueue:
     ) -> None:
         """Adds confirmed segments to a trajectory of an open group, and its end when it has come."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
-        statements: list[Statement] = []
+        num_tokens = sum(len(segment.tokens) for segment in segments)
+        statements: list[Statement] = [self._count(GENERATED, num_tokens)]
         for segment in segments:
             newest = trajectory.segments[-1].version if trajectory.segments else group.admitted_version
             if segment.version < newest:
@@ -127,7 +128,6 @@ class ReplayQueue:
                     f"{newest}: a server serves weights older than the ones announced at admission."
                 )
             statements.append(_segment_row(trajectory, segment))
-            statements.append(self._count(GENERATED, len(segment.tokens)))
             self.highest_version = max(self.highest_version, segment.version)
             extend(trajectory, segment)
         if finish is not None:

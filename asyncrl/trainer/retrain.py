@@ -32,7 +32,7 @@ def main() -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    warnings.filterwarnings("ignore", module=r"megatron\..*")
+    warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
     from asyncrl.trainer import ranks
 
     ranks.start(threads=plan.recipe.trainer.threads_per_process, seed=plan.recipe.seed)
@@ -91,8 +91,8 @@ def _verdict(plan: Repetition, last: int, differing: dict[int, list[str]]) -> st
     layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
     return (
         f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
-        f"layout were the recorded ones ({layout}). What remains: another machine, another torch, a base "
-        f"model that was made anew, or a step that depends on something outside its batch and checkpoint."
+        f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "
+        f"another machine, a base model that was made anew, or a step that depends on more than its batch."
     )
 
 
