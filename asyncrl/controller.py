@@ -36,6 +36,7 @@ from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import Evaluator
 from asyncrl.recipe import Recipe
+from asyncrl.replay.compaction import Compaction
 from asyncrl.replay.group import Group
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.queue import GENERATED, ReplayQueue
@@ -107,6 +108,9 @@ class Controller:
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, self._order.by_id)
+        self._compaction = Compaction(
+            journal, keep_steps=recipe.replay.keep_steps, keep_checkpoints=recipe.trainer.keep_checkpoints
+        )
         self.is_resumed = self.queue.num_admitted > 0
         self.fleet = Fleet(
             server_urls,
@@ -254,17 +258,17 @@ class Controller:
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
             self.is_over = True
             self.signal.notify()
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         batch, verdicts = await self._batch(request.step)
         if batch is None:
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         await self.signal.wait_until(
             lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
         )
         await self.queue.journal.barrier()
         servers = await self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
-        return TakeReply(batch, servers)
+        return TakeReply(batch, servers, dict(self._heldout))
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
@@ -307,6 +311,7 @@ class Controller:
         try:
             num_groups = self.queue.commit(request.version, request.checkpoint_folder)
             await self.queue.journal.barrier()
+            self._compaction.run()
         except Exception as error:
             self._fail(error)
             raise

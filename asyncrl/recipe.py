@@ -105,6 +105,12 @@ class Serving(Section):
     """Appended to the server's command line."""
 
 
+class Replay(Section):
+    keep_steps: Positive = 200
+    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
+    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
+
+
 class Algorithm(Section):
     advantage: Literal["grpo", "dr_grpo"] = "grpo"
     """grpo divides by the group's standard deviation, dr_grpo does not."""
@@ -140,6 +146,9 @@ class Trainer(Section):
     """A crash costs at most the training (not the generation) of this many steps."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
+    keep_best: bool = False
+    """Also checkpoints each version that is evaluated during training, keeps the one with the best greedy
+    held-out accuracy, and exports it beside the last one at the end."""
 
 
 class Evaluation(Section):
@@ -168,6 +177,7 @@ class Recipe(Section):
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     serving: Serving = Serving()
+    replay: Replay = Replay()
     algorithm: Algorithm = Algorithm()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
@@ -190,6 +200,11 @@ class Recipe(Section):
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "
                 "during training. Set evaluation.every_steps to 1 or more."
+            )
+        if self.trainer.keep_best and not self.evaluation.every_steps:
+            raise ValueError(
+                "trainer.keep_best is true but evaluation.every_steps is 0, so nothing is evaluated during "
+                "training. Set evaluation.every_steps to 1 or more, or trainer.keep_best to false."
             )
         if (self.evaluation.every_steps or self.evaluation.stop_at_accuracy) and self.data.heldout is None:
             raise ValueError(

@@ -75,7 +75,9 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     if not os.access(existing, os.W_OK):
         raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
     free = shutil.disk_usage(existing).free
-    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * recipe.trainer.keep_checkpoints
+    # One more is being written, and one may be the best.
+    num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
+    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * num_checkpoints
     if free < disk:
         raise InputError(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
@@ -94,8 +96,9 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
         recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     )
     num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
-    # Weights, gradients, two Adam moments and, below float32, master weights.
-    state = parameters * (width + 4 + 8 + (4 if width == 2 else 0))
+    # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
+    # checkpoint is written from; and gradients.
+    state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
     servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
     return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 

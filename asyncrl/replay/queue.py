@@ -100,12 +100,26 @@ class ReplayQueue:
         self.journal.write(*_admission(group, self._wall_clock()))
         return group
 
+    def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
+        """Records which server goes on with them, for who asks later; no state depends on it."""
+        now = self._wall_clock()
+        self.journal.write(
+            *(
+                (
+                    "INSERT INTO streams VALUES (?, ?, ?, ?)",
+                    (t.trajectory_id, t.num_response_tokens(), server, now),
+                )
+                for t in trajectories
+            )
+        )
+
     def append(
         self, group: Group, trajectory: Trajectory, segments: Sequence[Segment], finish: Finish | None
     ) -> None:
         """Adds confirmed segments to a trajectory of an open group, and its end when it has come."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
-        statements: list[Statement] = []
+        num_tokens = sum(len(segment.tokens) for segment in segments)
+        statements: list[Statement] = [self._count(GENERATED, num_tokens)]
         for segment in segments:
             newest = trajectory.segments[-1].version if trajectory.segments else group.admitted_version
             if segment.version < newest:
@@ -114,7 +128,6 @@ class ReplayQueue:
                     f"{newest}: a server serves weights older than the ones announced at admission."
                 )
             statements.append(_segment_row(trajectory, segment))
-            statements.append(self._count(GENERATED, len(segment.tokens)))
             self.highest_version = max(self.highest_version, segment.version)
             extend(trajectory, segment)
         if finish is not None:

@@ -118,6 +118,7 @@ class Generator:
         requests = {self._request_id(t): _Request(t, Confirmation(server.version)) for t in pending}
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        self.queue.stream_from(server.url, pending)
         self.fleet.acquire(server, len(requests))
         self.running.update(dict.fromkeys(requests, server))
         try:
