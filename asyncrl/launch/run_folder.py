@@ -23,6 +23,7 @@ CHANGEABLE = (
     "trainer.num_steps",
     "trainer.checkpoint_every_steps",
     "trainer.keep_checkpoints",
+    "trainer.step_timeout_seconds",
     "trainer.num_processes",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",

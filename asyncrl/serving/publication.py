@@ -15,6 +15,8 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
 MANIFEST = "publication.json"
+INSTALL_SECONDS = 300.0
+"""Longest wait for a server's answer to one request of an install."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,21 @@ def read_publication(folder: Path) -> Publication:
     return Publication(manifest["version"], folder, manifest["digests"])
 
 
-async def install(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+async def install(
+    session: aiohttp.ClientSession,
+    url: str,
+    publication: Publication,
+    *,
+    timeout_seconds: float = INSTALL_SECONDS,
+) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
-    Raises ServerError, and WeightMismatch when the loaded bytes differ; the server then stays paused, because
-    a token sampled from unknown weights would be worse than none.
+    Raises ServerError, also when one of its answers takes longer than `timeout_seconds`, and WeightMismatch
+    when the loaded bytes differ; the server then stays paused, because a token sampled from unknown weights
+    would be worse than none.
     """
-    await _post(session, url, "/pause_generation", {"mode": "in_place"})
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    await _post(session, url, "/pause_generation", {"mode": "in_place"}, timeout)
     # flush_cache is refused while requests run; prefix caches are salted by version instead.
     await _post(
         session,
@@ -56,10 +66,11 @@ async def install(session: aiohttp.ClientSession, url: str, publication: Publica
             "weight_version": str(publication.version),
             "flush_cache": False,
         },
+        timeout,
     )
-    reply = await _post(session, url, "/weights_checker", {"action": "checksum"})
+    reply = await _post(session, url, "/weights_checker", {"action": "checksum"}, timeout)
     compare_digests(url, publication, reply)
-    await _post(session, url, "/continue_generation", {"torch_empty_cache": False})
+    await _post(session, url, "/continue_generation", {"torch_empty_cache": False}, timeout)
 
 
 def compare_digests(url: str, publication: Publication, reply: object) -> None:
@@ -88,9 +99,15 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
         )
 
 
-async def _post(session: aiohttp.ClientSession, url: str, path: str, body: dict[str, object]) -> object:
+async def _post(
+    session: aiohttp.ClientSession,
+    url: str,
+    path: str,
+    body: dict[str, object],
+    timeout: aiohttp.ClientTimeout,
+) -> object:
     try:
-        async with session.post(f"{url}{path}", json=body) as response:
+        async with session.post(f"{url}{path}", json=body, timeout=timeout) as response:
             answer = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
         raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error
