@@ -3,8 +3,8 @@
 AsyncrlError
 ├── InputError            the user's recipe, data, model folder or machine: exit code 2, one clear sentence
 ├── ServerError           a rollout server refused, died or answered what we cannot read
+│   ├── ServerSilent      a stream brought nothing for too long: the server hangs
 │   └── WeightMismatch    a server's weights are not the ones that were published
-├── GradingError          no answer of an evaluation could be graded: its numbers would say nothing
 ├── QueueError            the replay queue was asked for something its states do not allow
 └── StalenessBreach       a token is older than max_staleness: the admission proof does not hold, stop
 """
@@ -22,12 +22,12 @@ class ServerError(AsyncrlError):
     """A rollout server failed one request; the trajectory it carried is not lost."""
 
 
+class ServerSilent(ServerError):
+    """A server accepted a request and then said nothing for too long, whatever its health check answers."""
+
+
 class WeightMismatch(ServerError):
     """Digests of a server's loaded weights differ from the published ones; it must not serve."""
-
-
-class GradingError(AsyncrlError):
-    """Every verification of an evaluation ended in a fault."""
 
 
 class QueueError(AsyncrlError):

@@ -144,6 +144,9 @@ class Trainer(Section):
     clip_grad_norm: PositiveFloat = 1.0
     checkpoint_every_steps: Positive = 25
     """A crash costs at most the training (not the generation) of this many steps."""
+    step_timeout_seconds: PositiveFloat = 3600.0
+    """Longest time from a batch to the next take, checkpoint included, before the trainer is called hung and
+    restarted from its last checkpoint."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
     keep_best: bool = False

@@ -249,14 +249,14 @@ def test_max_staleness_zero_is_exactly_on_policy(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_run_in_which_nothing_moves_ends_and_says_who_waits_for_whom(
+def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asyncrl.controller.WATCH_INTERVAL_SECONDS", 0.05)
 
     async def scenario() -> None:
         recipe = make_recipe(
-            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.5}
+            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
         )
         async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
             engine.hold()
@@ -264,6 +264,11 @@ def test_a_run_in_which_nothing_moves_ends_and_says_who_waits_for_whom(
                 await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
             cause = first_cause(caught.value)
             assert isinstance(cause, AsyncrlError)
-            assert "Nothing moved" in str(cause) and "take waits for groups for step 0" in str(cause)
+            assert "No rollout server is left" in str(cause)
+            assert f"{engine.url} streamed nothing for 0 s" in str(cause)
+            state = controller.state_at_failure
+            assert state is not None
+            assert "take waits for groups for step 0" in state["Who waited for whom"]
+            assert f"{engine.url}: dead" in state["Servers"]
 
     asyncio.run(scenario())

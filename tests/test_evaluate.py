@@ -5,8 +5,7 @@ import itertools
 
 import pytest
 
-from asyncrl.errors import GradingError
-from asyncrl.evaluate import Answer, Evaluator
+from asyncrl.evaluate import Answer, EvaluationFailed, Evaluator
 from asyncrl.types import Score
 
 
@@ -28,7 +27,7 @@ def evaluator():
 
 
 def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
-    with pytest.raises(GradingError, match="All 3 verifications .*no isolation.* verifying"):
+    with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
         asyncio.run(evaluator().greedy([1, 2, 3]))
 
 

@@ -21,6 +21,7 @@ from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import dump_recipe
 from asyncrl.replay.journal import Journal
@@ -41,9 +42,10 @@ def has_gpu() -> bool:
 
 
 class TerminalAndFile:
-    """Tells both the person and metrics.jsonl."""
+    """Tells both the person and metrics.jsonl; what it notes is remembered for a post-mortem."""
 
-    def __init__(self, live: LiveLine, metrics: MetricsWriter) -> None:
+    def __init__(self, live: LiveLine, metrics: MetricsWriter, events: RecentEvents) -> None:
+        self.events = events
         self._live = live
         self._metrics = metrics
 
@@ -56,6 +58,7 @@ class TerminalAndFile:
         self._live.evaluation(row)
 
     def note(self, text: str) -> None:
+        self.events.add(text)
         self._metrics.event("note", text=text)
         self._live.note(text)
 
@@ -87,7 +90,8 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             has_gpu=has_gpu(),
         )
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
-        observer = TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics)
+        events = stack.enter_context(RecentEvents())
+        observer = TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics, events)
         controller = Controller(
             inputs,
             journal=journal,
@@ -120,7 +124,16 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                     raise InputError(f"The run cannot start: {error}") from error
             if not stopped.is_set():
                 metrics.event("ready")
-                await controller.run(lambda: _keep_training(trainers, controller, observer, stopped))
+                try:
+                    await controller.run(
+                        lambda: _keep_training(trainers, controller, observer, stopped),
+                        kill_trainer=trainers.kill,
+                    )
+                except Exception as error:
+                    state = controller.state_at_failure or controller.state()
+                    written = write_post_mortem(folder.path, first_cause(error), state=state, events=events)
+                    log.error("who waited for whom, and the last lines of every process: %s", written)
+                    raise
         journal.barrier_blocking()
         return Ending(stopped.is_set(), controller.queue.conservation())
 

@@ -24,6 +24,7 @@ CHANGEABLE = (
     "trainer.checkpoint_every_steps",
     "trainer.keep_checkpoints",
     "trainer.keep_best",
+    "trainer.step_timeout_seconds",
     "trainer.num_processes",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",

@@ -206,7 +206,8 @@ class ReplayQueue:
                 f"from {self.journal.path}: checkpoint and journal are of different runs. Use another "
                 f"run_folder."
             )
-        if self.version is not None and version < self.version:
+        if version < self.highest_version:
+            # Also when the trainer asks for the same step again: the version it lost has made tokens.
             self.catch_up_version = self.highest_version
         self.version = version
         self.highest_version = max(self.highest_version, version)

@@ -10,6 +10,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
+from asyncrl.signal import Signal
 from asyncrl.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class GroupCompletion:
     grader: Grader
     codec: TextCodec
     advantages: Callable[[Sequence[float]], list[float]]
+    signal: Signal
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping."""
@@ -45,7 +47,8 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.response_tokens())
-        score = await self.grader.grade(group.task, text)
+        with self.signal.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
+            score = await self.grader.grade(group.task, text)
         self.queue.score(group, trajectory, score, text)
 
     def _make_ready(self, group: Group) -> None:
