@@ -16,6 +16,7 @@ COMMANDS = {
     "view": "browse the trajectories of a run",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
+    "algorithms": "list what a recipe's algorithm section may name",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 import verifiers
+from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.servers import check_ports
@@ -39,6 +40,7 @@ def check_distribution() -> None:
 def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
+    find_advantage(recipe.algorithm)
     model_folder = Path(recipe.model.path)
     shape = check_model_folder(model_folder)
     context_tokens = recipe.model.context_tokens or shape.max_positions

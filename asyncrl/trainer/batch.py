@@ -7,10 +7,11 @@ the token budget gets a micro-batch of its own. The last response token is a tar
 Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 """
 
+import dataclasses
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -50,6 +51,17 @@ class Bundle:
     indices: tuple[int, ...]
     num_tokens: int
     """Packed tokens: the prompt once, and every response but its last token."""
+
+
+def mini_batches(batch: Batch, count: int) -> list[Batch]:
+    """`count` parts of a batch, in order, their numbers of sequences as equal as can be; none is empty.
+
+    Fewer than `count` where there are fewer sequences.
+    """
+    sequences, size = batch.sequences, len(batch.sequences)
+    count = max(1, min(count, size))
+    ends = [size * part // count for part in range(count + 1)]
+    return [dataclasses.replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
 
 
 def rank_micro_batches(batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int) -> list[MicroBatch]:
