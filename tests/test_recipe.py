@@ -47,10 +47,7 @@ def test_overrides_are_yaml(tmp_path: Path) -> None:
         ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
         ("rollout.samples_per_group=1", r"rollout\.samples_per_group is 1"),
         ("trainer.learning_rate=-1", r"trainer\.learning_rate is -1"),
-        (
-            "algorithm.advantage=magic",
-            ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
-        ),
+        ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
         ("algorithm.mask_low=9", r"algorithm\.mask_low is 9.*algorithm\.mask_high is 5"),
         ("algorithm.clip_around=behavior", r"Set algorithm\.importance_weight to none"),
         ("algorithm.overlong_buffer_tokens=64", r"every response would be punished"),
