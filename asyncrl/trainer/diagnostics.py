@@ -63,11 +63,11 @@ def micro_batch_sums(
     sums = torch.cat(
         [
             counts,
-            torch.tensor([float(num_packed)], dtype=torch.float64),
+            counts.new_tensor([float(num_packed)]),
             torch.cat([rows, *kinds]).sum(1),
         ]
     )
-    zero = torch.zeros(1, dtype=torch.float64)
+    zero = counts.new_zeros(1)
     largest = [torch.cat([values, zero]).max() for values in (ratio, lags, log_ratio.abs() * fresh)]
     return sums, torch.stack(largest)
 

@@ -1,7 +1,9 @@
 """One rank's model, optimizer and schedule: makes version v + 1 out of version v and a batch.
 
 Owns the weights. Knows nothing of queues, servers or files. Gradients are summed over micro-batches and
-ranks, then divided once by the global denominator: neither packing nor the number of ranks changes a step.
+ranks, then divided once by the global denominator: neither packing nor the number and layout of the ranks
+changes a step. Every rank of the last pipeline stage computes its micro-batches' whole loss; the first of
+those that share a model counts it.
 """
 
 import math
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -23,10 +26,10 @@ from torch import Tensor
 from asyncrl.algorithms.losses import LossInputs, make_loss
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, rank_micro_batches
-from asyncrl.trainer.diagnostics import micro_batch_sums, step_diagnostics
+from asyncrl.trainer.diagnostics import MAXIMA, SUMS, micro_batch_sums, step_diagnostics
 from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.logprobs import token_logprobs
-from asyncrl.trainer.model import DTYPES, build_model
+from asyncrl.trainer.layout import Layout, make_layout
+from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
 from asyncrl.types import Batch
 
 
@@ -39,13 +42,15 @@ class Learner:
         self.section = recipe.trainer
         self.loss = make_loss(recipe.algorithm, max_new_tokens=recipe.rollout.max_new_tokens)
         dtype = DTYPES[recipe.model.dtype]
-        self.model = build_model(shape, dtype)
-        self.parallel_model = _data_parallel(self.model, dtype)
-        self.optimizer = make_optimizer(self.parallel_model, recipe.trainer, dtype)
+        self.layout = make_layout(recipe.trainer)
+        self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
+        self.parallel_chunks = _data_parallel(self.model, self.layout, dtype)
+        self.optimizer = make_optimizer(self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
         self._forward_backward = get_forward_backward_func()
+        self._device = device()
         if dtype is torch.bfloat16:
-            self.model.config.grad_scale_func = self.optimizer.scale_loss
+            self.model[0].config.grad_scale_func = self.optimizer.scale_loss
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
@@ -56,8 +61,9 @@ class Learner:
         micro_batches = rank_micro_batches(
             batch,
             budget_tokens=self.section.tokens_per_micro_batch,
-            rank=dist.get_rank(),
-            num_ranks=dist.get_world_size(),
+            rank=parallel_state.get_data_parallel_rank(),
+            num_ranks=parallel_state.get_data_parallel_world_size(),
+            layout=self.layout,
         )
         metrics = self.accumulate(micro_batches, batch.temperature)
         # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
@@ -74,33 +80,47 @@ class Learner:
 
     def accumulate(self, micro_batches: list[MicroBatch], temperature: float) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics."""
-        self.parallel_model.zero_grad_buffer()
+        for chunk in self.parallel_chunks:
+            chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        # Ranks that share the sequences all know their loss; added up, it counts once.
+        counts = int(parallel_state.get_context_parallel_rank() == 0)
 
         def forward(iterator: Iterator[MicroBatch], model: torch.nn.Module):
-            micro = next(iterator)
-            logits = model(micro.tokens, micro.sequences, micro.predicting)
-            return logits, lambda logits: self._loss(micro, logits, temperature)
+            micro = next(iterator).to(self._device)
 
+            def loss(outputs: tuple[Tensor, Tensor]):
+                total, denominator, sums = self._loss(micro, outputs)
+                return total, denominator * counts, sums
+
+            return model(micro, temperature), loss
+
+        iterators = [iter(micro_batches) for _ in self.parallel_chunks]
+        is_one = len(iterators) == 1
         sums = self._forward_backward(
             forward_step_func=forward,
-            data_iterator=iter(micro_batches),
-            model=self.parallel_model,
+            data_iterator=iterators[0] if is_one else iterators,
+            model=self.parallel_chunks[0] if is_one else self.parallel_chunks,
             num_microbatches=len(micro_batches),
             seq_length=self.section.tokens_per_micro_batch,
             micro_batch_size=1,
             forward_only=False,
         )
-        total = torch.stack([each for each, _ in sums]).sum(0)
-        largest = torch.stack([each for _, each in sums]).amax(0)
+        total, largest = (
+            torch.zeros(len(names), dtype=torch.float64, device=self._device) for names in (SUMS, MAXIMA)
+        )
+        # Empty on all stages but the last.
+        if sums and counts and parallel_state.get_tensor_model_parallel_rank() == 0:
+            total = torch.stack([each for each, _ in sums]).sum(0)
+            largest = torch.stack([each for _, each in sums]).amax(0)
         if dist.get_world_size() > 1:
             dist.all_reduce(total)
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return step_diagnostics(total, largest)
 
-    def _loss(self, micro: MicroBatch, logits: Tensor, temperature: float):
+    def _loss(self, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
         """(sum, denominator, (sums, maxima)): what Megatron's schedule adds up."""
-        current, entropies = token_logprobs(logits, micro.targets, temperature)
+        current, entropies = outputs
         proximal = current.detach()
         # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
         is_finite = micro.behavior.isfinite()
@@ -128,7 +148,7 @@ class Learner:
         return total, denominator.int(), sums
 
 
-def make_optimizer(model: DistributedDataParallel, section: Trainer, dtype: torch.dtype):
+def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype):
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
     config = OptimizerConfig(
         optimizer="adam",
@@ -141,9 +161,9 @@ def make_optimizer(model: DistributedDataParallel, section: Trainer, dtype: torc
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=False,
+        use_distributed_optimizer=section.parallel.distributed_optimizer,
     )
-    optimizer = get_megatron_optimizer(config, [model])
+    optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
         group["fused"] = True
@@ -169,9 +189,14 @@ def make_schedule(optimizer, section: Trainer) -> OptimizerParamScheduler:
     )
 
 
-def _data_parallel(model: torch.nn.Module, dtype: torch.dtype) -> DistributedDataParallel:
-    wrapped = Float16Module(model.config, model) if dtype is torch.bfloat16 else model
-    settings = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False)
-    parallel = DistributedDataParallel(model.config, settings, wrapped)
-    model.config.finalize_model_grads_func = finalize_model_grads
-    return parallel
+def _data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
+    )
+    config = policy[0].config
+    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
+    config.finalize_model_grads_func = finalize_model_grads
+    return [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
+        for i, chunk in enumerate(wrapped)
+    ]
