@@ -207,11 +207,33 @@ class Algorithm(Section):
         return self
 
 
+class Parallel(Section):
+    tensor: Positive = 1
+    """Ranks that share every matrix; a divisor of the key-value heads."""
+    pipeline: Positive = 1
+    """Stages of consecutive layers."""
+    virtual_stages: Positive = 1
+    """Chunks of layers per stage, interleaved: a shorter pipeline bubble, more messages."""
+    context: Positive = 1
+    """Ranks that share the tokens of a micro-batch, for long responses."""
+    expert: Positive = 1
+    """Ranks that share the experts of a layer (Qwen3-MoE)."""
+    sequence_parallel: bool = False
+    """Tensor ranks also share tokens outside the matrices: less memory for activations."""
+    distributed_optimizer: bool = False
+    """Data-parallel ranks share the optimizer's state instead of repeating it."""
+
+
 class Trainer(Section):
     num_steps: Positive = 50
     """Optimizer steps of the whole run."""
     num_processes: Positive = 1
-    """Data-parallel trainer processes."""
+    """Trainer processes; those beyond tensor x pipeline x context are data-parallel."""
+    parallel: Parallel = Parallel()
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations computed again in the backward pass to save memory: of attention, or of whole layers."""
+    peak_teraflops: PositiveFloat | None = None
+    """Of one device at the model's dtype, for model FLOPs utilisation. Default: known GPUs by their name."""
     threads_per_process: Positive = 1
     optimizer_steps_per_batch: Positive = 1
     """Mini-batches that a batch is cut into, each one optimizer step; above 1 the proximal log-probs cost a
@@ -229,6 +251,33 @@ class Trainer(Section):
     """A crash costs at most the training (not the generation) of this many steps."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> "Trainer":
+        parallel = self.parallel
+        grid = parallel.tensor * parallel.pipeline * parallel.context
+        if self.num_processes % grid:
+            raise ValueError(
+                f"trainer.num_processes is {self.num_processes} but tensor x pipeline x context of "
+                f"trainer.parallel is {grid}. Set trainer.num_processes to a multiple of {grid}."
+            )
+        per_stage = self.num_processes // parallel.pipeline
+        if per_stage % parallel.expert:
+            raise ValueError(
+                f"trainer.parallel.expert is {parallel.expert}, which does not divide the {per_stage} "
+                f"processes of a pipeline stage. Set it to a divisor of {per_stage}."
+            )
+        if parallel.virtual_stages > 1 and parallel.pipeline == 1:
+            raise ValueError(
+                f"trainer.parallel.virtual_stages is {parallel.virtual_stages} but trainer.parallel.pipeline "
+                f"is 1: there is no pipeline to interleave. Raise pipeline, or set virtual_stages to 1."
+            )
+        if parallel.sequence_parallel and parallel.tensor == 1:
+            raise ValueError(
+                "trainer.parallel.sequence_parallel is true but trainer.parallel.tensor is 1: there is "
+                "nothing to share tokens with. Raise tensor, or set sequence_parallel to false."
+            )
+        return self
 
 
 class Evaluation(Section):

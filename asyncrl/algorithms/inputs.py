@@ -30,7 +30,7 @@ class LossInputs:
     sequence_ids: Tensor
     """[T] int64, the token's trajectory within the micro-batch, ascending."""
     entropies: Tensor | None = None
-    """[T] float32 entropy of the distribution each token came from, with gradient; None when unused."""
+    """[T] float32 entropy of the current policy where each token came from, with gradient."""
     reference: Tensor | None = None
     """[T] float32 log-probs of the frozen reference; None without one."""
 

@@ -19,6 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
+from asyncrl.trainer.layout import check_layout
 
 SERVER_MEMORY_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""
@@ -43,6 +44,7 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     find_advantage(recipe.algorithm)
     model_folder = Path(recipe.model.path)
     shape = check_model_folder(model_folder)
+    check_layout(recipe.trainer, shape)
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(

@@ -24,11 +24,12 @@ LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
 KINDS = ("fresh", "continued", *LAGS)
 KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared")
 NUM_QUARTERS = 4
+NUM_SUMS = len(TOTALS) + len(TOKEN_SUMS) + len(KINDS) * len(KIND_SUMS) + NUM_QUARTERS * len(KINDS) * 2
 MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio")
 
 
 def micro_batch_sums(
-    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, entropies: Tensor, algorithm: Algorithm
+    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, algorithm: Algorithm
 ) -> tuple[Tensor, Tensor]:
     """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
@@ -44,10 +45,10 @@ def micro_batch_sums(
         parts.denominator,
         mask.sum(),
         (~mask).sum(),
-        mask.new_tensor(len(micro.tokens), dtype=torch.float64),
+        lags.new_tensor(len(micro.tokens)),
     ]
     per_token = torch.stack(
-        [entropies[mask].double(), ratio, *_interventions(inputs, parts, algorithm), lags]
+        [inputs.entropies[mask].detach().double(), ratio, *_interventions(inputs, parts, algorithm), lags]
     )
     per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square()], dim=1)
     quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds

@@ -1,4 +1,4 @@
-"""From a micro-batch and its logits to the loss and the sums of the diagnostics.
+"""From a micro-batch and its log-probs to the loss and the sums of the diagnostics.
 
 Owns which log-probs the loss compares. With one optimizer step per batch the proximal policy is the one just
 evaluated and costs nothing; with several it was evaluated before the first of them and is passed in.
@@ -16,8 +16,6 @@ from asyncrl.algorithms.losses import make_loss
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.diagnostics import micro_batch_sums
-from asyncrl.trainer.entropy import token_entropies
-from asyncrl.trainer.logprobs import token_logprobs
 
 
 class Objective:
@@ -34,24 +32,23 @@ class Objective:
     def __call__(
         self,
         micro: MicroBatch,
-        logits: Tensor,
-        temperature: float,
+        outputs: tuple[Tensor, Tensor],
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """(sum, denominator, (sums, maxima)): what Megatron's schedule adds up.
 
-        `proximal` [T] is None when the policy before the step is the one that made `logits`.
+        `outputs` are log-probs and entropies, [T] each with gradient; `proximal` [T] is None when the policy
+        before the step is the one that made them.
         """
-        current, entropies = token_logprobs(logits, micro.targets, temperature)
+        current, entropies = outputs
         if proximal is None:
             proximal = current.detach()
         # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
         is_finite = micro.behavior.isfinite()
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
-        has_bonus = self.algorithm.entropy_coefficient > 0
         inputs = LossInputs(
             current=current,
             proximal=proximal,
@@ -59,13 +56,13 @@ class Objective:
             advantages=micro.advantages,
             mask=is_finite,
             sequence_ids=micro.sequence_ids,
-            entropies=token_entropies(logits, temperature) if has_bonus else None,
+            entropies=entropies,
             reference=reference,
         )
         inputs = with_kl_reward(inputs, self.algorithm)
         parts = self._loss(inputs)
         with torch.no_grad():
-            sums = micro_batch_sums(inputs, parts, micro, entropies=entropies, algorithm=self.algorithm)
+            sums = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
         return parts.total, parts.denominator.int(), sums
 
 

@@ -9,12 +9,15 @@ from asyncrl.recipe import Model
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.model import DTYPES, build_model
+from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.model import DTYPES, build_policy
 
 
-def load_reference(shape: ModelShape, section: Model) -> torch.nn.Module:
-    """The model at `model.path`, as it was before any training."""
-    model = build_model(shape, DTYPES[section.dtype])
-    load_weights(model, open_weights(Path(section.path)))
-    model.requires_grad_(False)
-    return Float16Module(model.config, model) if section.dtype == "bfloat16" else model
+def load_reference(shape: ModelShape, section: Model, layout: Layout) -> list[torch.nn.Module]:
+    """This rank's chunks of the model at `model.path`, as it was before any training."""
+    policy = build_policy(shape, DTYPES[section.dtype], layout)
+    load_weights(policy, open_weights(Path(section.path)))
+    policy.requires_grad_(False)
+    if section.dtype == "bfloat16":
+        return [Float16Module(chunk.config, chunk) for chunk in policy]
+    return list(policy)

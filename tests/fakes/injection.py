@@ -69,6 +69,7 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
         advantages=torch.ones(size),
         mask=torch.ones(size, dtype=torch.bool),
         sequence_ids=torch.arange(num_sequences).repeat_interleave(size // num_sequences),
+        entropies=torch.zeros(size),
     )
     micro = MicroBatch(
         tokens=torch.zeros(size, dtype=torch.long),
@@ -82,4 +83,4 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
         sequence_ids=inputs.sequence_ids,
     )
     parts = make_loss(algorithm, max_new_tokens=size)(inputs)
-    return micro_batch_sums(inputs, parts, micro, entropies=torch.zeros(size), algorithm=algorithm)
+    return micro_batch_sums(inputs, parts, micro, algorithm=algorithm)

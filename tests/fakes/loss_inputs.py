@@ -27,7 +27,7 @@ def make_inputs(
         mask=torch.tensor(mask or [True] * size),
         sequence_ids=torch.tensor(sequence_ids or [0] * size),
         reference=None if reference is None else torch.tensor(reference),
-        entropies=None if entropies is None else torch.tensor(entropies, requires_grad=True),
+        entropies=torch.tensor(entropies or [0.0] * size, requires_grad=True),
     )
 
 

@@ -113,5 +113,5 @@ def diagnose(inputs, *, lags: list[int], algorithm: Algorithm | None = None) -> 
         are_continued=torch.zeros(size, dtype=torch.bool),
     )
     parts = make_loss(algorithm, max_new_tokens=size)(inputs)
-    sums = micro_batch_sums(inputs, parts, micro, entropies=torch.zeros(size), algorithm=algorithm)
+    sums = micro_batch_sums(inputs, parts, micro, algorithm=algorithm)
     return step_diagnostics(*sums)

@@ -14,10 +14,10 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.trainer.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.entropy import token_entropies
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.logprobs import token_logprobs
 from asyncrl.types import Batch, Sequence
 
 REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
@@ -53,7 +53,7 @@ def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[st
     """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
     budget = learner.section.tokens_per_micro_batch
     micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
-    now = learner.evaluate(learner.parallel_model, micro_batches, batch.temperature)
+    now = learner.evaluate(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
     metrics = learner.accumulate(micro_batches, batch.temperature, proximals=proximals)
@@ -106,7 +106,7 @@ def test_kl_in_the_loss_pulls_back_to_the_base_model(folder: Path):
     algorithm = {"kl_coefficient": 0.5, "kl_estimator": "k3", "importance_weight": "none"}
     learner = make_learner(folder, algorithm=algorithm)
     with torch.no_grad():
-        learner.model.output_layer.weight.mul_(1.1)
+        learner.model[0].output_layer.weight.mul_(1.1)
     batch = random_batch(1)
     still = Batch(1, 0.8, [dataclasses.replace(s, advantage=0.0) for s in batch.sequences])
     metrics, got = gradients(learner, still)
@@ -130,7 +130,7 @@ def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: 
     algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "importance_weight": "none"}
     learner = make_learner(folder, algorithm=algorithm | {"surrogate": "reinforce"})
     with torch.no_grad():
-        learner.model.output_layer.weight.mul_(1.1)
+        learner.model[0].output_layer.weight.mul_(1.1)
     batch = random_batch(1)
     micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     metrics = learner.accumulate(micro_batches, batch.temperature)
@@ -148,17 +148,17 @@ def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: 
 
 
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
-    assert make_learner(folder).reference is None
+    assert make_learner(folder).reference_chunks is None
     learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
-    before = [parameter.clone() for parameter in learner.reference.parameters()]
+    before = [parameter.clone() for parameter in learner.reference_chunks[0].parameters()]
     learner.step(random_batch(0))
-    after = list(learner.reference.parameters())
+    after = list(learner.reference_chunks[0].parameters())
     assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
 
 
 def test_entropies_and_their_gradient_are_those_of_autograd():
     logits = (3 * torch.randn(7, 11, generator=torch.Generator().manual_seed(0))).double().requires_grad_()
-    found = token_entropies(logits, 0.7)
+    _, found = token_logprobs(logits, torch.zeros(7, dtype=torch.long), 0.7)
     logprobs = torch.log_softmax(logits / 0.7, -1)
     wanted = -(logprobs.exp() * logprobs).sum(-1)
     assert torch.allclose(found.double(), wanted, atol=1e-5)
@@ -187,7 +187,7 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
     parts = [
         rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1) for part in mini_batches(batch, 3)
     ]
-    proximals = [again.evaluate(again.parallel_model, part, 1.0) for part in parts]
+    proximals = [again.evaluate(again.parallel_chunks, part, 1.0) for part in parts]
     again.schedule.step(increment=1)
     for part, proximal in zip(parts, proximals, strict=True):
         again.accumulate(part, 1.0, proximals=proximal)
@@ -208,7 +208,7 @@ def test_proximal_log_probs_that_are_computed_are_those_that_come_for_free(folde
     batch = random_batch(4)
     micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     free = learner.accumulate(micro_batches, 1.0)
-    computed = learner.evaluate(learner.parallel_model, micro_batches, 1.0)
+    computed = learner.evaluate(learner.parallel_chunks, micro_batches, 1.0)
     assert not any(each.requires_grad for each in computed)
     assert learner.accumulate(micro_batches, 1.0, proximals=computed) == pytest.approx(free, nan_ok=True)
 
