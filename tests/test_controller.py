@@ -291,6 +291,6 @@ def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(t
             assert table["generated"] == table["trained"] + table["dropped: baseline"]
             assert table["dropped: baseline"] == 4 * 2 * 5
             # The greedy answers are no samples: two verdicts per group.
-            assert sum(book.steps[0]["outcomes"].values()) == 2 * 2
+            assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.trainer.folder import check_model_folder
@@ -36,6 +37,7 @@ def main() -> int:
         _check_ranks(recipe)
         shape = check_model_folder(Path(recipe.model.path))
         layout = check_layout(recipe.trainer, shape)
+        check_terms(recipe.algorithm)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -9,7 +9,6 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.contract import check_terms
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs, sum_from_here
 from asyncrl.algorithms.losses import make_loss
@@ -19,10 +18,9 @@ from asyncrl.trainer.diagnostics import micro_batch_sums
 
 
 class Objective:
-    """The loss of a recipe. Raises InputError for a term of its own that breaks the contract."""
+    """The loss of a recipe."""
 
     def __init__(self, algorithm: Algorithm, *, max_new_tokens: int) -> None:
-        check_terms(algorithm)
         self.algorithm = algorithm
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
