@@ -19,6 +19,7 @@ COMMANDS = {
     "journal": "say what became of a run's tokens, groups and trajectories, and why",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
+    "algorithms": "list what a recipe's algorithm section may name",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",
 }
 

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
-from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import EvaluationFailed, Evaluator
 from asyncrl.recipe import Recipe
@@ -105,6 +105,7 @@ class Controller:
             samples_per_group=recipe.rollout.samples_per_group,
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
+            has_greedy=recipe.algorithm.needs_greedy(),
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
@@ -142,7 +143,8 @@ class Controller:
             self._generator,
             self._grader,
             inputs.codec,
-            ADVANTAGES[recipe.algorithm.advantage],
+            find_advantage(recipe.algorithm),
+            recipe.algorithm,
             self.signal,
         )
         self._evaluator = Evaluator(
@@ -274,7 +276,7 @@ class Controller:
         for group in list(self.queue.live.values()):
             if not group.advantages:
                 self._start(self._completion.run(group), f"group {group.group_id}")
-        size = self._recipe.rollout.samples_per_group
+        size = self._recipe.trajectories_per_group()
         while True:
             await self.signal.wait_until(
                 lambda: not self.is_over and self.queue.can_admit() and self.fleet.pick(size) is not None,

@@ -272,3 +272,30 @@ def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
             assert f"{engine.url}: dead" in state["Servers"]
 
     asyncio.run(scenario())
+
+
+def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(
+            evaluation={"every_steps": 0}, data={"heldout": None}, algorithm={"advantage": "remax"}
+        )
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, recipe, [engine]) as (controller, notebook),
+        ):
+            engine.break_streams = 2
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            for body in engine.bodies:
+                for rid, params in zip(body["rid"], body["sampling_params"], strict=True):
+                    is_last_sample = "-02-" in rid
+                    assert params["temperature"] == (0.0 if is_last_sample else 1.0)
+            names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
+            assert len(names) == len(set(names)) == 4 * 2 * 2
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"] + table["dropped: baseline"]
+            assert table["dropped: baseline"] == 4 * 2 * 5
+            # The greedy answers are no samples: two verdicts per group.
+            assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
+
+    asyncio.run(scenario())

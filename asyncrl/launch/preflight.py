@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 import verifiers
+from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.servers import check_ports
@@ -18,6 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
+from asyncrl.trainer.layout import check_layout
 
 SERVER_MEMORY_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""
@@ -39,8 +41,10 @@ def check_distribution() -> None:
 def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
+    find_advantage(recipe.algorithm)
     model_folder = Path(recipe.model.path)
     shape = check_model_folder(model_folder)
+    check_layout(recipe.trainer, shape)
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(
@@ -99,6 +103,9 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
     # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
     # checkpoint is written from; and gradients.
     state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
+    if recipe.algorithm.kl_coefficient:
+        # The frozen reference.
+        state += parameters * width
     servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
     return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 

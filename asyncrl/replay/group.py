@@ -26,6 +26,8 @@ class DropReason(StrEnum):
     """Streamed by a server that broke off before it said which version had made them."""
     SERVER = "server"
     """Servers kept failing on this trajectory until its retries were spent."""
+    BASELINE = "baseline"
+    """Greedy, generated for its reward alone."""
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ class ReplayQueue:
         samples_per_group: int,
         max_staleness: int,
         num_steps: int,
+        has_greedy: bool = False,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -53,6 +54,8 @@ class ReplayQueue:
         self.samples_per_group = samples_per_group
         self.max_staleness = max_staleness
         self.num_steps = num_steps
+        self.has_greedy = has_greedy
+        """Each group has one more trajectory, the last, greedy and never trained."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -91,8 +94,12 @@ class ReplayQueue:
             raise QueueError(f"No group may be admitted at version {self.version}: {self.num_admitted} were.")
         group_id = self.num_admitted
         trajectories = [
-            Trajectory(trajectory_id(group_id, sample), task.prompt_tokens)
-            for sample in range(self.samples_per_group)
+            Trajectory(
+                trajectory_id(group_id, sample),
+                task.prompt_tokens,
+                is_greedy=sample == self.samples_per_group,
+            )
+            for sample in range(self.samples_per_group + self.has_greedy)
         ]
         group = Group(group_id, task, self.version, trajectories)
         self.num_admitted += 1
@@ -167,17 +174,23 @@ class ReplayQueue:
         )
 
     def make_ready(self, group: Group, advantages: Mapping[str, float]) -> None:
-        """The group may be taken. Trajectories without an advantage (faults) leave it here, counted."""
+        """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
         assert group.state is GroupState.OPEN and group.scores.keys() >= advantages.keys()
         group.state, group.advantages = GroupState.READY, dict(advantages)
-        left = sum(t.num_response_tokens() for t in group.trajectories if t.trajectory_id not in advantages)
+        left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group.group_id,)),
             *(
                 ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, name))
                 for name, advantage in advantages.items()
             ),
-            self._count(DROPPED + DropReason.FAULT, left),
+            *(
+                self._count(
+                    DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
+                    t.num_response_tokens(),
+                )
+                for t in left
+            ),
         )
         self._changed()
 

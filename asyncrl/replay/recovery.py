@@ -31,7 +31,7 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     ):
         group_id, task_id, admitted_version, state = row
         group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state))
-        _restore_trajectories(journal, group)
+        _restore_trajectories(journal, group, queue.samples_per_group)
         queue.live[group_id] = group
     queue.taken_tokens.update(
         journal.read(
@@ -42,14 +42,20 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     )
 
 
-def _restore_trajectories(journal: Journal, group: Group) -> None:
+def _restore_trajectories(journal: Journal, group: Group, samples_per_group: int) -> None:
     rows = journal.read(
-        "SELECT trajectory_id, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, "
-        "detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
+        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, "
+        "extracted, detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
         (group.group_id,),
     )
-    for name, prompt, finish, outcome, correctness, reward, advantage, extracted, detail, seconds in rows:
-        trajectory = Trajectory(name, tuple(unpack_tokens(prompt)), finish=Finish(finish) if finish else None)
+    for name, sample, prompt, finish, outcome, *scored in rows:
+        correctness, reward, advantage, extracted, detail, seconds = scored
+        trajectory = Trajectory(
+            name,
+            tuple(unpack_tokens(prompt)),
+            finish=Finish(finish) if finish else None,
+            is_greedy=sample == samples_per_group,
+        )
         for segment in _segments(journal, name):
             extend(trajectory, segment)
         group.trajectories.append(trajectory)

@@ -12,6 +12,7 @@ from asyncrl.replay.group import DropReason
 
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
+    DropReason.BASELINE: "it was the greedy answer that the others' advantages are taken against",
     DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }

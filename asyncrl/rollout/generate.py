@@ -167,11 +167,15 @@ class Generator:
 
     def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
-        return Prefix(request_id, tokens, self._num_left(trajectory))
+        return Prefix(request_id, tokens, self._num_left(trajectory), trajectory.is_greedy)
+
+    def limit_tokens(self, trajectory: Trajectory) -> int:
+        """Response tokens after which a trajectory is cut off."""
+        room = self.context_tokens - len(trajectory.prompt_tokens)
+        return min(self.sampling.max_new_tokens, room)
 
     def _num_left(self, trajectory: Trajectory) -> int:
-        room = self.context_tokens - len(trajectory.prompt_tokens)
-        return min(self.sampling.max_new_tokens, room) - trajectory.num_response_tokens()
+        return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
     def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
         """The end that a confirmed prefix implies: a stream may break between last token and finish."""

@@ -16,10 +16,10 @@ from asyncrl.replay.wire import PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.digests import engine_digests
-from asyncrl.trainer.export import fresh_part, remove, write_weights
-from asyncrl.trainer.model import PolicyModel
-from asyncrl.trainer.transports import Weights, make_transport
+from asyncrl.trainer.digests import EngineDigests
+from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
+from asyncrl.trainer.model import Policy, PolicyModel
+from asyncrl.trainer.transports import make_transport
 from asyncrl.types import PolicyVersion
 
 NUM_KEPT = 2
@@ -31,29 +31,27 @@ class Publisher:
 
     def __init__(self, folder: Path, *, base: Path, transport: str = "disk") -> None:
         self.folder = folder
-        self.transport_name = transport
         self._transport = make_transport(transport)
-        self.weights: Weights = {}
-        """Of the last publication, by their Hugging Face names."""
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
 
-    def write(self, version: PolicyVersion, model: PolicyModel) -> Publication:
+    def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         """Writes the folder of `version`, manifest last, and deletes the ones before the last two."""
-        weights = dict(export_weights(model))
+        weights = export_weights(model)
         target = self.folder / f"v{version}"
         if not ranks.is_first():
+            drain(weights)
             return Publication(version, target, {})
         self.folder.mkdir(parents=True, exist_ok=True)
         part = fresh_part(target)
-        write_weights(part, weights)
+        digests = EngineDigests()
+        write_weights(part, digests.watch(weights))
         shutil.copyfile(self._config, part / "config.json")
         remove(target)
         part.rename(target)
-        publication = Publication(version, target, engine_digests(weights))
+        publication = Publication(version, target, digests.result())
         publication.write_manifest()
-        self.weights = weights
         self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
         return publication
 
@@ -79,13 +77,10 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication, load=self._load)
+            await install(self._session, url, publication, load=self._transport.load)
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)
-
-    async def _load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        await self._transport.load(session, url, publication, self.weights)
 
     def _forget_all_but(self, versions: range) -> None:
         kept = {f"v{version}" for version in versions}

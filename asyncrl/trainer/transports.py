@@ -1,6 +1,6 @@
 """How the bytes of a new version reach a paused server: through a folder, in the request, or by broadcast.
 
-Publisher and digests are the same for all three: whatever a server loaded is compared with the trainer's own
+Folder and digests are the same for all three: whatever a server loaded is compared with the trainer's own
 weights before it serves again. A server that joins later always reads the folder.
 """
 
@@ -9,7 +9,7 @@ import base64
 import pickle
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from asyncrl.errors import ServerError
 from asyncrl.serving.publication import Publication, load_from_disk, post
+from asyncrl.trainer.export import read_weights
 
 BUCKET_BYTES = 256 * 2**20
 """Weights sent at once; an HTTP body is a third longer."""
@@ -34,30 +35,26 @@ Weights = dict[str, Tensor]
 class Transport(Protocol):
     """One way of sending; kept for the whole run."""
 
-    async def load(
-        self, session: aiohttp.ClientSession, url: str, publication: Publication, weights: Weights
-    ) -> None:
-        """Leaves `weights` in the paused server at `url`, labelled with the version. Raises ServerError."""
+    async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        """Leaves the publication's weights in the paused server at `url`, labelled with the version.
+
+        Raises ServerError."""
         ...
 
 
 class Disk:
     """The server reads the publication's folder, which it must see at the same path."""
 
-    async def load(
-        self, session: aiohttp.ClientSession, url: str, publication: Publication, weights: Weights
-    ) -> None:
+    async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         await load_from_disk(session, url, publication)
 
 
 class InRequest:
     """Tensors travel by value inside the request: no shared disk, one copy per server."""
 
-    async def load(
-        self, session: aiohttp.ClientSession, url: str, publication: Publication, weights: Weights
-    ) -> None:
+    async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         await _begin(session, url)
-        for bucket, label in _labelled(weights, publication):
+        for bucket, label in _labelled(publication):
             # By value: torch's own sharing of descriptors crashes a server that is not its child.
             content = await asyncio.to_thread(_pickled, bucket)
             await post(
@@ -76,13 +73,11 @@ class Broadcast:
         self._host = host or socket.gethostname()
         self._groups: dict[str, tuple[str, dist.ProcessGroup]] = {}
 
-    async def load(
-        self, session: aiohttp.ClientSession, url: str, publication: Publication, weights: Weights
-    ) -> None:
+    async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         try:
             name, group = await self._join(session, url)
             await _begin(session, url)
-            for bucket, label in _labelled(weights, publication):
+            for bucket, label in _labelled(publication):
                 await self._send(session, url, name, group, bucket, label)
             await post(session, url, "/end_weight_update", {})
         except (ServerError, RuntimeError) as error:
@@ -159,28 +154,28 @@ def make_transport(name: str) -> Transport:
     return Disk()
 
 
-def buckets(weights: Weights, *, max_bytes: int) -> Iterator[Weights]:
+def buckets(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterator[Weights]:
     """`weights` in their order, cut where a bucket would exceed `max_bytes`; a larger tensor goes alone."""
     bucket: Weights = {}
     num_bytes = 0
-    for name, tensor in weights.items():
-        size = tensor.numel() * tensor.element_size()
-        if bucket and num_bytes + size > max_bytes:
+    for name, tensor in weights:
+        if bucket and num_bytes + tensor.nbytes > max_bytes:
             yield bucket
             bucket, num_bytes = {}, 0
         bucket[name] = tensor
-        num_bytes += size
+        num_bytes += tensor.nbytes
     if bucket:
         yield bucket
 
 
-def _labelled(weights: Weights, publication: Publication) -> Iterator[tuple[Weights, dict[str, object]]]:
+def _labelled(publication: Publication) -> Iterator[tuple[Weights, dict[str, object]]]:
     """Buckets and what goes with each: the version with the last one only."""
-    parts = list(buckets(weights, max_bytes=BUCKET_BYTES))
-    for index, part in enumerate(parts):
-        is_last = index == len(parts) - 1
-        version = {"weight_version": str(publication.version)} if is_last else {}
-        yield part, {"flush_cache": False, **version}
+    parts = buckets(read_weights(publication.folder), max_bytes=BUCKET_BYTES)
+    part = next(parts)
+    for following in parts:
+        yield part, {"flush_cache": False}
+        part = following
+    yield part, {"flush_cache": False, "weight_version": str(publication.version)}
 
 
 def _pickled(bucket: Weights) -> str:

@@ -24,6 +24,7 @@ from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 
 NUM_STEPS = 4
+PER_CAUSE = ("ratio_mean", "ratio_max", "effective_share", *(f"kl_quarter_{n}" for n in range(1, 5)))
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "warmup_steps": 2, "learning_rate": 1e-3}
 
 
@@ -79,8 +80,10 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
         *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
-        *("mean_importance_ratio", "max_importance_ratio", "capped_share"),
-        *("staleness_mean", "staleness_max"),
+        *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),
+        *("policy_kl", "clipped_share", "staleness_mean", "staleness_max"),
+        *(f"{cause}_{number}" for cause in ("mismatch", "staleness") for number in PER_CAUSE),
+        *(f"staleness_kl_lag_{lag}" for lag in ("1", "2_3", "4_7", "8_15", "16_up")),
     }
     assert all(isinstance(value, float) for value in metrics.values())
 

@@ -1,0 +1,67 @@
+"""One of several ranks that take the same steps under one layout after another, in one spawn.
+
+    python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
+
+CASES is a JSON list of {"name", "model", "trainer", "algorithm"}; rank 0 writes FOLDER/<name>.json, the
+metrics of each step, and FOLDER/<name>/, what a publication of the model would hold.
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from fakes.models import random_batch
+from fakes.recipes import make_recipe
+
+NUM_STEPS = 2
+TRAINER = {
+    "learning_rate": 1e-2,
+    # As large as a small gradient: with a tiny one Adam shows the rounding of a gradient near zero in full.
+    "adam_epsilon": 1e-2,
+    "weight_decay": 0.1,
+    "tokens_per_micro_batch": 60,
+    "clip_grad_norm": 0.5,
+}
+
+
+def take_steps(model: Path, trainer: dict, result: Path, **sections: dict) -> None:
+    """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
+    from asyncrl.trainer import ranks
+    from asyncrl.trainer.convert import export_weights, load_weights
+    from asyncrl.trainer.export import open_weights, write_weights
+    from asyncrl.trainer.folder import check_model_folder
+    from asyncrl.trainer.layout import check_layout
+    from asyncrl.trainer.learner import Learner
+
+    recipe = make_recipe(model, trainer=TRAINER | trainer, **sections)
+    shape = check_model_folder(model)
+    ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
+    learner = Learner(shape, recipe)
+    load_weights(learner.model, open_weights(model))
+    learner.weights_changed()
+    metrics = [learner.step(random_batch(step, num_groups=6, temperature=0.8)) for step in range(NUM_STEPS)]
+    weights = export_weights(learner.model)
+    if not ranks.is_first():
+        assert list(weights) == []
+        return
+    result.mkdir()
+    write_weights(result, weights)
+    result.with_suffix(".json").write_text(json.dumps(metrics))
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    from asyncrl.trainer import ranks
+
+    ranks.start(threads=1, seed=0)
+    for case in json.loads(sys.argv[1]):
+        result = Path(sys.argv[2]) / case["name"]
+        take_steps(Path(case["model"]), case["trainer"], result, algorithm=case["algorithm"])
+    torch.distributed.barrier()
+    ranks.stop()
+
+
+if __name__ == "__main__":
+    main()
