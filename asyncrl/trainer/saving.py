@@ -5,6 +5,7 @@ The threads of all ranks speak over a gloo group of their own, so training's col
 A failure of any rank fails the save on all, and is raised in training at the next call.
 """
 
+import copy
 import logging
 import shutil
 import threading
@@ -41,6 +42,7 @@ class BackgroundWriter:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_WRITE)
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | None = None
+        self._is_validated = False
 
     def begin(self, state: dict, part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
@@ -50,7 +52,9 @@ class BackgroundWriter:
         """
         self.wait()
         snapshot = Snapshot()
-        dist_checkpointing.save(state, part, snapshot)
+        # Which rank holds what is the same at every save: checked once, it costs as much as a small copy.
+        dist_checkpointing.save(state, part, snapshot, validate_access_integrity=not self._is_validated)
+        self._is_validated = True
         # Not a daemon: a save that was begun is finished and committed even when training ends in an error.
         self._thread = threading.Thread(
             target=self._write, args=(snapshot, part, finish), name="checkpoint writer"
@@ -111,13 +115,15 @@ class Snapshot(SaveShardedStrategy):
             for shard in shards:
                 if isinstance(shard, ShardedTensor):
                     shard.data = shard.data.detach().to("cpu", copy=True)
-        self._copy = mcore_to_pyt_state_dict(renamed, False)
+                else:
+                    shard.data = copy.deepcopy(shard.data)
+        self._copy = renamed
 
     def write(self, part: Path, group: dist.ProcessGroup) -> None:
         """Writes the copy, synced to disk, and lets it go. A call of every rank's thread."""
-        copy, self._copy = self._copy, {}
+        copied, self._copy = self._copy, {}
         save(
-            copy,
+            mcore_to_pyt_state_dict(copied, False),
             storage_writer=FileSystemWriter(part, single_file_per_rank=True, thread_count=1),
             planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
             process_group=group,
