@@ -2,7 +2,7 @@
 
 Owns one save at a time. Training waits for the copy alone, or for the save before when that one is not done.
 The threads of all ranks speak over a gloo group of their own, so training's collectives never meet theirs.
-A failure of any rank fails the save on all, and is raised in training at the next call.
+A write that fails on one rank fails on all, and is raised in training at the next call.
 """
 
 import copy
