@@ -24,6 +24,7 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     mcore_to_pyt_state_dict,
 )
 from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.errors import AsyncrlError
 
@@ -85,7 +86,7 @@ class BackgroundWriter:
         # Whatever ended this thread ends the run: it is raised in training's own thread.
         except BaseException as error:
             self._failure = CheckpointError(
-                f"The checkpoint in {part} could not be written ({type(error).__name__}: {error}). The one "
+                f"The checkpoint in {part} could not be written ({_cause(error)}). The one "
                 f"before it is intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."
             )
@@ -95,6 +96,13 @@ class BackgroundWriter:
             log.error("%s", self._failure)
         else:
             log.info("%s written in %.2f s beside training", part.name, time.perf_counter() - begin)
+
+
+def _cause(error: BaseException) -> str:
+    """In one line; torch wraps what ranks raised with their tracebacks."""
+    if isinstance(error, CheckpointException):
+        return "; ".join(f"rank {rank}: {_cause(inner)}" for rank, (inner, _) in error.failures.items())
+    return f"{type(error).__name__}: {error}"
 
 
 class Snapshot(SaveShardedStrategy):
