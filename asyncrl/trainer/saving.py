@@ -95,7 +95,8 @@ class BackgroundWriter:
             shutil.rmtree(part, ignore_errors=True)
             log.error("%s", self._failure)
         else:
-            log.info("%s written in %.2f s beside training", part.name, time.perf_counter() - begin)
+            name = part.name.removeprefix(".").removesuffix(".part")
+            log.info("%s written in %.2f s beside training", name, time.perf_counter() - begin)
 
 
 def _cause(error: BaseException) -> str:
