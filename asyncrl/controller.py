@@ -331,6 +331,8 @@ class Controller:
         self._check_is_newest(request)
         servers = self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
+        # Now, while the trainer is busy: the next barrier is a step away.
+        self._compaction.run()
         return TakeReply(batch, servers, dict(self._heldout))
 
     async def _announce(self, request: TakeRequest) -> None:
@@ -393,7 +395,7 @@ class Controller:
         try:
             num_groups = self.queue.commit(request.version, request.checkpoint_folder)
             await self.queue.journal.barrier()
-            self._compaction.run()
+            self._compaction.committed()
         except Exception as error:
             self._fail(error)
             raise

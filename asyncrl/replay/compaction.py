@@ -10,6 +10,8 @@ from asyncrl.replay.journal import Journal, JournalReader, Statement
 
 BOUNDARY = "compacted_before"
 """Key in `meta`: the batches of all steps below this number (from 0) are compacted."""
+STEPS_AT_ONCE = 2
+"""More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 
 _GROUPS = """
 SELECT group_id FROM groups WHERE state = 'trained' AND step >= :first AND step < :end
@@ -31,21 +33,18 @@ UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN 
 
 
 class Compaction:
-    """Call `run` after each commit that is on disk."""
+    """Call `committed` after each commit that is on disk, `run` where the journal has time: after a take."""
 
     def __init__(self, journal: Journal, *, keep_steps: int, keep_checkpoints: int) -> None:
         self._journal = journal
         self._keep_steps = keep_steps
         self._keep_checkpoints = keep_checkpoints
+        self._done_before = compacted_before(journal)
+        self._allowed_before = 0
+        self.committed()
 
-    def run(self) -> None:
-        """Hands the compaction of what has become old to the journal's writer. Raises JournalError."""
-        first, end = compacted_before(self._journal), self._allowed_before()
-        if end > first:
-            self._journal.write(*compact(first, end))
-
-    def _allowed_before(self) -> int:
-        """The first step that must keep its tokens, 0 while too few checkpoints are there."""
+    def committed(self) -> None:
+        """Takes note of how far compaction may go."""
         kept = [
             version
             for (version,) in self._journal.read(
@@ -53,7 +52,20 @@ class Compaction:
             )
         ]
         # A damaged checkpoint sends the trainer back to an older one, which asks for the batches after it.
-        return min(kept[-1], kept[0] - self._keep_steps) if len(kept) == self._keep_checkpoints else 0
+        if len(kept) == self._keep_checkpoints:
+            self._allowed_before = min(kept[-1], kept[0] - self._keep_steps)
+
+    def run(self) -> bool:
+        """Hands the oldest STEPS_AT_ONCE steps to the journal's writer; False when nothing is left to do.
+
+        Raises JournalError.
+        """
+        end = min(self._done_before + STEPS_AT_ONCE, self._allowed_before)
+        if end <= self._done_before:
+            return False
+        self._journal.write(*compact(self._done_before, end))
+        self._done_before = end
+        return True
 
 
 def compacted_before(journal: JournalReader) -> int:

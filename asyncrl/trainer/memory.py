@@ -13,8 +13,8 @@ from asyncrl.recipe import Recipe
 from asyncrl.trainer.folder import ModelShape, expected_tensors
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
-LOGIT_COPIES = 5
-"""Float32 [T, V]: logits, their scaled copy, log-probs, probabilities and entropies, alive at once."""
+LOGIT_COPIES = 4
+"""Float32 [T, V] alive at once, as measured: logits, log-probs, probabilities and entropies."""
 
 
 @dataclass(frozen=True, slots=True)

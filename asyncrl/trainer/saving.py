@@ -2,9 +2,10 @@
 
 Owns one save at a time. Training waits for the copy alone, or for the save before when that one is not done.
 The threads of all ranks speak over a gloo group of their own, so training's collectives never meet theirs.
-A failure of any rank fails the save on all, and is raised in training at the next call.
+A write that fails on one rank fails on all, and is raised in training at the next call.
 """
 
+import copy
 import logging
 import shutil
 import threading
@@ -23,6 +24,7 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     mcore_to_pyt_state_dict,
 )
 from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.errors import AsyncrlError
 
@@ -41,6 +43,7 @@ class BackgroundWriter:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_WRITE)
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | None = None
+        self._is_validated = False
 
     def begin(self, state: dict, part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
@@ -50,7 +53,9 @@ class BackgroundWriter:
         """
         self.wait()
         snapshot = Snapshot()
-        dist_checkpointing.save(state, part, snapshot)
+        # Which rank holds what is the same at every save: checked once, it costs as much as a small copy.
+        dist_checkpointing.save(state, part, snapshot, validate_access_integrity=not self._is_validated)
+        self._is_validated = True
         # Not a daemon: a save that was begun is finished and committed even when training ends in an error.
         self._thread = threading.Thread(
             target=self._write, args=(snapshot, part, finish), name="checkpoint writer"
@@ -81,7 +86,7 @@ class BackgroundWriter:
         # Whatever ended this thread ends the run: it is raised in training's own thread.
         except BaseException as error:
             self._failure = CheckpointError(
-                f"The checkpoint in {part} could not be written ({type(error).__name__}: {error}). The one "
+                f"The checkpoint in {part} could not be written ({_cause(error)}). The one "
                 f"before it is intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."
             )
@@ -90,7 +95,15 @@ class BackgroundWriter:
             shutil.rmtree(part, ignore_errors=True)
             log.error("%s", self._failure)
         else:
-            log.info("%s written in %.2f s beside training", part.name, time.perf_counter() - begin)
+            name = part.name.removeprefix(".").removesuffix(".part")
+            log.info("%s written in %.2f s beside training", name, time.perf_counter() - begin)
+
+
+def _cause(error: BaseException) -> str:
+    """In one line; torch wraps what ranks raised with their tracebacks."""
+    if isinstance(error, CheckpointException):
+        return "; ".join(f"rank {rank}: {_cause(inner)}" for rank, (inner, _) in error.failures.items())
+    return f"{type(error).__name__}: {error}"
 
 
 class Snapshot(SaveShardedStrategy):
@@ -111,13 +124,15 @@ class Snapshot(SaveShardedStrategy):
             for shard in shards:
                 if isinstance(shard, ShardedTensor):
                     shard.data = shard.data.detach().to("cpu", copy=True)
-        self._copy = mcore_to_pyt_state_dict(renamed, False)
+                else:
+                    shard.data = copy.deepcopy(shard.data)
+        self._copy = renamed
 
     def write(self, part: Path, group: dist.ProcessGroup) -> None:
         """Writes the copy, synced to disk, and lets it go. A call of every rank's thread."""
-        copy, self._copy = self._copy, {}
+        copied, self._copy = self._copy, {}
         save(
-            copy,
+            mcore_to_pyt_state_dict(copied, False),
             storage_writer=FileSystemWriter(part, single_file_per_rank=True, thread_count=1),
             planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
             process_group=group,

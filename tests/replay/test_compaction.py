@@ -28,8 +28,14 @@ def train_steps(queue: ReplayQueue, steps: range, *, num_tokens: int = 3) -> Non
 def commit(queue: ReplayQueue, compaction: Compaction, version: int) -> None:
     queue.commit(version, f"step-{version}")
     queue.journal.barrier_blocking()
-    compaction.run()
+    run_all(compaction, queue)
+
+
+def run_all(compaction: Compaction, queue: ReplayQueue) -> None:
     queue.journal.barrier_blocking()
+    compaction.committed()
+    while compaction.run():
+        queue.journal.barrier_blocking()
 
 
 def steps_with_tokens(queue: ReplayQueue) -> list[int]:
@@ -63,12 +69,27 @@ def test_what_a_kept_checkpoint_may_ask_for_stays_however_old(tmp_path: Path) ->
     assert len(load_batch(queue.journal, 2, 1.0).sequences) == 4
 
 
+def test_a_long_stretch_is_compacted_a_little_at_a_time_and_a_restart_goes_on_with_it(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, staleness=0)
+    compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
+    train_steps(queue, range(6))
+    queue.commit(6, "")
+    queue.journal.barrier_blocking()
+    compaction.committed()
+    assert compaction.run()
+    queue.journal.barrier_blocking()
+    assert steps_with_tokens(queue) == [2, 3, 4, 5]
+    again = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
+    assert again.run() and again.run() and not again.run()
+    queue.journal.barrier_blocking()
+    assert steps_with_tokens(queue) == [5]
+
+
 def test_what_is_not_committed_is_never_touched(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, staleness=0)
     compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
     train_steps(queue, range(4))
-    compaction.run()
-    queue.journal.barrier_blocking()
+    run_all(compaction, queue)
     assert steps_with_tokens(queue) == [0, 1, 2, 3]
 
 
@@ -83,8 +104,7 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     # Steps 0 to 2 are as good as trained: only the boundary matters here.
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))
     queue.journal.barrier_blocking()
-    compaction.run()
-    queue.journal.barrier_blocking()
+    run_all(compaction, queue)
     assert queue.journal.read("SELECT trajectory_id FROM segments") == [("00000001-00",)]
     assert queue.journal.read("SELECT trajectory_id, num_tokens FROM compacted") == [("00000000-00", 2)]
 
@@ -105,8 +125,7 @@ def test_versions_and_lengths_stay_and_the_view_shows_them(tmp_path: Path) -> No
     before = view.groups(GroupFilter())
     queue.journal.write(("INSERT INTO commits VALUES (2, '', 0)", ()))
     queue.journal.barrier_blocking()
-    compaction.run()
-    queue.journal.barrier_blocking()
+    run_all(compaction, queue)
     runs = dict(queue.journal.read("SELECT trajectory_id, runs FROM compacted"))
     assert json.loads(runs["00000000-00"]) == [[0, 3, 0], [1, 1, 1]]
     assert view.groups(GroupFilter()) == before

@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes.models import random_batch, write_model
 from fakes.recipes import make_recipe
-from torch.distributed.checkpoint import save
+from torch.distributed.checkpoint import FileSystemWriter, save
 
 from asyncrl.errors import QueueError
 from asyncrl.trainer import saving
@@ -179,12 +179,15 @@ def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_
     checkpoints = Checkpoints(tmp_path, num_kept=1, committed=lambda version, _: committed.append(version))
     checkpoints.save(learner, 1)
 
-    def full_disk(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    class FullDisk(FileSystemWriter):
+        def write_data(self, *_, **__):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(saving, "save", full_disk)
+    monkeypatch.setattr(saving, "FileSystemWriter", FullDisk)
     checkpoints.begin(learner, 2)
-    with pytest.raises(saving.CheckpointError, match=r"No space left on device.*one before it is intact"):
+    with pytest.raises(
+        saving.CheckpointError, match=r"\(rank 0: OSError: .*No space left.*before it is intact"
+    ):
         checkpoints.wait()
     with pytest.raises(saving.CheckpointError, match=r"\.step-2\.part"):
         checkpoints.begin(learner, 3)

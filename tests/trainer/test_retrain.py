@@ -53,23 +53,26 @@ def record_batches(path: Path, recipe: str) -> None:
     journal.close()
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder as a real trainer process left it, with its journal and its metrics."""
-    folder = write_model(tmp_path_factory.mktemp("model"))
-    run = tmp_path_factory.mktemp("recorded") / "run"
+def record_run(folder: Path, *, num_processes: int) -> Path:
+    """A run folder as real trainer processes left it, with its journal and its metrics."""
+    run = folder / "run"
     run.mkdir()
-    recipe = make_recipe(folder, trainer=TRAINER)
+    recipe = make_recipe(write_model(folder / "model"), trainer=TRAINER | {"num_processes": num_processes})
     record_batches(run / "journal.sqlite", dump_recipe(recipe))
     journal = Journal(run / "journal.sqlite")
     with QueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
         processes = start_trainer(run, queue.url, recipe)
-        assert finish_trainer(processes) == [0], read_log(run)
+        assert finish_trainer(processes) == [0] * num_processes, read_log(run)
     journal.close()
     with MetricsWriter(run / "metrics.jsonl") as metrics:
         for take in queue.takes[1:]:
             metrics.step(take.step_metrics)
     return run
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_run(tmp_path_factory.mktemp("recorded"), num_processes=1)
 
 
 @pytest.fixture
@@ -85,6 +88,12 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
     assert "step 4 is identical to the last digit." in output
     row = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[3])
     assert output.count(str(row["loss"])) == 2 and output.count(str(row["grad_norm"])) == 2
+
+
+@pytest.mark.slow
+def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert cli.main(["replay", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
+    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
 
 
 def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference_is_named(
