@@ -27,6 +27,7 @@ from asyncrl.algorithms.losses import LossInputs, make_loss
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, rank_micro_batches
 from asyncrl.trainer.diagnostics import MAXIMA, SUMS, micro_batch_sums, step_diagnostics
+from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
@@ -49,12 +50,26 @@ class Learner:
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
         self._forward_backward = get_forward_backward_func()
         self._device = device()
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
+        self._flops = 0.0
         if dtype is torch.bfloat16:
             self.model[0].config.grad_scale_func = self.optimizer.scale_loss
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
         self.optimizer.reload_model_params()
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """The share of all devices' peak that the passes since the last call used; {} of unknown devices.
+
+        A call of every rank; `seconds` are the wall-clock time of those passes.
+        """
+        if self._peak_flops is None:
+            return {}
+        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
+        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
+        self._flops = 0.0
+        return {"mfu": flops.item() / (seconds * self._peak_flops * dist.get_world_size())}
 
     def step(self, batch: Batch) -> dict[str, float]:
         """One optimizer step; its metrics. Raises FloatingPointError when the gradient is not finite."""
@@ -80,6 +95,8 @@ class Learner:
 
     def accumulate(self, micro_batches: list[MicroBatch], temperature: float) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics."""
+        if self._peak_flops is not None:
+            self._flops += sum(micro_batch_flops(self.shape, micro) for micro in micro_batches)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()

@@ -4,7 +4,7 @@
 
 CASES is a JSON list of {"name", "model", "trainer", "saves", "resumes"}; rank 0 writes FOLDER/<name>.json,
 the metrics of each step, and FOLDER/<name>/, what a publication of the model would hold. A case that saves
-makes a checkpoint before the last step; one that resumes takes that step only, from the checkpoint of another.
+makes a checkpoint before the last step; one that resumes takes that step only, from another's.
 """
 
 import json
