@@ -25,6 +25,7 @@ from torch.distributed.checkpoint import FileSystemWriter, save
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.optimizer_state import sharded_optimizer_state
 from asyncrl.types import PolicyVersion
 
 MANIFEST = "checkpoint.json"
@@ -134,7 +135,7 @@ def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dic
     model = learner.model.sharded_state_dict()
     return {
         "model": model,
-        "optimizer": learner.optimizer.sharded_state_dict({"model": model}, is_loading=is_loading),
+        "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,

@@ -54,6 +54,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
             if version % section.checkpoint_every_steps == 0 or version == section.num_steps:
                 saved = _save(learner, checkpoints, queue, version)
         metrics |= watch.seconds | {"step": float(version)}
+        metrics |= learner.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
     if saved != version:
