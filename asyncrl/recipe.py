@@ -196,6 +196,10 @@ class Algorithm(Section):
         """Whether each group has one more trajectory, greedy and never trained on."""
         return self.advantage == "remax"
 
+    def has_own_loss_terms(self) -> bool:
+        """Whether a weight, rejection or surrogate is not built in."""
+        return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
+
     @model_validator(mode="after")
     def _check_bounds(self) -> "Algorithm":
         for kind, low, high in (

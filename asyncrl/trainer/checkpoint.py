@@ -26,12 +26,11 @@ from asyncrl.trainer.manifest import (
     saved_versions,
     write_manifest,
 )
+from asyncrl.trainer.optimizer_state import sharded_optimizer_state
 from asyncrl.trainer.retention import HeldOut, to_forget
 from asyncrl.trainer.saving import BackgroundWriter
 from asyncrl.types import PolicyVersion
 
-RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable"}
-"""Megatron's default for the distributed optimizer fails to load in 0.16.1; this one fits any layout."""
 log = logging.getLogger(__name__)
 
 
@@ -146,9 +145,7 @@ def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dic
     model = learner.model.sharded_state_dict()
     return {
         "model": model,
-        "optimizer": learner.optimizer.sharded_state_dict(
-            {"model": model}, is_loading=is_loading, metadata=RESHARDABLE
-        ),
+        "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,

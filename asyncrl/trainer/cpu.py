@@ -45,7 +45,7 @@ def install() -> None:
     _accept_cpu_type_names()
     _restore_adam_steps()
     _dispatch_experts()
-    _tie_embeddings()
+    _send_nothing_to_cuda()
     _keep_freed_memory()
 
 
@@ -168,20 +168,28 @@ def _cuda_type_names() -> Iterator[None]:
         torch.Tensor.type = original
 
 
-def _tie_embeddings() -> None:
-    """The last stage's copy of tied embeddings is sent to CUDA before the stages compare theirs."""
+def _send_nothing_to_cuda() -> None:
+    """The last stage's copy of tied embeddings and the distributed optimizer's state go through `.cuda()`."""
     from megatron.core.models.common.language_module.language_module import LanguageModule
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
-    original = LanguageModule.setup_embeddings_and_output_layer
+    for owner, name in (
+        (LanguageModule, "setup_embeddings_and_output_layer"),
+        (DistributedOptimizer, "get_parameter_state_dp_zero"),
+        (DistributedOptimizer, "load_parameter_state_from_dp_zero"),
+    ):
+        setattr(owner, name, _staying_here(getattr(owner, name)))
 
-    def setup(self: Any) -> None:
-        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor: tensor
+
+def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor, *_, **__: tensor
         try:
-            original(self)
+            return function(*arguments, **keywords)
         finally:
             torch.Tensor.cuda = send
 
-    LanguageModule.setup_embeddings_and_output_layer = setup
+    return call
 
 
 def _keep_freed_memory() -> None:

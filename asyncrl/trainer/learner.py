@@ -27,6 +27,7 @@ from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
+from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
@@ -54,12 +55,26 @@ class Learner:
         )
         self._forward_backward = get_forward_backward_func()
         self._device = device()
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
+        self._flops = 0.0
         if dtype is torch.bfloat16:
             self.model[0].config.grad_scale_func = self.optimizer.scale_loss
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
         self.optimizer.reload_model_params()
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """The share of all devices' peak that the passes since the last call used; {} of unknown devices.
+
+        A call of every rank; `seconds` are the wall-clock time of those passes.
+        """
+        if self._peak_flops is None:
+            return {}
+        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
+        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
+        self._flops = 0.0
+        return {"mfu": flops.item() / (seconds * self._peak_flops * dist.get_world_size())}
 
     def step(self, batch: Batch) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
@@ -172,6 +187,10 @@ class Learner:
             micro = micro.to(self._device)
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
+        if self._peak_flops is not None:
+            flops = sum(micro_batch_flops(self.shape, micro) for micro in micro_batches)
+            # A backward pass is two forward passes.
+            self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]
         is_one = len(iterators) == 1
         return self._forward_backward(

@@ -64,6 +64,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
                 checkpoints.begin(learner, version)
                 saved = version
         metrics |= watch.seconds | {"step": float(version)}
+        metrics |= learner.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
     if saved != version:
