@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
@@ -26,6 +27,7 @@ class GroupCompletion:
     codec: TextCodec
     advantages: Callable[[Sequence[float]], list[float]]
     signal: Signal
+    filter: SignalFilter
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping."""
@@ -60,6 +62,9 @@ class GroupCompletion:
         if len(rewards) < 2:
             # One trajectory is no baseline; the others had a fault.
             self.queue.drop(group, DropReason.FAULT)
+            return
+        if not self.filter.lets_through(group):
+            self.queue.drop(group, DropReason.NO_SIGNAL)
             return
         values = [reward for reward in rewards.values() if reward is not None]
         self.queue.make_ready(group, dict(zip(rewards, self.advantages(values), strict=True)))
