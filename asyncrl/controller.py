@@ -36,13 +36,15 @@ from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import EvaluationFailed, Evaluator
 from asyncrl.recipe import Recipe
 from asyncrl.replay.compaction import Compaction
-from asyncrl.replay.group import Group
+from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import GENERATED, ReplayQueue
+from asyncrl.replay.policy import length_bias
+from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, restore
 from asyncrl.replay.service import QueueService
 from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
@@ -57,6 +59,8 @@ log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Between two looks of the watchdog."""
+MAX_TRAINER_KILLS = 3
+"""Of hung trainers in a run; the next one that hangs ends it."""
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
 
@@ -106,6 +110,7 @@ class Controller:
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
             has_greedy=recipe.algorithm.needs_greedy(),
+            order=recipe.replay.order,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
@@ -146,6 +151,7 @@ class Controller:
             find_advantage(recipe.algorithm),
             recipe.algorithm,
             self.signal,
+            SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
         )
         self._evaluator = Evaluator(
             fleet=self.fleet,
@@ -175,6 +181,7 @@ class Controller:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._num_takes = 0
         self._is_training = False
+        self._num_trainer_kills = 0
         self._kill_trainer: Callable[[str], None] = lambda why: None
         self.state_at_failure: dict[str, str] | None = None
         """`state` when the first loop failed."""
@@ -389,7 +396,10 @@ class Controller:
 
         await self.signal.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
         self._check_is_newest(request)
-        return (batch_of(taken, step, temperature), group_metrics(taken)) if taken else (None, {})
+        if not taken:
+            return None, {}
+        bias = length_bias(taken, self.queue.live.values())
+        return batch_of(taken, step, temperature), {**group_metrics(taken), **bias}
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:
         try:
@@ -436,6 +446,7 @@ class Controller:
         return Reading(
             now_seconds(),
             self.queue.counters.get(GENERATED, 0),
+            self.queue.counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
             self.fleet.busy_seconds(),
             len(self.fleet.servers),
         )
@@ -511,8 +522,9 @@ class Controller:
             what="the trainer has a batch and did not come back",
             knob="trainer.step_timeout_seconds",
             is_due=lambda: self._num_takes_waiting == 0 and self._is_training,
-            progress=lambda: (self._num_takes, self.queue.version, self.queue.num_steps_taken),
-            act=self._kill_trainer,
+            # A trainer that was killed and started anew has its own time, a few times.
+            progress=lambda: (self._num_takes, min(self._num_trainer_kills, MAX_TRAINER_KILLS)),
+            act=self._kill_hung_trainer,
             warn_seconds=0.5 * step_seconds,
             act_seconds=step_seconds,
             stop_seconds=2.0 * step_seconds,
@@ -523,6 +535,10 @@ class Controller:
             describe=self.signal.describe_waits,
             note=self._observer.note,
         )
+
+    def _kill_hung_trainer(self, why: str) -> None:
+        self._num_trainer_kills += 1
+        self._kill_trainer(why)
 
     def _rollout_progress(self) -> Any:
         verdicts = sum(len(group.scores) for group in self.queue.live.values())

@@ -107,6 +107,20 @@ class Rollout(Section):
     """Times a faulty verification or a broken stream is tried again before its trajectory is dropped."""
 
 
+class Replay(Section):
+    order: Literal["admission", "strict_admission", "freshness", "signal"] = "admission"
+    """Which ready groups a batch takes first: the oldest, those with the newest tokens, or those with the
+    largest variance of correctness; the staleness bound comes before. strict_admission waits for stragglers:
+    no length bias, but the trainer waits with them."""
+    drops_no_signal: bool = False
+    """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
+    max_dropped_in_a_row: Positive = 256
+    """After so many groups without a signal the next is trained anyway, so that a run always goes on."""
+    keep_steps: Positive = 200
+    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
+    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
+
+
 class Serving(Section):
     num_servers: Positive = 1
     """Local servers to start; ignored when `servers` is given."""
@@ -129,12 +143,6 @@ class Serving(Section):
     or a broadcast by torch.distributed (NCCL on GPUs, gloo on CPUs). Servers that join read the folder."""
     extra_arguments: list[str] = []
     """Appended to the server's command line."""
-
-
-class Replay(Section):
-    keep_steps: Positive = 200
-    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
-    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
 
 
 class Algorithm(Section):
@@ -324,8 +332,8 @@ class Recipe(Section):
     data: Data
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
-    serving: Serving = Serving()
     replay: Replay = Replay()
+    serving: Serving = Serving()
     algorithm: Algorithm = Algorithm()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()

@@ -10,6 +10,7 @@ from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
@@ -30,6 +31,7 @@ class GroupCompletion:
     advantage: Advantage
     algorithm: Algorithm
     signal: Signal
+    filter: SignalFilter
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping."""
@@ -80,6 +82,9 @@ class GroupCompletion:
         if len(rewards) < 2 or (self.algorithm.needs_greedy() and greedy is None):
             # One trajectory is no baseline, nor is a greedy one without a verdict; the others had a fault.
             self.queue.drop(group, DropReason.FAULT)
+            return
+        if not self.filter.lets_through(group):
+            self.queue.drop(group, DropReason.NO_SIGNAL)
             return
         lengths = [trajectory.num_response_tokens() for trajectory in sampled]
         advantages = self.advantage(GroupRewards(rewards, lengths, greedy), self.algorithm)

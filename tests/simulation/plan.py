@@ -3,6 +3,8 @@
 import random
 from dataclasses import dataclass, field
 
+from asyncrl.replay.policy import ORDERS
+
 SERVER_FAULTS = (
     "die",
     "bounce",
@@ -39,6 +41,8 @@ class Plan:
     groups_per_batch: int
     samples_per_group: int
     max_staleness: int
+    order: str
+    drops_no_signal: bool
     num_steps: int
     max_new_tokens: int
     max_running_requests: int
@@ -70,6 +74,8 @@ def draw(seed: int) -> Plan:
         groups_per_batch=rng.choice((1, 2, 2, 3)),
         samples_per_group=rng.choice((2, 2, 3)),
         max_staleness=rng.choice((0, 1, 1, 2)),
+        order=rng.choice(tuple(ORDERS)),
+        drops_no_signal=rng.random() < 0.3,
         num_steps=rng.choice((2, 3, 4)),
         max_new_tokens=rng.choice((3, 6, 9)),
         max_running_requests=rng.choice((3, 6, 20)),

@@ -207,6 +207,11 @@ def make_recipe(plan: Plan) -> Recipe:
                 "max_staleness": plan.max_staleness,
                 "max_new_tokens": plan.max_new_tokens,
             },
+            "replay": {
+                "order": plan.order,
+                "drops_no_signal": plan.drops_no_signal,
+                "max_dropped_in_a_row": 5,
+            },
             "trainer": {"num_steps": plan.num_steps, "step_timeout_seconds": 60},
             "evaluation": {"every_steps": 2 if plan.has_evaluation else 0, "samples_per_task": 2},
             "serving": {
