@@ -230,10 +230,16 @@ class ReplayQueue:
         self.highest_version = max(self.highest_version, version)
         self._changed()
 
+    def _is_full(self) -> bool:
+        """Whether all that the bound admits is there and ready."""
+        return not self.can_admit() and all(g.state is GroupState.READY for g in self.live.values())
+
     def take(self, step: int) -> list[Group] | None:
         """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
         a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
+        if self.order == "stalest" and not self._is_full():
+            return None
         batch = choose(
             list(self.live.values()),
             step,
