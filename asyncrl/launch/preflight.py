@@ -97,6 +97,8 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
     num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
     # Weights, gradients, two Adam moments and, below float32, master weights.
     state = parameters * (width + 4 + 8 + (4 if width == 2 else 0))
+    # Data-parallel and context-parallel processes hold all of it, the others a part.
+    state //= recipe.trainer.parallel.tensor * recipe.trainer.parallel.pipeline
     servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
     return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 
