@@ -18,6 +18,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.recipe import dump_recipe
 from asyncrl.serving.publication import read_publication
+from asyncrl.trainer.digests import engine_digests
 
 NUM_STEPS = 4
 PER_CAUSE = ("ratio_mean", "ratio_max", "effective_share", *(f"kl_quarter_{n}" for n in range(1, 5)))
@@ -134,6 +135,28 @@ def test_two_ranks_make_the_same_weights_as_one(
             )
     got, wanted = final_weights(run), final_weights(straight[0])
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
+
+
+def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    run = tmp_path / "run"
+    run.mkdir()
+    parallel = {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True}
+    recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2, "parallel": parallel})
+    (run / "recipe.yaml").write_text(dump_recipe(recipe))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "asyncrl.trainer.main", "--run-folder", str(run), "--queue-url", queue.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
+    assert [commit.version for commit in queue.commits] == [2, 4]
+    got, wanted = final_weights(run), final_weights(straight[0])
+    assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-4
+    publication = read_publication(run / "publications" / "v4")
+    published = safetensors.torch.load_file(publication.folder / "model.safetensors")
+    assert publication.digests == engine_digests(published)
+    assert all(torch.equal(published[name], got[name]) for name in wanted)
 
 
 def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_exports(
