@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.replay.group import Group
+from asyncrl.replay.policy import has_signal
 from asyncrl.types import Batch, Score, Trajectory
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -23,6 +24,8 @@ class Reading:
     time_seconds: float
     """Monotonic."""
     tokens_generated: int
+    tokens_without_signal: int
+    """Of groups that were dropped because all their trajectories were equally correct."""
     server_busy_seconds: float
     """Summed over servers."""
     num_servers: int
@@ -31,10 +34,13 @@ class Reading:
 def rollout_metrics(before: Reading, after: Reading) -> dict[str, float]:
     """Speed and idle share of the rollout side between two readings."""
     seconds = max(after.time_seconds - before.time_seconds, 1e-9)
+    tokens = after.tokens_generated - before.tokens_generated
+    filtered = after.tokens_without_signal - before.tokens_without_signal
     busy = (after.server_busy_seconds - before.server_busy_seconds) / max(after.num_servers, 1)
     return {
         "step_seconds": seconds,
-        "rollout_tokens_per_second": (after.tokens_generated - before.tokens_generated) / seconds,
+        "rollout_tokens_per_second": tokens / seconds,
+        "no_signal_token_share": filtered / tokens if tokens else 0.0,
         "rollout_idle_share": min(1.0, max(0.0, 1.0 - busy / seconds)),
     }
 
@@ -65,7 +71,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
-        "groups_zero_signal": sum(_has_no_signal(group) for group in groups),
+        "groups_zero_signal": sum(not has_signal(group) for group in groups),
         "outcomes": monitor.count_outcomes(verdicts),
         "outcomes_by_verifier": _outcomes_by_verifier(groups),
         "verifier_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
@@ -118,9 +124,3 @@ def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
 
 def _verdict(score: Score) -> Verdict:
     return Verdict(Outcome(score.outcome), score.correctness, extracted=score.extracted, method=score.method)
-
-
-def _has_no_signal(group: Group) -> bool:
-    """By raw correctness: shaping breaks ties that mean nothing."""
-    correct = {s.correctness for s in _scores(group).values() if s.correctness is not None}
-    return len(correct) < 2

@@ -23,8 +23,7 @@ import itertools
 import logging
 import math
 import secrets
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,27 +33,34 @@ import aiohttp
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError, QueueError
-from asyncrl.evaluate import Evaluator
+from asyncrl.evaluate import EvaluationFailed, Evaluator
 from asyncrl.recipe import Recipe
-from asyncrl.replay.group import Group
+from asyncrl.replay.compaction import Compaction
+from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import GENERATED, ReplayQueue
+from asyncrl.replay.policy import length_bias
+from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, restore
 from asyncrl.replay.service import QueueService
 from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import read_publication
-from asyncrl.signal import Signal
+from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Batch, SamplingParams, Task
+from asyncrl.watchdog import Watch, watch
 
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_SECONDS = 5.0
+"""Between two looks of the watchdog."""
+MAX_TRAINER_KILLS = 3
+"""Of hung trainers in a run; the next one that hangs ends it."""
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
 
@@ -104,10 +110,14 @@ class Controller:
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
             has_greedy=recipe.algorithm.needs_greedy(),
+            order=recipe.replay.order,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, self._order.by_id)
+        self._compaction = Compaction(
+            journal, keep_steps=recipe.replay.keep_steps, keep_checkpoints=recipe.trainer.keep_checkpoints
+        )
         self.is_resumed = self.queue.num_admitted > 0
         self.fleet = Fleet(
             server_urls,
@@ -115,6 +125,7 @@ class Controller:
             signal=self.signal,
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
+            install_seconds=recipe.serving.request_timeout_seconds,
         )
         sampling = SamplingParams(
             recipe.rollout.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
@@ -139,6 +150,8 @@ class Controller:
             inputs.codec,
             find_advantage(recipe.algorithm),
             recipe.algorithm,
+            self.signal,
+            SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
         )
         self._evaluator = Evaluator(
             fleet=self.fleet,
@@ -163,8 +176,15 @@ class Controller:
         self._rewards: list[float] = []
         self._heldout: list[tuple[int, float]] = []
         self._num_takes_waiting = 0
+        self._newest_take: TakeRequest | None = None
+        """Older requests that still wait here came from a trainer that is gone."""
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._last_progress: tuple[Any, float] = ((), time.monotonic())
+        self._num_takes = 0
+        self._is_training = False
+        self._num_trainer_kills = 0
+        self._kill_trainer: Callable[[str], None] = lambda why: None
+        self.state_at_failure: dict[str, str] | None = None
+        """`state` when the first loop failed."""
         self.is_over = False
         """The trainer was or will be told that there is no further batch."""
         self.is_stopped = False
@@ -189,21 +209,29 @@ class Controller:
         self.is_stopped = self.is_over = self._generator.is_stopping = True
         self.signal.notify()
         if self._loops is not None:
-            self._loops.create_task(self._interrupt(), name="interrupt")
+            self._start(self._interrupt(), "interrupt")
 
-    async def run(self, train: Callable[[], Awaitable[None]]) -> None:
-        """Runs all loops until `train` returns, then evaluates what it made. Raises what any loop raised."""
+    async def run(
+        self, train: Callable[[], Awaitable[None]], *, kill_trainer: Callable[[str], None] | None = None
+    ) -> None:
+        """Runs all loops until `train` returns, then evaluates what it made. Raises what any loop raised.
+
+        `kill_trainer` is called, with the reason, when the trainer hangs; `train` is to start another one.
+        """
+        self._kill_trainer = kill_trainer or self._kill_trainer
         self.fleet.start()
         try:
             async with asyncio.TaskGroup() as loops:
                 self._loops = loops
                 self.signal.notify()
                 background = [
-                    loops.create_task(self._feed(), name="feed"),
-                    loops.create_task(self._watch(), name="watch"),
-                    loops.create_task(self._raise_failure(), name="failure"),
+                    self._start(self._feed(), "feed"),
+                    self._start(self._watch(), "watch"),
+                    self._start(self._raise_failure(), "failure"),
                 ]
-                await train()
+                self._is_training = True
+                await self._noting_failure(train())
+                self._is_training = False
                 self.is_over = self._generator.is_stopping = True
                 self.signal.notify()
                 if not self.is_stopped:
@@ -213,6 +241,39 @@ class Controller:
         finally:
             self._loops = None
 
+    def state(self) -> dict[str, str]:
+        """Title -> lines, for the post-mortem: who waits for whom, the servers, the groups, the tokens."""
+        groups = [
+            f"  {group.group_id}: {group.state.value}, admitted at version {group.admitted_version}, "
+            f"{sum(t.finish is not None for t in group.trajectories)} of {len(group.trajectories)} ended, "
+            f"{len(group.scores)} verdicts, {group.num_tokens()} tokens"
+            for group in self.queue.live.values()
+        ]
+        servers = [
+            f"  {server.url}: {server.state.value}, version {server.version}, {server.num_running} requests, "
+            f"{server.num_restarts} restarts{f', {server.reason}' if server.reason else ''}"
+            for server in self.fleet.servers.values()
+        ]
+        tokens = [f"  {name}: {count}" for name, count in self.queue.conservation().items()]
+        return {
+            "Who waited for whom": self.signal.describe_waits(),
+            "Servers": "\n".join(servers),
+            f"Groups in the queue (trainer at version {self.queue.version})": "\n".join(groups),
+            "Tokens": "\n".join(tokens),
+        }
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        assert self._loops is not None
+        return self._loops.create_task(self._noting_failure(work), name=name)
+
+    async def _noting_failure(self, work: Awaitable[None]) -> None:
+        """`work`; when it fails, the state of that moment is kept, before the other loops are cancelled."""
+        try:
+            await work
+        except Exception:
+            self.state_at_failure = self.state_at_failure or self.state()
+            raise
+
     async def _raise_failure(self) -> None:
         await self._failure
 
@@ -221,7 +282,7 @@ class Controller:
         assert self._loops is not None
         for group in list(self.queue.live.values()):
             if not group.advantages:
-                self._loops.create_task(self._completion.run(group), name=f"group {group.group_id}")
+                self._start(self._completion.run(group), f"group {group.group_id}")
         size = self._recipe.trajectories_per_group()
         while True:
             await self.signal.wait_until(
@@ -230,12 +291,15 @@ class Controller:
                 blocker="the staleness bound or room on a server",
             )
             group = self.queue.admit(self._order.at(self.queue.num_admitted))
-            self._loops.create_task(self._completion.run(group), name=f"group {group.group_id}")
+            self._start(self._completion.run(group), f"group {group.group_id}")
             # One loop turn, so that the new group takes its place on a server before the next is admitted.
             await asyncio.sleep(0)
 
     async def _on_take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None:
         self._num_takes_waiting += 1
+        self._num_takes += 1
+        self._newest_take = request
+        self.signal.notify()
         try:
             async with asyncio.timeout(wait_seconds):
                 return await self._take(request)
@@ -253,37 +317,45 @@ class Controller:
         await self.signal.wait_until(
             lambda: self._loops is not None, owner="take", blocker="the start of the servers"
         )
+        self._check_is_newest(request)
         self._close_step(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
             await self._evaluate("before")
+            self._check_is_newest(request)
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
             self.is_over = True
             self.signal.notify()
-            return TakeReply(None)
-        batch, verdicts = await self._batch(request.step)
+            return TakeReply(None, heldout=dict(self._heldout))
+        batch, verdicts = await self._batch(request)
         if batch is None:
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         await self.signal.wait_until(
             lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
         )
-        await self.queue.journal.barrier()
-        servers = await self.fleet.hand_wire_to_trainer()
+        with self.signal.waiting("take", "the journal's disk"):
+            await self.queue.journal.barrier()
+        self._check_is_newest(request)
+        servers = self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
-        return TakeReply(batch, servers)
+        # Now, while the trainer is busy: the next barrier is a step away.
+        self._compaction.run()
+        return TakeReply(batch, servers, dict(self._heldout))
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
-        if self.queue.version is not None and request.step < self.queue.version:
+        if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
+            self._check_is_newest(request)
         try:
             publication = read_publication(Path(request.publication_folder))
         except (OSError, ValueError, KeyError) as error:
             raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error
         self.queue.announce(request.step)
         await self.fleet.announce(publication, request.published)
+        self._generator.is_held = False
         for url, outcome in request.published.items():
             if not outcome.is_installed:
                 self._observer.note(f"server {url} leaves: {outcome.detail}")
@@ -293,26 +365,47 @@ class Controller:
             assert self._loops is not None
             self._start_evaluation("during")
 
-    async def _batch(self, step: int) -> tuple[Batch | None, dict[str, Any]]:
-        """The batch of `step` and what its verdicts say; None when the run stops meanwhile."""
-        temperature = self._recipe.rollout.temperature
+    def _is_newest(self, request: TakeRequest) -> bool:
+        """A trainer that died leaves its request waiting here; it must not act beside its successor's."""
+        return request is self._newest_take
+
+    def _check_is_newest(self, request: TakeRequest) -> None:
+        if not self._is_newest(request):
+            raise QueueError(f"The take of step {request.step} was given up: another one came after it.")
+
+    def _has_lost_versions(self, request: TakeRequest) -> bool:
+        """Whether this trainer does not know of a version that its predecessor made, or was making."""
+        assert self.queue.version is not None
+        return request.step < self.queue.highest_version or (
+            self.fleet.trainer_owns_wire and request.step == self.queue.version
+        )
+
+    async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
+        """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
+        step, temperature = request.step, self._recipe.rollout.temperature
         if step < self.queue.num_steps_taken:
             await self.queue.journal.barrier()
             return load_batch(self.queue.journal, step, temperature), {}
         taken: list[Group] = []
 
         def try_take() -> bool:
-            if not self.is_over and step == self.queue.num_steps_taken:
+            is_asked = not self.is_over and self._is_newest(request)
+            if is_asked and not taken and step == self.queue.num_steps_taken:
                 taken.extend(self.queue.take(step) or [])
-            return bool(taken) or self.is_over
+            return bool(taken) or not is_asked
 
         await self.signal.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
-        return (batch_of(taken, step, temperature), group_metrics(taken)) if taken else (None, {})
+        self._check_is_newest(request)
+        if not taken:
+            return None, {}
+        bias = length_bias(taken, self.queue.live.values())
+        return batch_of(taken, step, temperature), {**group_metrics(taken), **bias}
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:
         try:
             num_groups = self.queue.commit(request.version, request.checkpoint_folder)
             await self.queue.journal.barrier()
+            self._compaction.committed()
         except Exception as error:
             self._fail(error)
             raise
@@ -351,8 +444,9 @@ class Controller:
 
     def _read(self) -> Reading:
         return Reading(
-            time.monotonic(),
+            now_seconds(),
             self.queue.counters.get(GENERATED, 0),
+            self.queue.counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
             self.fleet.busy_seconds(),
             len(self.fleet.servers),
         )
@@ -362,9 +456,7 @@ class Controller:
         assert self._loops is not None and self.queue.version is not None
         key = (self.queue.version, when)
         if key not in self._evaluations:
-            self._evaluations[key] = self._loops.create_task(
-                self._run_evaluation(*key), name=f"evaluation {key}"
-            )
+            self._evaluations[key] = self._start(self._run_evaluation(*key), f"evaluation {key}")
         return self._evaluations[key]
 
     async def _evaluate(self, when: str) -> None:
@@ -376,9 +468,14 @@ class Controller:
     async def _run_evaluation(self, version: int, when: str) -> None:
         tasks, section = self._inputs.heldout_tasks, self._recipe.evaluation
         row: dict[str, Any] = {"step": version, "when": when}
-        if when != "during":
-            row.update(await self._evaluator.sampled(tasks, num_samples=section.samples_per_task))
-        row.update(await self._evaluator.greedy(tasks))
+        try:
+            if when != "during":
+                row.update(await self._evaluator.sampled(tasks, num_samples=section.samples_per_task))
+            row.update(await self._evaluator.greedy(tasks))
+        except EvaluationFailed as error:
+            # Training does not depend on it.
+            self._observer.note(f"the evaluation {when} training of version {version} failed: {error}")
+            return
         self._heldout.append((version, row["greedy_accuracy"]))
         self._observer.evaluation(row)
         target = section.stop_at_accuracy
@@ -393,33 +490,62 @@ class Controller:
         await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
 
     async def _drain_lost_versions(self) -> None:
-        """Before a trainer that went back publishes: nothing may stream on, as versions never decrease."""
+        """Before a trainer that went back publishes: nothing may stream on, as versions never decrease.
+
+        Streams stay held until the trainer's version is announced, which tells who may stream again.
+        """
+        self._generator.is_held = True
         if await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
             return
-        for url in {server.url for server in self._generator.running.values()}:
+        for url in dict.fromkeys(server.url for server in self._generator.running.values()):
             self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
         await self.signal.wait_until(
             lambda: not self._generator.running, owner="take", blocker="streams of a policy that was lost"
         )
 
     async def _watch(self) -> None:
-        """Ends the run when the trainer waits and nothing moves: no token, verdict, take or commit."""
-        limit = self._recipe.serving.request_timeout_seconds
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_SECONDS)
-            if not self.fleet.has_hope():
-                reasons = "; ".join(f"{s.url}: {s.reason}" for s in self.fleet.servers.values())
-                raise AsyncrlError(f"No rollout server is left. {reasons}")
-            now = time.monotonic()
-            verdicts = sum(len(group.scores) for group in self.queue.live.values())
-            progress = (dict(self.queue.counters), self.queue.num_steps_taken, self.queue.version, verdicts)
-            if progress != self._last_progress[0] or not self._num_takes_waiting:
-                self._last_progress = (progress, now)
-            elif now - self._last_progress[1] > limit:
-                waits = "\n".join(
-                    f"  {w.owner} waits for {w.blocker} since {now - w.since_seconds:.0f} s"
-                    for w in self.signal.waits
-                )
-                raise AsyncrlError(
-                    f"Nothing moved for {limit:.0f} s (serving.request_timeout_seconds):\n{waits}"
-                )
+        """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
+        serving, step_seconds = self._recipe.serving, self._recipe.trainer.step_timeout_seconds
+        limit = serving.request_timeout_seconds
+        rollout = Watch(
+            what="no token, verdict or server, while the trainer waits for a batch",
+            knob="serving.request_timeout_seconds",
+            is_due=lambda: self._num_takes_waiting > 0,
+            progress=self._rollout_progress,
+            act=self.fleet.restart_stuck,
+            warn_seconds=0.5 * limit,
+            # Later than the limit of a single stream, which is the more precise remedy.
+            act_seconds=1.5 * limit,
+            stop_seconds=2.0 * limit + serving.start_timeout_seconds,
+        )
+        trainer = Watch(
+            what="the trainer has a batch and did not come back",
+            knob="trainer.step_timeout_seconds",
+            is_due=lambda: self._num_takes_waiting == 0 and self._is_training,
+            # A trainer that was killed and started anew has its own time, a few times.
+            progress=lambda: (self._num_takes, min(self._num_trainer_kills, MAX_TRAINER_KILLS)),
+            act=self._kill_hung_trainer,
+            warn_seconds=0.5 * step_seconds,
+            act_seconds=step_seconds,
+            stop_seconds=2.0 * step_seconds,
+        )
+        await watch(
+            [rollout, trainer],
+            interval_seconds=WATCH_INTERVAL_SECONDS,
+            describe=self.signal.describe_waits,
+            note=self._observer.note,
+        )
+
+    def _kill_hung_trainer(self, why: str) -> None:
+        self._num_trainer_kills += 1
+        self._kill_trainer(why)
+
+    def _rollout_progress(self) -> Any:
+        verdicts = sum(len(group.scores) for group in self.queue.live.values())
+        servers = [(server.state, server.num_restarts) for server in self.fleet.servers.values()]
+        if not self.fleet.has_hope():
+            reasons = "; ".join(f"{s.url}: {s.reason}" for s in self.fleet.servers.values())
+            raise AsyncrlError(f"No rollout server is left. {reasons}")
+        # A group that is dropped because its servers fail is no progress.
+        tokens = self.queue.counters.get(GENERATED, 0)
+        return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers

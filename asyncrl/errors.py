@@ -3,6 +3,7 @@
 AsyncrlError
 ├── InputError            the user's recipe, data, model folder or machine: exit code 2, one clear sentence
 ├── ServerError           a rollout server refused, died or answered what we cannot read
+│   ├── ServerSilent      a stream brought nothing for too long: the server hangs
 │   └── WeightMismatch    a server's weights are not the ones that were published
 ├── QueueError            the replay queue was asked for something its states do not allow
 └── StalenessBreach       a token is older than max_staleness: the admission proof does not hold, stop
@@ -19,6 +20,10 @@ class InputError(AsyncrlError, ValueError):
 
 class ServerError(AsyncrlError):
     """A rollout server failed one request; the trajectory it carried is not lost."""
+
+
+class ServerSilent(ServerError):
+    """A server accepted a request and then said nothing for too long, whatever its health check answers."""
 
 
 class WeightMismatch(ServerError):

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.errors import ServerError
+from asyncrl.errors import AsyncrlError, ServerError
 from asyncrl.observe import statistics
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import client
 from asyncrl.serving.fleet import Fleet, Server
-from asyncrl.serving.wire import Confirmation, Prefix, generate_body
+from asyncrl.serving.wire import Confirmation, End, Prefix, generate_body
 from asyncrl.signal import Signal
 from asyncrl.types import PolicyVersion, SamplingParams, Score, Task
 
@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 
 PROMPTS_PER_REQUEST = 32
 MAX_ATTEMPTS = 3
+
+
+class EvaluationFailed(AsyncrlError):
+    """No result: servers kept failing, or no response got a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,10 @@ class Evaluator:
     """Of request ids, shared by the evaluations of a run."""
 
     async def greedy(self, tasks: Sequence[Task]) -> dict[str, float]:
-        """Accuracy of the most likely answers with its Wilson interval, their length, the versions."""
+        """Accuracy of the most likely answers with its Wilson interval, their length, the versions.
+
+        Raises EvaluationFailed.
+        """
         answers = [a for group in await self._answer(tasks, num_samples=1, is_greedy=True) for a in group]
         graded = [a for a in answers if a.score.correctness is not None]
         num_correct = sum(a.score.correctness == 1.0 for a in graded)
@@ -68,9 +75,11 @@ class Evaluator:
         }
 
     async def sampled(self, tasks: Sequence[Task], *, num_samples: int) -> dict[str, float]:
-        """avg@k and pass@k over k samples per task, with intervals over tasks."""
+        """avg@k and pass@k over k samples per task, with intervals over tasks. Raises EvaluationFailed."""
         groups = await self._answer(tasks, num_samples=num_samples, is_greedy=False)
         correct = [_correct(group) for group in groups]
+        if not any(len(graded) >= num_samples for graded in correct):
+            raise EvaluationFailed(f"none of {len(tasks)} tasks got {num_samples} verdicts")
         average = statistics.avg_at_k(correct)
         passed = statistics.pass_at_k(correct, num_samples)
         return {
@@ -89,12 +98,20 @@ class Evaluator:
         """For each task its answers; requests go out together and spread over the servers."""
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
         parts = [wanted[i : i + PROMPTS_PER_REQUEST] for i in range(0, len(wanted), PROMPTS_PER_REQUEST)]
-        async with asyncio.TaskGroup() as requests:
-            running = [
-                requests.create_task(self._ask_with_retries([task for task, _ in part], is_greedy))
-                for part in parts
-            ]
+        try:
+            async with asyncio.TaskGroup() as requests:
+                running = [
+                    requests.create_task(self._ask_with_retries([task for task, _ in part], is_greedy))
+                    for part in parts
+                ]
+        except* ServerError as errors:
+            raise EvaluationFailed(str(errors.exceptions[0])) from errors
         answers = [answer for request in running for answer in request.result()]
+        if all(answer.score.correctness is None for answer in answers):
+            raise EvaluationFailed(
+                f"All {len(answers)} verifications of the evaluation ended in a fault, such as: "
+                f"{answers[0].score.detail} See verifying.* in the recipe, or try `asyncrl verify`."
+            )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[Answer]:
@@ -107,7 +124,7 @@ class Evaluator:
                 return await self._ask(server, tasks, is_greedy)
             except ServerError as error:
                 log.warning("evaluation: %s", error)
-                await self.fleet.suspect(server, str(error))
+                await self.fleet.suspect(server, error)
                 if attempt >= MAX_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
@@ -126,6 +143,8 @@ class Evaluator:
             async for chunk in client.stream(
                 self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
             ):
+                if chunk.end is End.ABORT:
+                    raise ServerError(f"{server.url} aborted request {chunk.request_id}")
                 for segment in confirmations[chunk.request_id].feed(chunk):
                     tokens[chunk.request_id].extend(segment.tokens)
                     versions[chunk.request_id].append(segment.version)

@@ -107,6 +107,20 @@ class Rollout(Section):
     """Times a faulty verification or a broken stream is tried again before its trajectory is dropped."""
 
 
+class Replay(Section):
+    order: Literal["admission", "strict_admission", "freshness", "signal"] = "admission"
+    """Which ready groups a batch takes first: the oldest, those with the newest tokens, or those with the
+    largest variance of correctness; the staleness bound comes before. strict_admission waits for stragglers:
+    no length bias, but the trainer waits with them."""
+    drops_no_signal: bool = False
+    """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
+    max_dropped_in_a_row: Positive = 256
+    """After so many groups without a signal the next is trained anyway, so that a run always goes on."""
+    keep_steps: Positive = 200
+    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
+    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
+
+
 class Serving(Section):
     num_servers: Positive = 1
     """Local servers to start; ignored when `servers` is given."""
@@ -124,6 +138,9 @@ class Serving(Section):
     start_timeout_seconds: PositiveFloat = 180.0
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a stream before its server is called dead."""
+    weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
+    """How new weights reach running servers: a folder that they see at the same path; inside the request;
+    or a broadcast by torch.distributed (NCCL on GPUs, gloo on CPUs). Servers that join read the folder."""
     extra_arguments: list[str] = []
     """Appended to the server's command line."""
 
@@ -253,8 +270,14 @@ class Trainer(Section):
     clip_grad_norm: PositiveFloat = 1.0
     checkpoint_every_steps: Positive = 25
     """A crash costs at most the training (not the generation) of this many steps."""
+    step_timeout_seconds: PositiveFloat = 3600.0
+    """Longest time from a batch to the next take, checkpoint included, before the trainer is called hung and
+    restarted from its last checkpoint."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
+    keep_best: bool = False
+    """Also checkpoints each version that is evaluated during training, keeps the one with the best greedy
+    held-out accuracy, and exports it beside the last one at the end."""
 
     @model_validator(mode="after")
     def _check_processes(self) -> "Trainer":
@@ -309,6 +332,7 @@ class Recipe(Section):
     data: Data
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
+    replay: Replay = Replay()
     serving: Serving = Serving()
     algorithm: Algorithm = Algorithm()
     trainer: Trainer = Trainer()
@@ -334,6 +358,11 @@ class Recipe(Section):
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "
                 "during training. Set evaluation.every_steps to 1 or more."
+            )
+        if self.trainer.keep_best and not self.evaluation.every_steps:
+            raise ValueError(
+                "trainer.keep_best is true but evaluation.every_steps is 0, so nothing is evaluated during "
+                "training. Set evaluation.every_steps to 1 or more, or trainer.keep_best to false."
             )
         if (self.evaluation.every_steps or self.evaluation.stop_at_accuracy) and self.data.heldout is None:
             raise ValueError(

@@ -5,9 +5,14 @@ the post-mortem. Conditions are cheap predicates; whoever changes state calls `n
 """
 
 import asyncio
-import time
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+
+def now_seconds() -> float:
+    """The running loop's monotonic clock: the one that timeouts obey, and that a simulation can drive."""
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +20,13 @@ class Wait:
     owner: str
     blocker: str
     since_seconds: float
-    """Monotonic clock."""
+    """As `now_seconds`."""
 
 
 class Signal:
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.waits: set[Wait] = set()
+        self._waits: dict[object, Wait] = {}
 
     def notify(self) -> None:
         """Lets every waiter look at its condition again."""
@@ -39,14 +44,35 @@ class Signal:
         """True once the condition holds; False when `timeout_seconds` passed first."""
         if condition():
             return True
-        wait = Wait(owner, blocker, time.monotonic())
-        self.waits.add(wait)
+        with self.waiting(owner, blocker):
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    while not condition():
+                        await self._event.wait()
+                return True
+            except TimeoutError:
+                return condition()
+
+    @contextlib.contextmanager
+    def waiting(self, owner: str, blocker: str) -> Iterator[None]:
+        """Names a wait for something that is awaited directly: a stream, a verdict, a disk, a reply."""
+        # A key of its own, because two waits may have the same words.
+        key = object()
+        self._waits[key] = Wait(owner, blocker, now_seconds())
         try:
-            async with asyncio.timeout(timeout_seconds):
-                while not condition():
-                    await self._event.wait()
-            return True
-        except TimeoutError:
-            return condition()
+            yield
         finally:
-            self.waits.discard(wait)
+            del self._waits[key]
+
+    @property
+    def waits(self) -> list[Wait]:
+        """Who waits now, the longest wait first."""
+        return sorted(self._waits.values(), key=lambda wait: wait.since_seconds)
+
+    def describe_waits(self) -> str:
+        """One line per wait."""
+        now = now_seconds()
+        return "\n".join(
+            f"  {wait.owner} waits for {wait.blocker} since {now - wait.since_seconds:.0f} s"
+            for wait in self.waits
+        )

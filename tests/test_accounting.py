@@ -11,11 +11,13 @@ from asyncrl.types import Batch, Segment, Sequence, Trajectory
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
-    before, after = Reading(10.0, 1000, 3.0, 2), Reading(14.0, 5000, 9.0, 2)
+    before, after = Reading(10.0, 1000, 100, 3.0, 2), Reading(14.0, 5000, 1100, 9.0, 2)
     # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
     assert rollout_metrics(before, after) == {
         "step_seconds": 4.0,
         "rollout_tokens_per_second": 1000.0,
+        # 1000 of 4000 tokens were of groups without a signal
+        "no_signal_token_share": 0.25,
         "rollout_idle_share": pytest.approx(0.25),
     }
 

@@ -121,6 +121,43 @@ def test_a_run_trains_every_batch_once_on_verified_weights(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_the_trainer_is_told_what_evaluations_have_found(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
+            # The one of version 0 was complete before the first batch was given.
+            assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
+
+    asyncio.run(scenario())
+
+
+def test_old_steps_are_compacted_while_the_run_goes_on_and_the_books_balance(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(replay={"keep_steps": 1}, trainer={"num_steps": 6, "keep_checkpoints": 2})
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, recipe, [engine]) as (controller, _),
+        ):
+            await controller.run(FakeTrainer(controller.queue_url, tmp_path, commit_every=1).run)
+            await controller.queue.journal.barrier()
+            steps = controller.queue.journal.read(
+                "SELECT DISTINCT step FROM groups JOIN trajectories USING (group_id) "
+                "JOIN segments USING (trajectory_id) ORDER BY step"
+            )
+            # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for step 4.
+            assert steps == [(4,), (5,)]
+            books = controller.queue.conservation()
+            assert books["generated"] == books["trained"] > 0
+            assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
+
+    asyncio.run(scenario())
+
+
 def test_prefix_caches_are_salted_by_version(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
@@ -249,14 +286,14 @@ def test_max_staleness_zero_is_exactly_on_policy(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_run_in_which_nothing_moves_ends_and_says_who_waits_for_whom(
+def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asyncrl.controller.WATCH_INTERVAL_SECONDS", 0.05)
 
     async def scenario() -> None:
         recipe = make_recipe(
-            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.5}
+            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
         )
         async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
             engine.hold()
@@ -264,7 +301,12 @@ def test_a_run_in_which_nothing_moves_ends_and_says_who_waits_for_whom(
                 await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
             cause = first_cause(caught.value)
             assert isinstance(cause, AsyncrlError)
-            assert "Nothing moved" in str(cause) and "take waits for groups for step 0" in str(cause)
+            assert "No rollout server is left" in str(cause)
+            assert f"{engine.url} streamed nothing for 0 s" in str(cause)
+            state = controller.state_at_failure
+            assert state is not None
+            assert "take waits for groups for step 0" in state["Who waited for whom"]
+            assert f"{engine.url}: dead" in state["Servers"]
 
     asyncio.run(scenario())
 

@@ -21,8 +21,11 @@ from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.recipe import dump_recipe
 from asyncrl.replay.journal import Journal
+from asyncrl.replay.starts import record_start
 from asyncrl.serving.client import new_session
 
 log = logging.getLogger(__name__)
@@ -39,9 +42,10 @@ def has_gpu() -> bool:
 
 
 class TerminalAndFile:
-    """Tells both the person and metrics.jsonl."""
+    """Tells both the person and metrics.jsonl; what it notes is remembered for a post-mortem."""
 
-    def __init__(self, live: LiveLine, metrics: MetricsWriter) -> None:
+    def __init__(self, live: LiveLine, metrics: MetricsWriter, events: RecentEvents) -> None:
+        self.events = events
         self._live = live
         self._metrics = metrics
 
@@ -54,6 +58,7 @@ class TerminalAndFile:
         self._live.evaluation(row)
 
     def note(self, text: str) -> None:
+        self.events.add(text)
         self._metrics.event("note", text=text)
         self._live.note(text)
 
@@ -85,7 +90,8 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             has_gpu=has_gpu(),
         )
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
-        observer = TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics)
+        events = stack.enter_context(RecentEvents())
+        observer = TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics, events)
         controller = Controller(
             inputs,
             journal=journal,
@@ -95,8 +101,9 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             observer=observer,
         )
         await stack.enter_async_context(controller)
+        committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
+        record_start(journal, committed, dump_recipe(recipe))
         if controller.is_resumed:
-            committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
             metrics.resumed(committed)
             observer.note(
                 f"resuming {folder.path} at step {committed}: {controller.queue.num_admitted} groups admitted"
@@ -117,7 +124,16 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                     raise InputError(f"The run cannot start: {error}") from error
             if not stopped.is_set():
                 metrics.event("ready")
-                await controller.run(lambda: _keep_training(trainers, controller, observer, stopped))
+                try:
+                    await controller.run(
+                        lambda: _keep_training(trainers, controller, observer, stopped),
+                        kill_trainer=trainers.kill,
+                    )
+                except Exception as error:
+                    state = controller.state_at_failure or controller.state()
+                    written = write_post_mortem(folder.path, first_cause(error), state=state, events=events)
+                    log.error("who waited for whom, and the last lines of every process: %s", written)
+                    raise
         journal.barrier_blocking()
         return Ending(stopped.is_set(), controller.queue.conservation())
 

@@ -61,6 +61,7 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
+    cache.check_machine()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 
@@ -78,7 +79,9 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     if not os.access(existing, os.W_OK):
         raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
     free = shutil.disk_usage(existing).free
-    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * recipe.trainer.keep_checkpoints
+    # One more is being written, and one may be the best.
+    num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
+    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * num_checkpoints
     if free < disk:
         raise InputError(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
@@ -97,8 +100,9 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
         recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     )
     num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
-    # Weights, gradients, two Adam moments and, below float32, master weights.
-    state = parameters * (width + 4 + 8 + (4 if width == 2 else 0))
+    # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
+    # checkpoint is written from; and gradients.
+    state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
     if recipe.algorithm.kl_coefficient:
         # The frozen reference.
         state += parameters * width

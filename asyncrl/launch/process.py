@@ -68,6 +68,12 @@ class ChildProcess:
         assert self._process is not None, f"{self.name} was not started"
         return await self._process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL, which also ends a process that is stopped or hangs."""
+        if self.is_running():
+            assert self._process is not None
+            self._process.kill()
+
     async def stop(self, *, grace_seconds: float) -> None:
         """SIGTERM, then SIGKILL after `grace_seconds`, for it and everything it started."""
         if self._process is None:

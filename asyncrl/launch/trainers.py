@@ -72,6 +72,12 @@ class TrainerRanks:
             for task in running:
                 task.cancel()
 
+    def kill(self, why: str) -> None:
+        """Ends ranks that hang, at once; `wait` then raises."""
+        log.error("the trainer is killed: %s", why)
+        for rank in self.ranks:
+            rank.kill()
+
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
         await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
 

@@ -24,6 +24,8 @@ class DropReason(StrEnum):
     """No verdict: the trajectory left before the baseline, or its group, with fewer than two left."""
     UNCONFIRMED = "unconfirmed"
     """Streamed by a server that broke off before it said which version had made them."""
+    NO_SIGNAL = "no_signal"
+    """All its trajectories were equally correct: no gradient, and the recipe asks for others instead."""
     SERVER = "server"
     """Servers kept failing on this trajectory until its retries were spent."""
     BASELINE = "baseline"

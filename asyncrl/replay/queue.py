@@ -3,8 +3,8 @@
 Admission: at trainer version v a group may enter while, with it,
     admitted - dropped <= (max_staleness + v + 1) * groups_per_batch.
 Use: a group admitted at version v has the deadline v + max_staleness, the last step that may take it. The
-batch of step s is the oldest groups_per_batch ready groups, given only when what it leaves behind can still
-be taken in time.
+batch of step s is groups_per_batch ready groups in the order of `policy`, given only when what it leaves
+behind can still be taken in time.
 
 Why no token in a batch is older than max_staleness allows. Let n(d) be the untaken groups with deadline <= d,
 B the batch size, s the next step to take. Claim: n(d) <= (d - s + 1) B for each d >= s.
@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.replay.group import DropReason, Group, GroupState, trajectory_id
 from asyncrl.replay.journal import Journal, Statement, bump, pack_logprobs, pack_tokens
+from asyncrl.replay.policy import choose
 from asyncrl.types import Finish, PolicyVersion, Score, Segment, Task, Trajectory
 
 GENERATED = "tokens_generated"
@@ -46,6 +47,7 @@ class ReplayQueue:
         max_staleness: int,
         num_steps: int,
         has_greedy: bool = False,
+        order: str = "admission",
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -56,6 +58,8 @@ class ReplayQueue:
         self.num_steps = num_steps
         self.has_greedy = has_greedy
         """Each group has one more trajectory, the last, greedy and never trained."""
+        self.order = order
+        """A key of `policy.ORDERS`."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -107,12 +111,26 @@ class ReplayQueue:
         self.journal.write(*_admission(group, self._wall_clock()))
         return group
 
+    def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
+        """Records which server goes on with them, for who asks later; no state depends on it."""
+        now = self._wall_clock()
+        self.journal.write(
+            *(
+                (
+                    "INSERT INTO streams VALUES (?, ?, ?, ?)",
+                    (t.trajectory_id, t.num_response_tokens(), server, now),
+                )
+                for t in trajectories
+            )
+        )
+
     def append(
         self, group: Group, trajectory: Trajectory, segments: Sequence[Segment], finish: Finish | None
     ) -> None:
         """Adds confirmed segments to a trajectory of an open group, and its end when it has come."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
-        statements: list[Statement] = []
+        num_tokens = sum(len(segment.tokens) for segment in segments)
+        statements: list[Statement] = [self._count(GENERATED, num_tokens)]
         for segment in segments:
             newest = trajectory.segments[-1].version if trajectory.segments else group.admitted_version
             if segment.version < newest:
@@ -121,7 +139,6 @@ class ReplayQueue:
                     f"{newest}: a server serves weights older than the ones announced at admission."
                 )
             statements.append(_segment_row(trajectory, segment))
-            statements.append(self._count(GENERATED, len(segment.tokens)))
             self.highest_version = max(self.highest_version, segment.version)
             extend(trajectory, segment)
         if finish is not None:
@@ -206,7 +223,8 @@ class ReplayQueue:
                 f"from {self.journal.path}: checkpoint and journal are of different runs. Use another "
                 f"run_folder."
             )
-        if self.version is not None and version < self.version:
+        if version < self.highest_version:
+            # Also when the trainer asks for the same step again: the version it lost has made tokens.
             self.catch_up_version = self.highest_version
         self.version = version
         self.highest_version = max(self.highest_version, version)
@@ -216,9 +234,14 @@ class ReplayQueue:
         """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
         a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
-        ready = [group for group in self.live.values() if group.state is GroupState.READY]
-        batch = ready[: self.groups_per_batch]
-        if len(batch) < self.groups_per_batch or not self._leaves_all_in_time(batch, step):
+        batch = choose(
+            list(self.live.values()),
+            step,
+            batch_size=self.groups_per_batch,
+            max_staleness=self.max_staleness,
+            order=self.order,
+        )
+        if batch is None:
             return None
         for group in batch:
             self._check_staleness(group, step)
@@ -253,18 +276,6 @@ class ReplayQueue:
         """Tokens: generated, trained, taken, queued, and dropped by reason; generated is the others' sum."""
         queued = sum(_trainable_tokens(group) for group in self.live.values())
         return conservation_of(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
-
-    def _leaves_all_in_time(self, batch: Sequence[Group], step: int) -> bool:
-        """Whether after `batch` at most (d - step) batches of groups are left to take by each deadline d."""
-        chosen = {group.group_id for group in batch}
-        num_left = 0
-        # Deadlines rise with the admission order, so num_left is n(deadline) at each group.
-        for group in self.live.values():
-            num_left += group.group_id not in chosen
-            deadline = group.admitted_version + self.max_staleness
-            if num_left > (deadline - step) * self.groups_per_batch:
-                return False
-        return True
 
     def _check_staleness(self, group: Group, step: int) -> None:
         if group.oldest_version() < step - self.max_staleness:

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from asyncrl.errors import QueueError
+from asyncrl.replay.compaction import compacted_before
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.journal import Journal, unpack_logprobs, unpack_tokens
+from asyncrl.replay.journal import Journal, JournalReader, unpack_logprobs, unpack_tokens
 from asyncrl.replay.queue import ReplayQueue, conservation_of, extend
 from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
 
@@ -64,25 +66,31 @@ def _restore_trajectories(journal: Journal, group: Group, samples_per_group: int
 
 
 def read_conservation(path: Path) -> dict[str, int]:
-    """`ReplayQueue.conservation` of a journal that nobody has open."""
-    journal = Journal(path)
-    try:
-        counters: dict[str, int] = dict(journal.read("SELECT name, value FROM counters"))
-        held = dict(
-            journal.read(
-                "SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4) "
-                "FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id) "
-                "WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) "
-                "GROUP BY 1"
-            )
+    """`ReplayQueue.conservation` of a journal, as far as it is committed."""
+    journal = JournalReader(path)
+    counters: dict[str, int] = dict(journal.read("SELECT name, value FROM counters"))
+    held = dict(
+        journal.read(
+            "SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4) "
+            "FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id) "
+            "WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) "
+            "GROUP BY 1"
         )
-    finally:
-        journal.close()
+    )
     return conservation_of(counters, taken=held.get("taken", 0), queued=held.get("queued", 0))
 
 
-def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
-    """The batch that was taken at `step`, in the order of its first take."""
+def load_batch(journal: JournalReader, step: int, temperature: float) -> Batch:
+    """The batch that was taken at `step` (from 0), in the order of its first take.
+
+    Raises QueueError when its tokens were compacted.
+    """
+    if step < (boundary := compacted_before(journal)):
+        raise QueueError(
+            f"The tokens of steps 1 to {boundary} are compacted in {journal.path}: step {step + 1} cannot be "
+            f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
+            f"run_folder; replay.keep_steps says how long tokens are kept."
+        )
     rows = journal.read(
         "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, "
         "tokens, logprobs FROM "

@@ -10,9 +10,11 @@ from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
+from asyncrl.signal import Signal
 from asyncrl.types import Score, Trajectory
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,8 @@ class GroupCompletion:
     codec: TextCodec
     advantage: Advantage
     algorithm: Algorithm
+    signal: Signal
+    filter: SignalFilter
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping."""
@@ -49,7 +53,9 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.response_tokens())
-        score = self._shape(await self.grader.grade(group.task, text), trajectory)
+        with self.signal.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
+            score = await self.grader.grade(group.task, text)
+        score = self._shape(score, trajectory)
         self.queue.score(group, trajectory, score, text)
 
     def _shape(self, score: Score, trajectory: Trajectory) -> Score:
@@ -76,6 +82,9 @@ class GroupCompletion:
         if len(rewards) < 2 or (self.algorithm.needs_greedy() and greedy is None):
             # One trajectory is no baseline, nor is a greedy one without a verdict; the others had a fault.
             self.queue.drop(group, DropReason.FAULT)
+            return
+        if not self.filter.lets_through(group):
+            self.queue.drop(group, DropReason.NO_SIGNAL)
             return
         lengths = [trajectory.num_response_tokens() for trajectory in sampled]
         advantages = self.advantage(GroupRewards(rewards, lengths, greedy), self.algorithm)

@@ -44,6 +44,8 @@ class Generator:
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
     is_stopping: bool = False
+    is_held: bool = False
+    """Nothing new may stream: the trainer went back, and what it lost must end first."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     _num_requests: int = 0
@@ -65,11 +67,12 @@ class Generator:
                 return
             tokens_before = group.num_tokens()
             try:
-                async for trajectory in self._stream(server, group, pending):
-                    yield trajectory
+                with self.signal.waiting(f"group {group.group_id}", f"tokens from {server.url}"):
+                    async for trajectory in self._stream(server, group, pending):
+                        yield trajectory
             except ServerError as error:
                 log.warning("group %d: %s", group.group_id, error)
-                await self.fleet.suspect(server, str(error))
+                await self.fleet.suspect(server, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:
                     raise GenerationFailed(f"group {group.group_id}: {error}") from error
@@ -83,7 +86,7 @@ class Generator:
         for request_id, server in streaming.items():
             await self._try(client.abort(self.fleet.session, server.url, request_id))
         if has_lost_trainer:
-            for url in {server.url for server in streaming.values()}:
+            for url in dict.fromkeys(server.url for server in streaming.values()):
                 await self._try(client.continue_generation(self.fleet.session, url))
         return await self.signal.wait_until(
             lambda: not self.running,
@@ -104,7 +107,11 @@ class Generator:
         await self.signal.wait_until(
             lambda: (
                 self.is_stopping
-                or (not self.queue.is_catching_up() and self.fleet.pick(num_requests) is not None)
+                or (
+                    not self.is_held
+                    and not self.queue.is_catching_up()
+                    and self.fleet.pick(num_requests) is not None
+                )
             ),
             owner=f"group {group.group_id}",
             blocker=f"a serving server with room for {num_requests} requests",
@@ -118,6 +125,7 @@ class Generator:
         requests = {self._request_id(t): _Request(t, Confirmation(server.version)) for t in pending}
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        self.queue.stream_from(server.url, pending)
         self.fleet.acquire(server, len(requests))
         self.running.update(dict.fromkeys(requests, server))
         try:

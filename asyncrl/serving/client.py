@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
-from asyncrl.errors import ServerError
+from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.serving.wire import Chunk, parse_event
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -27,7 +27,8 @@ async def stream(
 ) -> AsyncIterator[Chunk]:
     """Chunks of a streamed /generate, until every request in it has ended.
 
-    Raises ServerError on a refusal, a broken connection or `silence_seconds` without a chunk.
+    Raises ServerError on a refusal or a broken connection, ServerSilent after `silence_seconds` without a
+    chunk.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
     try:
@@ -42,6 +43,8 @@ async def stream(
                 if data == b"[DONE]":
                     return
                 yield parse_event(data)
+    except aiohttp.SocketTimeoutError as error:
+        raise ServerSilent(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
     except _FAILURES as error:
         raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
     raise ServerError(f"{url} closed a stream before its end")
@@ -64,6 +67,18 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
             return response.status == 200
     except _FAILURES:
         return False
+
+
+async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None:
+    """The label of the weights that the server holds now; None when it does not answer that it can serve."""
+    if not await is_ready(session, url):
+        return None
+    try:
+        async with session.get(f"{url}/model_info", timeout=aiohttp.ClientTimeout(total=5.0)) as response:
+            answer = await response.json(content_type=None)
+            return str(answer["weight_version"]) if response.status == 200 else None
+    except (*_FAILURES, KeyError, TypeError):
+        return None
 
 
 async def wait_until_ready(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> None:

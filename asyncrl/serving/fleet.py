@@ -1,30 +1,29 @@
 """The rollout servers as one: who serves, with which version, and who gets the next request.
 
-A server serves only after its weights were verified equal to the trainer's latest publication. Weights travel
-on one wire at a time: the trainer owns it from the reply to a take until its next take, the fleet in between,
-so two publications never mix on a server. Failing servers leave at once, are restarted and join again as
-stale.
+A server serves only after its weights were verified equal to the trainer's latest publication. Of each server
+one side writes the weights: the trainer, from the reply to a take that named it until the next take, else the
+fleet; so two publications never mix on a server. Failing servers leave at once, are restarted and join again
+as stale. A trainer that dies leaves the servers it was handed in an unknown state: they join anew.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
 
-from asyncrl.errors import ServerError
-from asyncrl.serving.client import is_ready
-from asyncrl.serving.publication import Publication, install
-from asyncrl.signal import Signal
+from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.serving.client import weight_version
+from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
+from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import PolicyVersion, PublishOutcome
 
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
-"""Restarts of one server in a run before the run gives it up."""
+"""Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
 
 
 class ServerState(StrEnum):
@@ -44,12 +43,16 @@ class Server:
     busy_seconds: float = 0.0
     busy_since_seconds: float = 0.0
     num_restarts: int = 0
+    num_joins: int = 0
     reason: str = "starting"
     """Why it does not serve."""
 
 
 class Fleet:
-    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready."""
+    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready.
+
+    `install_seconds` limits each request of an install: a server that hangs then is restarted.
+    """
 
     def __init__(
         self,
@@ -59,17 +62,19 @@ class Fleet:
         signal: Signal,
         max_running_requests: int,
         restart: Callable[[str], Awaitable[None]],
+        install_seconds: float = INSTALL_SECONDS,
     ) -> None:
         self.servers = {url: Server(url) for url in urls}
         self.session = session
         self.max_running_requests = max_running_requests
         self._signal = signal
         self._restart = restart
+        self._install_seconds = install_seconds
         self._publication: Publication | None = None
-        self._lineage = 0
         self.trainer_owns_wire = False
-        self._install_lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._handed: dict[str, None] = {}
+        """URLs that the trainer was last told to publish to, until it says what became of them."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def serving(self) -> list[Server]:
         return [server for server in self.servers.values() if server.state is ServerState.SERVING]
@@ -87,12 +92,13 @@ class Fleet:
         return min(open_servers, key=lambda server: server.num_running, default=None)
 
     def salt(self, server: Server) -> str:
-        """Keeps the prefix caches of versions apart, also when a trainer went back and counts up again."""
-        return f"{self._lineage}-v{server.version}"
+        """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
+        under weights of a lost trainer or of a process that somebody restarted, is unknown."""
+        return f"{server.num_joins}-v{server.version}"
 
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
-        now = time.monotonic()
+        now = now_seconds()
         return sum(
             s.busy_seconds + (now - s.busy_since_seconds if s.num_running else 0.0)
             for s in self.servers.values()
@@ -100,19 +106,21 @@ class Fleet:
 
     def acquire(self, server: Server, num_requests: int) -> None:
         if server.num_running == 0:
-            server.busy_since_seconds = time.monotonic()
+            server.busy_since_seconds = now_seconds()
         server.num_running += num_requests
 
     def release(self, server: Server, num_requests: int = 1) -> None:
         server.num_running -= num_requests
         if server.num_running == 0:
-            server.busy_seconds += time.monotonic() - server.busy_since_seconds
+            server.busy_seconds += now_seconds() - server.busy_since_seconds
         self._signal.notify()
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
-        """The trainer published: servers that took it serve on, the others leave with the reason."""
-        if self._publication is not None and publication.version < self._publication.version:
-            self._lineage += 1
+        """The trainer published: servers that took it serve on, the others leave with the reason.
+
+        A server that was handed to a trainer and of which nobody says what became (the trainer died) is
+        stale: it may hold, or be about to load, a version that was lost.
+        """
         self._publication = publication
         self.trainer_owns_wire = False
         for url, outcome in outcomes.items():
@@ -120,21 +128,22 @@ class Fleet:
             if server is None or server.state is not ServerState.SERVING:
                 continue
             if outcome.is_installed:
-                server.version = publication.version
+                server.version, server.num_restarts = publication.version, 0
             else:
                 self.fail(server, outcome.detail)
         for server in self.serving():
+            is_unknown = server.url in self._handed and server.url not in outcomes
             # A server the trainer did not reach must not serve an older version than the announced one.
-            if server.version != publication.version:
-                server.state, server.reason = ServerState.STALE, "missed a publish"
-                self._spawn(self._join(server))
+            if is_unknown or server.version != publication.version:
+                self._verify_anew(server, "missed a publish")
+        self._handed = {}
         self._signal.notify()
 
-    async def hand_wire_to_trainer(self) -> list[str]:
-        """URLs to publish the next version to; no install of ours runs until the next `announce`."""
-        async with self._install_lock:
-            self.trainer_owns_wire = True
-            return [server.url for server in self.serving()]
+    def hand_wire_to_trainer(self) -> list[str]:
+        """URLs to publish the next version to; the fleet leaves their weights alone until it is announced."""
+        self.trainer_owns_wire = True
+        self._handed = dict.fromkeys(server.url for server in self.serving())
+        return list(self._handed)
 
     def start(self) -> None:
         """Every server joins as soon as it is ready and the first publication is known."""
@@ -155,10 +164,29 @@ class Fleet:
         self._spawn(self._restart_and_join(server))
         self._signal.notify()
 
-    async def suspect(self, server: Server, why: str) -> None:
-        """A stream of this server broke: it fails unless it still answers that it is ready."""
-        if server.state is ServerState.SERVING and not await is_ready(self.session, server.url):
-            self.fail(server, why)
+    async def suspect(self, server: Server, error: ServerError) -> None:
+        """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
+        anew unless it holds the weights it should (a process may have been restarted by somebody else).
+
+        One that went silent is restarted whatever it answers: its front end may outlive its scheduler.
+        """
+        if server.state is not ServerState.SERVING:
+            return
+        if isinstance(error, ServerSilent):
+            return self.fail(server, str(error))
+        label = await weight_version(self.session, server.url)
+        if server.state is not ServerState.SERVING:
+            return
+        if label is None:
+            self.fail(server, str(error))
+        elif label != str(server.version) and server.url not in self._handed:
+            self._verify_anew(server, f"it holds weight version {label}, not {server.version}")
+
+    def restart_stuck(self, why: str) -> None:
+        """Restarts the serving servers that hold requests: one of them keeps the run waiting."""
+        for server in self.serving():
+            if server.num_running:
+                self.fail(server, why)
 
     def has_hope(self) -> bool:
         """False when every server was given up."""
@@ -171,14 +199,21 @@ class Fleet:
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def _verify_anew(self, server: Server, why: str) -> None:
+        server.state, server.reason = ServerState.STALE, why
+        log.warning("server %s joins anew: %s", server.url, why)
+        self._spawn(self._join(server))
+        self._signal.notify()
 
     async def _restart_and_join(self, server: Server) -> None:
         while server.num_restarts < MAX_RESTARTS:
             server.num_restarts += 1
             try:
-                await self._restart(server.url)
+                with self._signal.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
+                    await self._restart(server.url)
                 return await self._join(server)
             except ServerError as error:
                 server.reason = str(error)
@@ -189,21 +224,25 @@ class Fleet:
 
     async def _join(self, server: Server) -> None:
         await self._signal.wait_until(
-            lambda: self._publication is not None and not self.trainer_owns_wire,
+            lambda: self._publication is not None and server.url not in self._handed,
             owner=f"server {server.url}",
             blocker="the trainer's publication",
         )
-        async with self._install_lock:
-            if self.trainer_owns_wire:
-                return self._spawn(self._join(server))
-            publication = self._publication
-            assert publication is not None
-            try:
-                await install(self.session, server.url, publication)
-            except ServerError as error:
-                server.reason = str(error)
-                log.warning("server %s does not join: %s", server.url, error)
-                return self._spawn(self._restart_and_join(server))
-            server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
-            log.info("server %s serves version %d, digests verified", server.url, publication.version)
+        publication = self._publication
+        assert publication is not None
+        try:
+            with self._signal.waiting(
+                f"server {server.url}", f"the install of version {publication.version}"
+            ):
+                await install(self.session, server.url, publication, timeout_seconds=self._install_seconds)
+        except ServerError as error:
+            server.reason = str(error)
+            log.warning("server %s does not join: %s", server.url, error)
+            return self._spawn(self._restart_and_join(server))
+        if self._publication is not publication:
+            # Another version was announced meanwhile.
+            return self._spawn(self._join(server))
+        server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
+        server.num_joins += 1
+        log.info("server %s serves version %d, digests verified", server.url, publication.version)
         self._signal.notify()

@@ -57,6 +57,8 @@ class Chunk:
     """Over all response tokens of this request so far; None when the server does not say yet."""
     end: End | None
     num_cached_tokens: int
+    num_tokens_so_far: int | None = None
+    """Of this request with this chunk, as the server counts; None when it does not say."""
 
 
 def generate_body(
@@ -100,6 +102,7 @@ class _Meta(msgspec.Struct):
     output_token_logprobs: list[tuple[float | None, int, Any]] = field(default_factory=list)
     weight_versions: list[_Span] | None = None
     cached_tokens: int = 0
+    completion_tokens: int | None = None
 
 
 class _Event(msgspec.Struct):
@@ -136,6 +139,7 @@ def parse_event(data: bytes) -> Chunk:
         spans=None if meta.weight_versions is None else [_span(meta.id, s) for s in meta.weight_versions],
         end=None if meta.finish_reason is None else _end(meta),
         num_cached_tokens=meta.cached_tokens,
+        num_tokens_so_far=meta.completion_tokens,
     )
 
 
@@ -169,7 +173,15 @@ class Confirmation:
     pending_logprobs: list[float] = field(default_factory=list)
 
     def feed(self, chunk: Chunk) -> list[Segment]:
-        """Segments confirmed by `chunk`. Raises ServerError when its spans do not cover the tokens."""
+        """Segments confirmed by `chunk`. Raises ServerError when a chunk is missing, doubled or out of place,
+        or when its spans do not cover the tokens."""
+        num_received = self.num_confirmed + len(self.pending_tokens) + len(chunk.tokens)
+        # A chunk that was lost would move all later tokens to where they were not sampled.
+        if chunk.num_tokens_so_far not in (None, num_received):
+            raise ServerError(
+                f"request {chunk.request_id}: {num_received} tokens arrived, the server sent "
+                f"{chunk.num_tokens_so_far}"
+            )
         self.pending_tokens.extend(chunk.tokens)
         self.pending_logprobs.extend(chunk.behavior_logprobs)
         if chunk.spans is None or not self.pending_tokens:

@@ -7,7 +7,7 @@ bytes do not depend on the layout.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import safetensors
@@ -29,6 +29,14 @@ def open_weights(folder: Path) -> Callable[[str], Tensor]:
     files = [safetensors.safe_open(file, framework="pt") for file in weight_files(folder)]
     places = {name: file for file in files for name in file.keys()}
     return lambda name: places[name].get_tensor(name)
+
+
+def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the safetensors files of `folder`, one at a time."""
+    for path in weight_files(folder):
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                yield name, file.get_tensor(name)
 
 
 def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -77,6 +77,11 @@ def check_model_folder(path: Path) -> ModelShape:
     return shape
 
 
+def read_shape(path: Path) -> ModelShape:
+    """The shape that config.json of `path` says, weights unseen. Raises InputError."""
+    return _read_shape(path / "config.json")
+
+
 def weight_files(path: Path) -> list[Path]:
     """The safetensors files of a model folder. Raises InputError when there are none."""
     files = sorted(path.glob("*.safetensors"))

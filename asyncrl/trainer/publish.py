@@ -19,6 +19,7 @@ from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import EngineDigests
 from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
 from asyncrl.trainer.model import Policy, PolicyModel
+from asyncrl.trainer.transports import make_transport
 from asyncrl.types import PolicyVersion
 
 NUM_KEPT = 2
@@ -28,8 +29,9 @@ NUM_KEPT = 2
 class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
-    def __init__(self, folder: Path, *, base: Path) -> None:
+    def __init__(self, folder: Path, *, base: Path, transport: str = "disk") -> None:
         self.folder = folder
+        self._transport = make_transport(transport)
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
@@ -75,7 +77,7 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication)
+            await install(self._session, url, publication, load=self._transport.load)
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

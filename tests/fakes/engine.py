@@ -36,6 +36,7 @@ class FakeEngine:
     async def __aenter__(self) -> "FakeEngine":
         app = web.Application()
         app.router.add_get("/ready", self._ready)
+        app.router.add_get("/model_info", self._info)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         for path in ("/pause_generation", "/continue_generation"):
@@ -62,6 +63,9 @@ class FakeEngine:
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response()
+
+    async def _info(self, request: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self.version})
 
     async def _flow(self, request: web.Request) -> web.Response:
         self.calls.append(request.path)

@@ -14,6 +14,8 @@ from asyncrl.replay.journal import Journal
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, restore
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.signal import Signal
 from asyncrl.types import Finish, Score, Segment, Task
 
 LIMIT = 10
@@ -38,6 +40,8 @@ def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: f
         SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
         find_advantage(algorithm),
         algorithm,
+        Signal(),
+        SignalFilter(False, 1),
     )
     asyncio.run(completion.run(group))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fakes.engine import FakeEngine
 
-from asyncrl.errors import ServerError
+from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import MAX_RESTARTS, Fleet, ServerState
 from asyncrl.serving.publication import Publication
@@ -94,7 +94,7 @@ def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_ve
             async def scenario(fleet: Fleet, signal: Signal) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
                 await serving(fleet, signal, 2)
-                urls = await fleet.hand_wire_to_trainer()
+                urls = fleet.hand_wire_to_trainer()
                 assert set(urls) == {one.url, two.url}
                 outcomes = {
                     one.url: PublishOutcome(True, 0.0),
@@ -118,7 +118,7 @@ def test_no_install_runs_while_the_trainer_owns_the_wire(tmp_path: Path) -> None
             async def scenario(fleet: Fleet, signal: Signal) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
                 await serving(fleet, signal, 2)
-                await fleet.hand_wire_to_trainer()
+                fleet.hand_wire_to_trainer()
                 fleet.fail(fleet.servers[two.url], "test")
                 calls = len(two.calls)
                 assert not await signal.wait_until(
@@ -175,5 +175,70 @@ def test_a_trainer_that_went_back_never_shares_a_prefix_cache_with_the_lost_vers
                 assert fleet.salt(server) != before
 
             await with_fleet([one], scenario)
+
+    asyncio.run(main())
+
+
+def test_servers_that_a_dead_trainer_was_publishing_to_join_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 3), {})
+                await serving(fleet, signal, 1)
+                fleet.hand_wire_to_trainer()
+                # It loaded version 4 before its trainer died; the next trainer is at version 3 again.
+                one.version = "4"
+                await fleet.announce(publication(tmp_path, 3), {})
+                assert fleet.serving() == []
+                await serving(fleet, signal, 1)
+                assert one.version == "3"
+
+            await with_fleet([one], scenario)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 2), {})
+                await serving(fleet, signal, 1)
+                server = fleet.servers[one.url]
+                before = fleet.salt(server)
+                await fleet.suspect(server, ServerError("a stream broke"))
+                assert server.state is ServerState.SERVING and fleet.salt(server) == before
+                one.version = "default"
+                await fleet.suspect(server, ServerError("a stream broke"))
+                assert server.state is ServerState.STALE
+                await serving(fleet, signal, 1)
+                assert one.version == "2" and server.num_restarts == 0
+                # What it computed in between must not be found under the old salt.
+                assert fleet.salt(server) != before
+
+            await with_fleet([one], scenario)
+
+    asyncio.run(main())
+
+
+def test_a_silent_server_is_restarted_although_its_health_check_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        restarted = []
+
+        async def restart(url: str) -> None:
+            restarted.append(url)
+
+        async with FakeEngine() as one:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 1)
+                await fleet.suspect(fleet.servers[one.url], ServerSilent("nothing for 300 s"))
+                await serving(fleet, signal, 1)
+                assert restarted == [one.url]
+
+            await with_fleet([one], scenario, restart=restart)
 
     asyncio.run(main())

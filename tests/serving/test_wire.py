@@ -141,3 +141,25 @@ def test_a_refusal_inside_a_stream_is_quoted() -> None:
     data = recorded("stream_refused")["reply"].strip().removeprefix("data: ").partition("\n")[0]
     with pytest.raises(ServerError, match="maximum context length"):
         parse_event(data.encode())
+
+
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        # The second of three chunks was lost.
+        ([([5, 6], 2), ([9], 5)], "3 tokens arrived, the server sent 5"),
+        # The first came twice.
+        ([([5, 6], 2), ([5, 6], 2)], "4 tokens arrived, the server sent 2"),
+        # The second came first.
+        ([([7, 8], 4), ([5, 6], 2)], "2 tokens arrived, the server sent 4"),
+    ],
+)
+def test_a_chunk_that_is_missing_doubled_or_out_of_place_is_refused(
+    chunks: list[tuple[list[int], int]], said: str
+) -> None:
+    confirmation = Confirmation(3)
+    with pytest.raises(ServerError, match=said):
+        for tokens, num_tokens_so_far in chunks:
+            confirmation.feed(
+                Chunk("r1", tokens, [-0.5] * len(tokens), None, None, 0, num_tokens_so_far=num_tokens_so_far)
+            )

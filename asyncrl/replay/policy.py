@@ -1,0 +1,109 @@
+"""Which ready groups make a batch, in any order of preference, and what the order does to lengths.
+
+A group admitted at version v has the deadline v + max_staleness, the last step that may take it. Let n(d) be
+the untaken groups with deadline <= d and B the batch size. The queue's admission rule gives n(d) <=
+(d - s + 1) B before the take of step s; a batch is right when it leaves n(d) <= (d - s) B for every d.
+`choose` takes, for each deadline in rising order, as many of the groups that are due by then as that demands,
+and fills up with the groups it likes best: so the bound holds for every order of preference, a group that
+nobody prefers is taken at its deadline at the latest, and with the order "admission" the batch is the oldest
+ready groups. A drop (a fault, a group without signal) lowers n and harms nothing.
+"""
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from asyncrl.replay.group import Group, GroupState
+
+Preference = Callable[[Group], tuple[float, ...]]
+"""Smallest first; the group id breaks ties."""
+
+
+def mean_version(group: Group) -> float:
+    """Mean policy version over the tokens of a group; the admitting one while it has none."""
+    counts = [(segment.version, len(segment.tokens)) for t in group.trajectories for segment in t.segments]
+    total = sum(count for _, count in counts)
+    return sum(version * count for version, count in counts) / total if total else group.admitted_version
+
+
+def signal(group: Group) -> float:
+    """Variance of the raw correctness: 0 when all trajectories did equally well, and then no gradient.
+
+    Shaping of rewards is left out: it breaks ties that mean nothing.
+    """
+    found = _correctness(group)
+    return statistics.pvariance(found) if len(found) > 1 else 0.0
+
+
+def has_signal(group: Group) -> bool:
+    return len(set(_correctness(group))) > 1
+
+
+def _correctness(group: Group) -> list[float]:
+    """Of the sampled trajectories that got a verdict."""
+    greedy = {t.trajectory_id for t in group.trajectories if t.is_greedy}
+    scores = (score for name, score in group.scores.items() if name not in greedy)
+    return [score.correctness for score in scores if score.correctness is not None]
+
+
+ORDERS: dict[str, Preference] = {
+    "admission": lambda group: (group.group_id,),
+    "strict_admission": lambda group: (group.group_id,),
+    "freshness": lambda group: (-mean_version(group), group.group_id),
+    "signal": lambda group: (-signal(group), group.group_id),
+}
+
+
+def choose(
+    live: Sequence[Group], step: int, *, batch_size: int, max_staleness: int, order: str
+) -> list[Group] | None:
+    """The batch of `step` out of open and ready groups in admission order, or None while it must wait.
+
+    The batch is in admission order, as it is read back from the journal.
+    """
+    if order == "strict_admission":
+        oldest = list(live[:batch_size])
+        is_ready = len(oldest) == batch_size and all(g.state is GroupState.READY for g in oldest)
+        return oldest if is_ready else None
+    ready = [group for group in live if group.state is GroupState.READY]
+    if len(ready) < batch_size:
+        return None
+    liked = sorted(ready, key=ORDERS[order])
+    chosen: dict[int, Group] = {}
+    num_untaken = 0
+    for deadline, due in itertools.groupby(live, key=lambda group: group.admitted_version + max_staleness):
+        num_untaken += sum(1 for _ in due)
+        num_missing = num_untaken - (deadline - step) * batch_size - len(chosen)
+        if num_missing > 0:
+            in_time = [
+                group
+                for group in liked
+                if group.admitted_version + max_staleness <= deadline and group.group_id not in chosen
+            ][:num_missing]
+            if len(in_time) < num_missing:
+                return None
+            chosen.update((group.group_id, group) for group in in_time)
+    for group in liked:
+        if len(chosen) >= batch_size:
+            break
+        chosen.setdefault(group.group_id, group)
+    return [chosen[group_id] for group_id in sorted(chosen)]
+
+
+def length_bias(batch: Sequence[Group], left: Iterable[Group]) -> dict[str, float]:
+    """What taking whoever is ready first does to lengths: groups that end late tend to be long.
+
+    Overtaken are the open groups that were admitted before the youngest of the batch. `length_bias` is the
+    batch's mean response tokens over that of batch and overtaken together, minus 1: negative when the batch
+    holds the short ones. The overtaken still grow, so the true bias is at least as large.
+    """
+    youngest = max(group.group_id for group in batch)
+    overtaken = [g for g in left if g.group_id < youngest and g.state is GroupState.OPEN]
+    lengths = [t.num_response_tokens() for group in batch for t in group.trajectories]
+    so_far = [t.num_response_tokens() for group in overtaken for t in group.trajectories]
+    both = statistics.fmean([*lengths, *so_far])
+    return {
+        "overtaken_groups": len(overtaken),
+        "overtaken_tokens_mean": statistics.fmean(so_far) if so_far else 0.0,
+        "length_bias": statistics.fmean(lengths) / both - 1.0 if both else 0.0,
+    }

@@ -1,0 +1,127 @@
+"""The invariants of a run, checked against what the world knows."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+
+from simulation.verifying import Codec, truth
+from simulation.world import World, chain
+
+from asyncrl.types import Batch, Sequence
+
+
+def check_batch(world: World, batch: Batch, version: int) -> None:
+    """What a trainer of `version` was given: the right step, true tags, nothing stale, no fault."""
+    plan = world.plan
+    if batch.step != version:
+        world.violate(f"asked for step {version}, was given {batch.step}")
+    if world.batches.setdefault(version, batch) != batch:
+        world.violate(f"the batch of step {version} changed between two takes")
+    names = Counter(sequence.sequence_id for sequence in batch.sequences)
+    groups = Counter(name.rpartition("-")[0] for name in names)
+    if max(names.values()) > 1:
+        world.violate(f"step {version} holds a trajectory twice: {names.most_common(1)}")
+    if len(groups) != plan.groups_per_batch or min(groups.values()) < 2:
+        world.violate(f"step {version} holds groups {dict(groups)}")
+    for sequence in batch.sequences:
+        _check_sequence(world, sequence, version)
+
+
+def _check_sequence(world: World, sequence: Sequence, step: int) -> None:
+    name, tokens = sequence.sequence_id, sequence.response_tokens
+    lengths = {
+        len(column)
+        for column in (
+            tokens,
+            sequence.behavior_logprobs,
+            sequence.token_versions,
+            sequence.are_continued,
+        )
+    }
+    if len(lengths) != 1 or not tokens:
+        return world.violate(f"{name}: columns of lengths {lengths}")
+    context = chain(sequence.prompt_tokens)
+    for position, token in enumerate(tokens):
+        made = world.find(sequence.behavior_logprobs[position])
+        tag, is_continued = sequence.token_versions[position], sequence.are_continued[position]
+        if (made.trajectory, made.position, made.token) != (name, position, token):
+            world.violate(f"{name}[{position}] = {token} was made as {made}")
+        if made.context != context:
+            world.violate(f"{name}[{position}] was sampled after other tokens than it stands behind")
+        if made.version != tag:
+            world.violate(f"{name}[{position}] is tagged version {tag}, made by {made.weights}")
+        if made.is_mixed and not is_continued:
+            world.violate(f"{name}[{position}] stands on other weights' cache and is not tagged so")
+        if not step - world.plan.max_staleness <= tag <= step:
+            world.violate(f"{name}[{position}] of version {tag} is trained at step {step}")
+        context = chain((token,), context)
+    if sequence.token_versions != sorted(sequence.token_versions):
+        world.violate(f"{name}: versions decrease: {sequence.token_versions}")
+    if sequence.reward != truth(Codec().decode(tokens)):
+        world.violate(f"{name} has reward {sequence.reward}, which no verifier gave")
+
+
+def check_commit(world: World, connection: sqlite3.Connection, version: int) -> None:
+    """Right after a commit of `version`: the journal calls nothing trained that the checkpoint lacks."""
+    query = "SELECT count(*) FROM groups WHERE state = 'trained' AND step >= ?"
+    ((count,),) = connection.execute(query, (version,)).fetchall()
+    if count:
+        world.violate(f"{count} groups are called trained that version {version} has not seen")
+
+
+def check_trained(world: World) -> None:
+    """The final checkpoint: each step once, in order, each group once over all steps."""
+    plan = world.plan
+    if not world.checkpoints:
+        return world.violate("no checkpoint was saved")
+    last = world.checkpoints[max(world.checkpoints)]
+    steps = [batch.step for batch in last.trained]
+    if steps != list(range(plan.num_steps)):
+        world.violate(f"the final weights hold steps {steps}")
+    groups = Counter(
+        group
+        for batch in last.trained
+        for group in {s.sequence_id.rpartition("-")[0] for s in batch.sequences}
+    )
+    repeated = [group for group, count in groups.items() if count > 1]
+    if repeated:
+        world.violate(f"groups {repeated} were trained twice")
+
+
+def check_conservation(world: World, table: Mapping[str, int]) -> None:
+    """Generated = trained + taken + queued + dropped; nothing is left in between at the end."""
+    fates = {name: tokens for name, tokens in table.items() if name != "generated"}
+    if table["generated"] != sum(fates.values()) or min(table.values()) < 0:
+        world.violate(f"tokens are not conserved: {dict(table)}")
+    is_exact = not world.has_protocol_fault and not world.plan.controller_ends
+    if is_exact and table["generated"] != world.num_delivered_tokens:
+        world.violate(f"{world.num_delivered_tokens} tokens were delivered, {table['generated']} counted")
+
+
+def check_journal(world: World, connection: sqlite3.Connection, table: Mapping[str, int]) -> None:
+    """The file tells the same story as the queue in memory."""
+    last = world.checkpoints[max(world.checkpoints)] if world.checkpoints else None
+    trained = {s.sequence_id for batch in (last.trained if last else ()) for s in batch.sequences}
+    rows = connection.execute(
+        "SELECT trajectory_id FROM trajectories JOIN groups USING (group_id) "
+        "WHERE state = 'trained' AND advantage IS NOT NULL"
+    )
+    journaled = {name for (name,) in rows}
+    if trained != journaled:
+        world.violate(f"checkpoint and journal disagree on {sorted(trained ^ journaled)}")
+    for name, outcome, correctness, reward, text in connection.execute(
+        "SELECT trajectory_id, outcome, correctness, reward, text FROM trajectories WHERE outcome IS NOT NULL"
+    ):
+        if (outcome == "fault") != (correctness is None) or (correctness is None) != (reward is None):
+            world.violate(f"{name}: outcome {outcome} with correctness {correctness}, reward {reward}")
+        elif correctness is not None and correctness != truth(text):
+            world.violate(f"{name} is recorded as {outcome}, correctness {correctness}")
+    held = "SELECT trajectory_id, position, length(tokens) / 4 FROM segments ORDER BY 1, 2"
+    ends: dict[str, int] = {}
+    for name, position, length in connection.execute(held):
+        if ends.get(name, 0) != position:
+            world.violate(f"{name}: segments leave a gap or overlap at {position}")
+        ends[name] = position + length
+    dropped = table["dropped: unconfirmed"]
+    if table["generated"] - dropped != sum(ends.values()):
+        world.violate(f"{table['generated']} - {dropped} tokens counted, {sum(ends.values())} journaled")

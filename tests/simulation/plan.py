@@ -1,0 +1,107 @@
+"""What one schedule is made of: sizes, speeds and faults, all drawn from its seed."""
+
+import random
+from dataclasses import dataclass, field
+
+from asyncrl.replay.policy import ORDERS
+
+SERVER_FAULTS = (
+    "die",
+    "bounce",
+    "hang",
+    "stall",
+    "break_stream",
+    "refuse_update",
+    "corrupt_update",
+    "lose_reply",
+    "duplicate_event",
+    "drop_event",
+    "swap_events",
+    "garbage_event",
+)
+TRAINER_POINTS = (
+    "restored",
+    "before take",
+    "during take",
+    "after take",
+    "after step",
+    "during publish",
+    "after publish",
+    "after save",
+    "after commit",
+)
+
+
+@dataclass(slots=True)
+class Plan:
+    """`draw` makes one; a test may change a field before the schedule runs."""
+
+    seed: int
+    num_servers: int
+    groups_per_batch: int
+    samples_per_group: int
+    max_staleness: int
+    order: str
+    drops_no_signal: bool
+    num_steps: int
+    max_new_tokens: int
+    max_running_requests: int
+    commit_every: int
+    has_evaluation: bool
+    token_seconds: float
+    """Mean time of one decoding round of a server."""
+    step_seconds: float
+    verify_seconds: float
+    fault_share: float
+    """Of verifications."""
+    confirm_share: float
+    """Of chunks that say which version made their tokens."""
+    are_servers_external: bool
+    """They outlive a controller that is killed."""
+    server_faults: list[tuple[float, int, str]] = field(default_factory=list)
+    """(seconds, server, what)."""
+    trainer_crashes: list[tuple[str, int]] = field(default_factory=list)
+    """Per life of the trainer: at which point and which pass of it; it hangs if the pass is negative."""
+    controller_ends: list[tuple[str, float]] = field(default_factory=list)
+    """("kill" | "stop" | "full disk", seconds after its start), one per life of the controller."""
+
+
+def draw(seed: int) -> Plan:
+    rng = random.Random(f"plan {seed}")
+    plan = Plan(
+        seed=seed,
+        num_servers=rng.choice((1, 2, 2, 3)),
+        groups_per_batch=rng.choice((1, 2, 2, 3)),
+        samples_per_group=rng.choice((2, 2, 3)),
+        max_staleness=rng.choice((0, 1, 1, 2)),
+        order=rng.choice(tuple(ORDERS)),
+        drops_no_signal=rng.random() < 0.3,
+        num_steps=rng.choice((2, 3, 4)),
+        max_new_tokens=rng.choice((3, 6, 9)),
+        max_running_requests=rng.choice((3, 6, 20)),
+        commit_every=rng.choice((1, 2, 3)),
+        has_evaluation=rng.random() < 0.3,
+        token_seconds=rng.choice((0.02, 0.1, 0.5)),
+        step_seconds=rng.choice((0.02, 0.2, 1.0)),
+        verify_seconds=rng.choice((0.001, 0.1, 1.0)),
+        fault_share=rng.choice((0.0, 0.0, 0.1, 0.4)),
+        confirm_share=rng.choice((0.0, 0.5, 1.0, 1.0)),
+        are_servers_external=rng.random() < 0.5,
+    )
+    span = 3.0 + plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
+    if rng.random() < 0.75:
+        plan.server_faults = sorted(
+            (rng.uniform(0.2, span), rng.randrange(plan.num_servers), rng.choice(SERVER_FAULTS))
+            for _ in range(rng.randint(1, 4))
+        )
+    if rng.random() < 0.6:
+        plan.trainer_crashes = [
+            (rng.choice(TRAINER_POINTS), rng.randint(1, plan.num_steps) * rng.choice((1, 1, 1, -1)))
+            for _ in range(rng.randint(1, 3))
+        ]
+    if rng.random() < 0.4:
+        plan.controller_ends = [
+            (rng.choice(("kill", "kill", "stop", "full disk")), rng.uniform(0.1, span))
+            for _ in range(rng.randint(1, 2))
+        ]
+    return plan

@@ -1,0 +1,291 @@
+"""One schedule from a seed: the real controller, queue, journal and fleet in a simulated world, to its end.
+
+`run_schedule(seed)` returns the world; its `violations` say what went wrong, its `events` what happened.
+A run that is killed, stopped or out of disk is started again, as a user would, until it is complete.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from simulation.checks import check_conservation, check_journal, check_trained
+from simulation.journal import SimulatedJournal, new_disk
+from simulation.loop import Deadlock, DrivenLoop, Livelock
+from simulation.plan import Plan, draw
+from simulation.server import Server
+from simulation.session import SimulatedSession
+from simulation.trainer import SimulatedService, Trainer, TrainerDied
+from simulation.verifying import Codec, SimulatedPool
+from simulation.world import World
+
+from asyncrl.controller import Controller, Inputs
+from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.replay.journal import JournalError
+from asyncrl.types import Task, VerifierSpec
+
+MAX_SECONDS = 3600.0
+"""Of the driven clock, for a whole schedule."""
+
+
+class Notebook:
+    """What the user sees."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def step(self, row: dict[str, Any]) -> None:
+        self._world.note(f"step {row['step']}")
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self._world.note(f"evaluation {row['when']} {row['step']}")
+
+    def note(self, text: str) -> None:
+        self._world.note(text)
+
+
+class Schedule:
+    """Owns the servers and the order of events of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.plan = world.plan
+        self.servers = {
+            url: Server(world, url) for url in (f"http://server-{n}" for n in range(self.plan.num_servers))
+        }
+        self.num_lives = 0
+        self.table: dict[str, int] = {}
+
+    async def run(self) -> None:
+        for server in self.servers.values():
+            server.start()
+        loop = asyncio.get_running_loop()
+        urls = list(self.servers)
+        for seconds, index, kind in self.plan.server_faults:
+            loop.call_later(seconds, self._break, self.servers[urls[index]], kind)
+        is_complete = False
+        async with asyncio.timeout(MAX_SECONDS):
+            while not is_complete:
+                is_complete = await self._controller_life()
+                self.num_lives += 1
+                if not is_complete and not self.plan.are_servers_external:
+                    for server in self.servers.values():
+                        await server.restart()
+        check_trained(self.world)
+        check_conservation(self.world, self.table)
+        check_journal(self.world, self.world.connection, self.table)
+
+    async def _controller_life(self) -> bool:
+        """True when the run came to its end."""
+        ends = self.plan.controller_ends
+        kind, seconds = ends[self.num_lives] if self.num_lives < len(ends) else ("end", MAX_SECONDS)
+        self.world.note(f"controller {self.num_lives} starts, to {kind}")
+        journal = SimulatedJournal(self.world)
+        session = SimulatedSession(self.world, self.servers)
+        controller = Controller(
+            make_inputs(self.plan),
+            journal=journal,
+            session=session,  # type: ignore[arg-type]
+            server_urls=list(self.servers),
+            restart_server=self._restart,
+            observer=Notebook(self.world),
+        )
+        life = asyncio.create_task(self._serve(controller), name="controller")
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(life)
+        except TimeoutError:
+            return await self._end(kind, life, controller, journal, session)
+        self.table = controller.queue.conservation()
+        journal.close()
+        return True
+
+    async def _serve(self, controller: Controller) -> None:
+        async with controller:
+            await controller.run(
+                lambda: self._keep_training(controller), kill_trainer=lambda why: self._kill_trainer(why)
+            )
+
+    async def _end(
+        self,
+        kind: str,
+        life: "asyncio.Task[None]",
+        controller: Controller,
+        journal: SimulatedJournal,
+        session: SimulatedSession,
+    ) -> bool:
+        self.world.note(f"controller {self.num_lives}: {kind}")
+        if kind == "stop":
+            controller.stop()
+            # The launcher gives the trainer some seconds to save, then kills it.
+            timer = asyncio.get_running_loop().call_later(5.0, self._kill_trainer, "stop")
+            await life
+            timer.cancel()
+            self.table = controller.queue.conservation()
+            journal.close()
+            return False
+        if kind == "full disk":
+            journal.fill_disk()
+            try:
+                await life
+            except BaseException as error:
+                if not _is_caused_by(error, JournalError):
+                    raise
+                self.world.note("ends: the disk is full")
+            # A run that needed the journal no more may still come to its end.
+            return False
+        journal.crash()
+        session.cut()
+        life.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await life
+        return False
+
+    async def _keep_training(self, controller: Controller) -> None:
+        """The launcher: restarts a trainer that died."""
+        service = controller._service
+        assert isinstance(service, SimulatedService)
+        while True:
+            self.trainer = asyncio.create_task(Trainer(self.world, service, self.servers).run())
+            try:
+                return await asyncio.shield(self.trainer)
+            except TrainerDied:
+                if controller.is_stopped:
+                    return
+            except asyncio.CancelledError:
+                # The watchdog killed the trainer, or somebody this task.
+                if not self.trainer.cancelled():
+                    self.trainer.cancel()
+                    raise
+                if controller.is_stopped:
+                    return
+
+    def _kill_trainer(self, why: str) -> None:
+        self.world.note(f"the trainer is killed: {why}")
+        self.trainer.cancel()
+
+    async def _restart(self, url: str) -> None:
+        await self.servers[url].restart()
+
+    def _break(self, server: Server, kind: str) -> None:
+        if not server.is_up:
+            return
+        self.world.note(f"{server.url}: {kind} is due")
+        if kind == "die":
+            server.die()
+            if self.plan.are_servers_external:
+                asyncio.get_running_loop().call_later(2.0, server.start)
+        elif kind == "bounce":
+            # Somebody restarted it, and nobody was told.
+            self.world.has_protocol_fault = True
+            server.die()
+            server.start()
+        elif kind == "hang":
+            server.hang(self.world.rng.choice((1.0, 50.0, 500.0)))
+        elif kind == "stall":
+            server.is_stalled = True
+        elif kind == "break_stream":
+            server.break_stream()
+        else:
+            server.faults[kind] = server.faults.get(kind, 0) + 1
+
+
+def make_recipe(plan: Plan) -> Recipe:
+    return parse_recipe(
+        {
+            "name": "simulated",
+            "model": {"path": "m"},
+            "data": {"train": "d", "heldout": "h"},
+            "rollout": {
+                "groups_per_batch": plan.groups_per_batch,
+                "samples_per_group": plan.samples_per_group,
+                "max_staleness": plan.max_staleness,
+                "max_new_tokens": plan.max_new_tokens,
+            },
+            "replay": {
+                "order": plan.order,
+                "drops_no_signal": plan.drops_no_signal,
+                "max_dropped_in_a_row": 5,
+            },
+            "trainer": {"num_steps": plan.num_steps, "step_timeout_seconds": 60},
+            "evaluation": {"every_steps": 2 if plan.has_evaluation else 0, "samples_per_task": 2},
+            "serving": {
+                "request_timeout_seconds": 30,
+                "start_timeout_seconds": 30,
+                "max_running_requests": plan.max_running_requests,
+            },
+        },
+        source=f"seed {plan.seed}",
+    )
+
+
+def make_inputs(plan: Plan) -> Inputs:
+    tasks = [Task(f"train:{n}", str(n), (10_000 + n, 7), None, VerifierSpec("exact")) for n in range(20)]
+    heldout = [Task(f"held:{n}", str(n), (20_000 + n, 7), None, VerifierSpec("exact")) for n in range(2)]
+    verifiers: Any = mock.Mock(folder=Path())
+    codec: Any = Codec()
+    return Inputs(make_recipe(plan), tasks, heldout if plan.has_evaluation else [], codec, verifiers, 100)
+
+
+def run_schedule(seed: int, plan: Plan | None = None) -> World:
+    """Runs schedule `seed` to its end and checks it; anything wrong is in `violations`."""
+    with tempfile.TemporaryDirectory(prefix="simulation-", dir=_fast_folder()) as folder:
+        world = World(plan or draw(seed), Path(folder), random.Random(f"world {seed}"), new_disk())
+        loop = DrivenLoop(random.Random(f"order {seed}"))
+        with _simulated(world), contextlib.closing(loop):
+            try:
+                loop.run_until_complete(_run(world))
+            except (Exception, Deadlock, Livelock) as error:
+                world.violations.append(f"the run ended with {_explain(error)}")
+            _cancel_all(loop)
+            world.violations.extend(f"left behind: {context}" for context in loop.errors)
+            world.connection.close()
+    return world
+
+
+async def _run(world: World) -> None:
+    await Schedule(world).run()
+
+
+@contextlib.contextmanager
+def _simulated(world: World) -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            mock.patch("asyncrl.controller.QueueService", lambda *wires: SimulatedService(world, *wires)),
+            mock.patch("asyncrl.rollout.grade.VerifierPool", lambda **_: SimulatedPool(world)),
+        ):
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _cancel_all(loop: DrivenLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_explain(inner) for inner in error.exceptions)
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_caused_by(inner, kind) for inner in error.exceptions)
+    return isinstance(error, kind)

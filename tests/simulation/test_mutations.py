@@ -1,0 +1,142 @@
+"""The simulation can fail: each rule that is taken out of the code shows within a few hundred schedules."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+from simulation.schedule import run_schedule
+
+from asyncrl.controller import Controller
+from asyncrl.replay.group import GroupState
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.grade import Grader
+from asyncrl.serving import publication
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.wire import Confirmation
+
+MAX_SEEDS = 400
+Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
+    ready = [group for group in live if group.state is GroupState.READY]
+    return ready[:batch_size] if len(ready) >= batch_size else None
+
+
+@contextlib.contextmanager
+def no_staleness_bound() -> Iterator[None]:
+    with (
+        mock.patch.object(ReplayQueue, "can_admit", lambda queue: not queue.is_catching_up()),
+        mock.patch("asyncrl.replay.queue.choose", whoever_is_ready),
+        mock.patch.object(ReplayQueue, "_check_staleness", lambda *_: None),
+    ):
+        yield
+
+
+def a_group_taken_twice() -> Any:
+    original = ReplayQueue.take
+
+    def take(queue: ReplayQueue, step: int) -> Any:
+        batch = original(queue, step)
+        for group in batch or []:
+            group.state = GroupState.READY
+            queue.live[group.group_id] = group
+        return batch
+
+    return mock.patch.object(ReplayQueue, "take", take)
+
+
+def a_lost_segment() -> Any:
+    original = Confirmation.feed
+    return mock.patch.object(Confirmation, "feed", lambda self, chunk: original(self, chunk)[:1])
+
+
+def a_tag_from_the_salt() -> Any:
+    original = Confirmation.feed
+
+    def feed(self: Confirmation, chunk: Any) -> Any:
+        return [dataclasses.replace(s, version=self.salt_version) for s in original(self, chunk)]
+
+    return mock.patch.object(Confirmation, "feed", feed)
+
+
+def chunks_that_are_not_counted() -> Any:
+    original = Confirmation.feed
+
+    def feed(self: Confirmation, chunk: Any) -> Any:
+        return original(self, dataclasses.replace(chunk, num_tokens_so_far=None))
+
+    return mock.patch.object(Confirmation, "feed", feed)
+
+
+def one_prefix_cache_for_all_versions() -> Any:
+    return mock.patch.object(Fleet, "salt", lambda *_: "same")
+
+
+def a_lost_trainer_that_nobody_notices() -> Any:
+    return mock.patch.object(Controller, "_has_lost_versions", lambda *_: False)
+
+
+def a_dead_trainers_take_that_goes_on() -> Any:
+    return mock.patch.object(Controller, "_is_newest", lambda *_: True)
+
+
+def a_fault_that_counts_as_wrong() -> Any:
+    original = Grader.grade
+
+    async def grade(self: Grader, task: Any, response: str) -> Any:
+        score = await original(self, task, response)
+        if score.correctness is not None:
+            return score
+        return dataclasses.replace(score, outcome="wrong", correctness=0.0, reward=0.0)
+
+    return mock.patch.object(Grader, "grade", grade)
+
+
+def weights_that_are_not_compared() -> Any:
+    return mock.patch.object(publication, "compare_digests", lambda *_: None)
+
+
+def a_batch_given_before_it_is_on_disk() -> Any:
+    async def barrier(_: Any) -> None:
+        return None
+
+    return mock.patch("simulation.journal.SimulatedJournal.barrier", barrier)
+
+
+def a_commit_that_covers_one_step_too_many() -> Any:
+    original = ReplayQueue.commit
+    return mock.patch.object(
+        ReplayQueue, "commit", lambda queue, version, folder: original(queue, version + 1, folder)
+    )
+
+
+def tokens_that_are_not_counted_when_a_stream_breaks() -> Any:
+    return mock.patch.object(ReplayQueue, "discard", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        no_staleness_bound,
+        a_group_taken_twice,
+        a_lost_segment,
+        a_tag_from_the_salt,
+        chunks_that_are_not_counted,
+        one_prefix_cache_for_all_versions,
+        a_lost_trainer_that_nobody_notices,
+        a_dead_trainers_take_that_goes_on,
+        a_fault_that_counts_as_wrong,
+        weights_that_are_not_compared,
+        a_batch_given_before_it_is_on_disk,
+        a_commit_that_covers_one_step_too_many,
+        tokens_that_are_not_counted_when_a_stream_breaks,
+    ],
+)
+def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
+    with mutation():
+        caught = next((seed for seed in range(MAX_SEEDS) if run_schedule(seed).violations), None)
+    assert caught is not None, f"{MAX_SEEDS} schedules did not notice {mutation.__name__}"

@@ -1,0 +1,210 @@
+"""A trainer's life: restore, take, step, publish, save, commit, as trainer/loop.py does it, with deaths.
+
+Its weights are a name, "v<version>.<life that made them>". It keeps two publications, as the real one.
+"""
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, TypeVar
+
+import aiohttp
+import msgspec
+from simulation.checks import check_batch, check_commit
+from simulation.server import Server
+from simulation.session import SimulatedSession
+from simulation.world import Checkpoint, World
+
+from asyncrl.errors import QueueError, ServerError
+from asyncrl.replay.client import POLL_SECONDS
+from asyncrl.replay.journal import JournalError
+from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
+from asyncrl.serving.publication import Publication, install
+from asyncrl.types import Batch, PublishOutcome
+
+T = TypeVar("T")
+Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
+Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
+
+
+class TrainerDied(Exception):
+    """As kill -9 of its process."""
+
+
+class SimulatedService:
+    """In place of QueueService: requests outlive the trainer that sent them, as they do in aiohttp."""
+
+    url = "wire 2"
+
+    def __init__(self, world: World, take: Take, commit: Commit) -> None:
+        self.world = world
+        self._take = take
+        self._commit = commit
+        self._tasks: dict[asyncio.Task[object], None] = {}
+
+    async def start(self) -> None:
+        """Nothing listens."""
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def take(self, request: TakeRequest) -> TakeReply:
+        while True:
+            sent = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=TakeRequest)
+            reply = await self._exchange(functools.partial(self._take, sent, POLL_SECONDS))
+            if reply is not None:
+                return msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TakeReply)
+
+    async def commit(self, request: CommitRequest) -> None:
+        await self._exchange(functools.partial(self._commit, request))
+        check_commit(self.world, self.world.connection, request.version)
+
+    async def _exchange(self, call: Callable[[], Awaitable[T]]) -> T:
+        await asyncio.sleep(self.world.delay(0.002))
+        task = asyncio.ensure_future(call())
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
+        reply = await asyncio.shield(task)
+        await asyncio.sleep(self.world.delay(0.002))
+        return reply
+
+    def _forget(self, task: "asyncio.Task[object]") -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.note(f"the controller answers {type(error).__name__}: {error}")
+            is_superseded = isinstance(error, QueueError) and "was given up" in str(error)
+            if not isinstance(error, JournalError) and not is_superseded:
+                self.world.violate(f"a take or commit failed: {error!r}")
+
+
+class Trainer:
+    """One life; `run` returns when the controller has nothing left, or raises TrainerDied."""
+
+    def __init__(self, world: World, service: SimulatedService, servers: dict[str, Server]) -> None:
+        self.world = world
+        self._service = service
+        # What aiohttp gives a session that asks for nothing else.
+        self._session = SimulatedSession(world, servers, timeout=aiohttp.ClientTimeout(total=300.0))
+        crashes = world.plan.trainer_crashes
+        self._crash = crashes[world.num_trainer_lives] if world.num_trainer_lives < len(crashes) else None
+        self._passes: dict[str, int] = {}
+        self.life = world.num_trainer_lives
+        world.num_trainer_lives += 1
+        self.weights: list[str] = ["v0.base"]
+        self.trained: list[Batch] = []
+
+    async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            self._session.cut()
+
+    async def _run(self) -> None:
+        world, plan = self.world, self.world.plan
+        version = await self._restore()
+        saved: int | None = version if world.checkpoints else None
+        await self._point("restored")
+        publication = self._write(version)
+        outcomes: dict[str, PublishOutcome] = {}
+        metrics: dict[str, float] | None = None
+        while True:
+            await self._point("before take")
+            request = TakeRequest(version, outcomes, str(publication.folder), metrics)
+            reply = await self._dying("during take", self._service.take(request))
+            # From here on the controller knows this trainer's history.
+            world.valid_weights = tuple(self.weights)
+            world.note(f"trainer {self.life} has the batch of step {version}: {reply.batch is not None}")
+            if reply.batch is None or version >= plan.num_steps:
+                break
+            check_batch(world, reply.batch, version)
+            await self._point("after take")
+            await asyncio.sleep(world.delay(plan.step_seconds))
+            version += 1
+            self.trained.append(reply.batch)
+            self.weights.append(f"v{version}.{self.life}")
+            world.valid_weights = tuple(self.weights)
+            await self._point("after step")
+            publication = self._write(version)
+            outcomes = await self._dying("during publish", self._install(publication, reply.servers))
+            metrics = {"step": float(version), "wait_seconds": 0.0, "num_tokens": 1.0}
+            await self._point("after publish")
+            if version % plan.commit_every == 0 or version == plan.num_steps:
+                saved = await self._save(version)
+        if saved != version:
+            await self._save(version)
+
+    async def _restore(self) -> int:
+        await asyncio.sleep(self.world.delay(0.5))
+        if not self.world.checkpoints:
+            return 0
+        checkpoint = self.world.checkpoints[max(self.world.checkpoints)]
+        self.weights, self.trained = list(checkpoint.weights), list(checkpoint.trained)
+        self.world.note(f"trainer {self.life} restores version {checkpoint.version}")
+        await self._service.commit(CommitRequest(checkpoint.version, "folder"))
+        return checkpoint.version
+
+    def _write(self, version: int) -> Publication:
+        folder = self.world.folder / f"v{version}"
+        for kept in list(self.world.weights_at):
+            if kept not in (str(folder), str(self.world.folder / f"v{version - 1}")):
+                del self.world.weights_at[kept]
+        folder.mkdir(exist_ok=True)
+        publication = Publication(version, folder, {"w": self.weights[version]})
+        (folder / "publication.json").write_text(
+            json.dumps({"version": version, "digests": publication.digests})
+        )
+        self.world.weights_at[str(folder)] = self.weights[version]
+        return publication
+
+    async def _install(self, publication: Publication, urls: list[str]) -> dict[str, PublishOutcome]:
+        self.world.note(f"trainer {self.life} publishes {publication.digests['w']} to {urls}")
+        outcomes = await asyncio.gather(*(self._install_on(url, publication) for url in urls))
+        return dict(zip(urls, outcomes, strict=True))
+
+    async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
+        try:
+            await install(self._session, url, publication)
+        except ServerError as error:
+            return PublishOutcome(False, 0.0, str(error))
+        return PublishOutcome(True, 0.0)
+
+    async def _save(self, version: int) -> int:
+        await asyncio.sleep(self.world.delay(0.1))
+        checkpoint = Checkpoint(version, tuple(self.weights), tuple(self.trained))
+        self.world.checkpoints[version] = checkpoint
+        await self._point("after save")
+        await self._service.commit(CommitRequest(version, "folder"))
+        await self._point("after commit")
+        return version
+
+    async def _point(self, name: str) -> None:
+        if self._is_due(name):
+            await self._end()
+
+    def _is_due(self, name: str) -> bool:
+        self._passes[name] = self._passes.get(name, 0) + 1
+        if self._crash is None or self._crash[0] != name or abs(self._crash[1]) != self._passes[name]:
+            return False
+        self.world.note(f"trainer {self.life} {'dies' if self._crash[1] > 0 else 'hangs'}: {name}")
+        return True
+
+    async def _end(self) -> NoReturn:
+        """Dies, or hangs until somebody kills it."""
+        assert self._crash is not None
+        if self._crash[1] < 0:
+            await asyncio.Event().wait()
+        raise TrainerDied
+
+    async def _dying(self, name: str, work: Awaitable[T]) -> T:
+        """`work`, or death somewhere within it."""
+        if not self._is_due(name):
+            return await work
+        try:
+            async with asyncio.timeout(self.world.delay(0.1)):
+                await work
+        except TimeoutError:
+            pass
+        await self._end()

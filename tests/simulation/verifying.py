@@ -1,0 +1,48 @@
+"""Text and verdicts without tokenizer and processes: slow at times, faulty at times, never wrong."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from simulation.world import STOP_TOKENS, World
+
+from verifiers.verdict import Outcome, Verdict, fault
+
+
+class Codec:
+    """Text is the tokens' numbers."""
+
+    stop_token_ids = STOP_TOKENS
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+class SimulatedPool:
+    """In place of VerifierPool."""
+
+    queue_seconds = 0.0
+    num_killed = num_cached = num_fast = 0
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def start(self) -> None:
+        """Nothing has to start."""
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+    async def verify(self, name: str, options: Any, response: str, reference: Any, *, folder: Any) -> Verdict:
+        plan = self._world.plan
+        # The real pool ends a verification at its deadline.
+        await asyncio.sleep(min(10.0, self._world.delay(plan.verify_seconds)))
+        if self._world.rng.random() < plan.fault_share:
+            return fault("the worker died")
+        score = truth(response)
+        return Verdict(Outcome.CORRECT if score else Outcome.WRONG, score)
+
+
+def truth(response: str) -> float:
+    """What a verifier finds in `response`."""
+    return float(sum(map(int, response.split())) % 2)
