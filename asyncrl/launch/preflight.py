@@ -106,6 +106,8 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
     if recipe.algorithm.kl_coefficient:
         # The frozen reference.
         state += parameters * width
+    # Data-parallel and context-parallel processes hold all of it, the others a part.
+    state //= recipe.trainer.parallel.tensor * recipe.trainer.parallel.pipeline
     servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
     return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 

@@ -43,7 +43,6 @@ def install() -> None:
     _replace_literal_devices()
     _replace_random_state()
     _accept_cpu_type_names()
-    _restore_adam_steps()
     _dispatch_experts()
     _send_nothing_to_cuda()
     _keep_freed_memory()
@@ -92,36 +91,6 @@ def _accept_cpu_type_names() -> None:
     optimizer.clip_grad_by_total_norm_fp32 = _with_cuda_type_names(optimizer.clip_grad_by_total_norm_fp32)
     for kind in (optimizer.Float16OptimizerWithFloat16Params, distrib_optimizer.DistributedOptimizer):
         kind.__init__ = _with_cuda_type_names(kind.__init__)
-
-
-def _restore_adam_steps() -> None:
-    """torch's AdamW counts steps per parameter, which the loader of the distributed optimizer does not know.
-
-    It forgets them at first (KeyError 'step'), then gives every parameter the same tensor, to which torch
-    adds one per parameter: a wrong bias correction, without an error. Transformer Engine's counts per group.
-    """
-    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-
-    set_states, load = (
-        DistributedOptimizer._set_main_param_and_optimizer_states,
-        DistributedOptimizer.load_state_dict,
-    )
-
-    def set_with_step(self: Any, parameter: torch.Tensor, tensors: dict[str, Any]) -> Any:
-        group, place = self.model_param_group_index_map[parameter]
-        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][place]]
-        known = {"step": state["step"]} if "step" in state else {}
-        return set_states(self, parameter, known | tensors)
-
-    def load_apart(self: Any, state: dict[str, Any]) -> Any:
-        result = load(self, state)
-        for each in self.optimizer.state.values():
-            if "step" in each:
-                each["step"] = each["step"].clone()
-        return result
-
-    DistributedOptimizer._set_main_param_and_optimizer_states = set_with_step
-    DistributedOptimizer.load_state_dict = load_apart
 
 
 def _dispatch_experts() -> None:

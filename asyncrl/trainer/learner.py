@@ -32,6 +32,7 @@ from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
 from asyncrl.trainer.objective import Objective
+from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
 from asyncrl.types import Batch
 
@@ -219,6 +220,7 @@ def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtyp
         params_dtype=dtype,
         use_distributed_optimizer=section.parallel.distributed_optimizer,
     )
+    restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.

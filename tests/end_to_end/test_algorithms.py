@@ -1,0 +1,41 @@
+"""The loop on real engines under an algorithm that uses everything at once."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from fakes.whole_run import WholeRun
+
+ALGORITHM = {
+    "advantage": "remax",
+    "importance_weight": "sequence_truncated",
+    "rejection": ["second_moment", "token_veto"],
+    "second_moment_limit": 1.0,
+    "surrogate": "gspo",
+    "reduction": "sequence_mean",
+    "kl_coefficient": 0.001,
+    "entropy_coefficient": 0.001,
+    "overlong_buffer_tokens": 2,
+    "overlong_penalty": 0.01,
+}
+
+
+@pytest.mark.slow
+def test_a_run_with_every_kind_of_term_learns_and_accounts_for_its_tokens(tmp_path: Path) -> None:
+    run = WholeRun(
+        tmp_path,
+        algorithm=ALGORITHM,
+        trainer={"optimizer_steps_per_batch": 2, "num_steps": 20},
+        # Eight groups of eight samples and a greedy answer.
+        serving={"max_running_requests": 72},
+    ).start()
+    assert run.finish() == 0, run.output()
+    steps = run.steps()
+    correct = [row["correct_mean"] for row in steps]
+    assert fmean(correct[-3:]) > fmean(correct[:3]) + 0.2, correct
+    # Responses run to their limit of 12 tokens here: the whole penalty, and correctness without it.
+    assert all(row["reward_mean"] < row["correct_mean"] for row in steps)
+    assert all(row["policy_kl"] > 0.0 for row in steps)
+    counters = dict(run.query("SELECT name, value FROM counters"))
+    assert counters["tokens_dropped:baseline"] > 0
+    assert counters["tokens_generated"] == counters["tokens_trained"] + counters["tokens_dropped:baseline"]
