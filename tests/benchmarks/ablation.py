@@ -31,19 +31,19 @@ RECIPE = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 STALENESS = (0, 4, 8, 16)
 CORRECTIONS: dict[str, dict[str, Any]] = {
     "none": {"algorithm.importance_weight": "none"},
-    "truncated": {"algorithm.importance_weight": "truncated"},
+    "truncated": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 2.0},
     "masked": {"algorithm.importance_weight": "masked"},
-    "decoupled": {
-        "algorithm.importance_weight": "truncated",
-        "algorithm.importance_cap": 5.0,
-        "trainer.optimizer_steps_per_batch": 2,
-    },
+    "decoupled": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 100.0},
 }
-"""decoupled: PPO clips around the policy before the step (Hilton et al. 2022); here two steps per batch."""
+"""In all of them PPO clips around the policy before the step. decoupled (Hilton et al. 2022) weighs by the whole
+ratio of that policy to the one that sampled; its cap is out of reach."""
 COMMON = {
     "replay.order": "stalest",
+    # With one step per batch the clip would never bind.
+    "trainer.optimizer_steps_per_batch": 2,
     "evaluation.every_steps": 0,
-    "evaluation.num_tasks": 512,
+    "evaluation.samples_per_task": 1,
+    "evaluation.num_tasks": 256,
     "trainer.num_steps": 40,
 }
 LAST_STEPS = 5
