@@ -35,8 +35,8 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "masked": {"algorithm.importance_weight": "masked"},
     "decoupled": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 100.0},
 }
-"""In all of them PPO clips around the policy before the step. decoupled (Hilton et al. 2022) weighs by the whole
-ratio of that policy to the one that sampled; its cap is out of reach."""
+"""In all of them PPO clips around the policy before the step. decoupled (Hilton et al. 2022) weighs by the
+whole ratio of that policy to the one that sampled; its cap is out of reach."""
 COMMON = {
     "replay.order": "stalest",
     # With one step per batch the clip would never bind.
