@@ -28,6 +28,8 @@ CHANGEABLE = (
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
     "rollout.max_fault_retries",
+    "rollout.interrupt",
+    "rollout.tokens_per_round",
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
     "run_folder",

@@ -14,6 +14,8 @@ import aiohttp
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
+PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort"}
+"""rollout.interrupt -> what SGLang calls it."""
 MANIFEST = "publication.json"
 INSTALL_SECONDS = 300.0
 """Longest wait for a server's answer to one request of an install."""
@@ -46,17 +48,18 @@ async def install(
     url: str,
     publication: Publication,
     *,
+    interrupt: str = "continue",
     timeout_seconds: float = INSTALL_SECONDS,
 ) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
+    `interrupt` (a key of PAUSE_MODES) says what becomes of running requests meanwhile.
     Raises ServerError, also when one of its answers takes longer than `timeout_seconds`, and WeightMismatch
     when the loaded bytes differ; the server then stays paused, because a token sampled from unknown weights
     would be worse than none.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    await _post(session, url, "/pause_generation", {"mode": "in_place"}, timeout)
-    # flush_cache is refused while requests run; prefix caches are salted by version instead.
+    await _post(session, url, "/pause_generation", {"mode": PAUSE_MODES[interrupt]}, timeout)
     await _post(
         session,
         url,
@@ -64,7 +67,9 @@ async def install(
         {
             "model_path": str(publication.folder),
             "weight_version": str(publication.version),
-            "flush_cache": False,
+            # Refused while requests run in place; prefix caches are salted by version instead. A retracted
+            # request would find the keys and values of its own salt again, so there it is necessary.
+            "flush_cache": interrupt == "retract",
         },
         timeout,
     )

@@ -29,7 +29,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
     base, section = Path(recipe.model.path), recipe.trainer
     checkpoints = Checkpoints(run_folder / "checkpoints", num_kept=section.keep_checkpoints)
-    publisher = Publisher(run_folder / "publications", base=base)
+    publisher = Publisher(run_folder / "publications", base=base, interrupt=recipe.rollout.interrupt)
     queue = QueueClient(queue_url) if ranks.is_first() else None
     version = saved = _restore(learner, checkpoints, queue, base)
     outcomes: dict[str, PublishOutcome] = {}

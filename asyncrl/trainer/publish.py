@@ -28,8 +28,10 @@ NUM_KEPT = 2
 class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
-    def __init__(self, folder: Path, *, base: Path) -> None:
+    def __init__(self, folder: Path, *, base: Path, interrupt: str = "continue") -> None:
+        """`interrupt` is the recipe's rollout.interrupt."""
         self.folder = folder
+        self._interrupt = interrupt
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
@@ -73,7 +75,7 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication)
+            await install(self._session, url, publication, interrupt=self._interrupt)
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

@@ -206,6 +206,8 @@ def make_recipe(plan: Plan) -> Recipe:
                 "samples_per_group": plan.samples_per_group,
                 "max_staleness": plan.max_staleness,
                 "max_new_tokens": plan.max_new_tokens,
+                "interrupt": plan.interrupt,
+                "tokens_per_round": plan.tokens_per_round,
             },
             "replay": {
                 "order": plan.order,

@@ -182,7 +182,7 @@ class Server:
             case "/model_info":
                 return 200, {"weight_version": self.version}
             case "/pause_generation":
-                self.is_paused = True
+                await self._pause(body["mode"])
                 return 200, {"status": "ok"}
             case "/continue_generation":
                 self.is_paused = False
@@ -200,6 +200,20 @@ class Server:
                 return 200, {"success": True, "ranks": [{"checksums": {"w": self.weights}}]}
         raise AssertionError(path)
 
+    async def _pause(self, mode: str) -> None:
+        self.is_paused = True
+        if mode == "abort":
+            for request in (*self.running, *self.waiting):
+                request.is_aborted = True
+                self._send(request, "abort")
+            await asyncio.sleep(self.world.delay(0.2))
+        elif mode == "retract":
+            for request in self.running:
+                # Back to the waiting queue, tokens kept; a prefill computes all keys and values anew.
+                request.is_prefilled = False
+                request.num_cached = 0
+                request.cached_weights = set()
+
     async def _update(self, body: dict[str, Any]) -> Reply:
         async with self._update_lock:
             if not self.is_paused:
@@ -213,6 +227,10 @@ class Server:
                 self.weights = f"{weights}!" if self._uses_up("corrupt_update") else weights
                 self.version = body["weight_version"]
                 self.world.note(f"{self.url} loads {self.weights}")
+                if body["flush_cache"]:
+                    if any(request.is_prefilled for request in self.running):
+                        return 400, {"success": False, "message": "requests are running"}
+                    self.cache = {}
                 return 200, {"success": True}
             finally:
                 self.is_updating = False
@@ -306,7 +324,7 @@ class Server:
         request.num_sent = last
         self._deliver(request, b"data: " + json.dumps(event).encode())
         if kind is not None:
-            self.running.remove(request)
+            (self.running if request in self.running else self.waiting).remove(request)
             if not any(r.channel is request.channel for r in (*self.running, *self.waiting)):
                 request.channel.put(b"data: [DONE]")
                 request.channel.put(None)
