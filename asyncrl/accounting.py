@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.replay.group import Group
 from asyncrl.replay.policy import has_signal
-from asyncrl.types import Batch, Score
+from asyncrl.types import Batch, Score, Trajectory
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 
@@ -59,13 +59,13 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     """Verdicts behind a batch: outcomes per verifier, groups without a signal, latency, signs of hacking."""
-    scores = [score for group in groups for score in group.scores.values()]
+    # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
+    scores = [score for group in groups for score in _scores(group).values()]
     verdicts = [_verdict(score) for score in scores]
     graded = [
-        (_verdict(group.scores[t.trajectory_id]), " ".join(map(str, t.response_tokens())))
+        (_verdict(score), " ".join(map(str, trajectory.response_tokens())))
         for group in groups
-        for t in group.trajectories
-        if t.trajectory_id in group.scores
+        for trajectory, score in _sampled(group)
     ]
     seconds = sorted(score.seconds for score in scores)
     correct = [score.correctness for score in scores if score.correctness is not None]
@@ -79,6 +79,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "fallback_reward_share": monitor.fallback_share(graded),
         "identical_reward_share": monitor.identical_response_share(graded),
         "most_common_answer_share": monitor.most_common_answer_share(verdicts),
+        **_by_outcome([pair for group in groups for pair in _sampled(group)]),
     }
 
 
@@ -90,10 +91,34 @@ def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]
     }
 
 
+def _scores(group: Group) -> dict[str, Score]:
+    """Trajectory id -> score, of the trajectories that were sampled."""
+    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
+    return {name: score for name, score in group.scores.items() if name not in greedy}
+
+
+def _sampled(group: Group) -> list[tuple[Trajectory, Score]]:
+    scores = _scores(group)
+    return [(t, scores[t.trajectory_id]) for t in group.trajectories if t.trajectory_id in scores]
+
+
+def _by_outcome(sampled: Sequence[tuple[Trajectory, Score]]) -> dict[str, dict[str, float]]:
+    """Mean reward and mean response tokens of each outcome there was; a fault has a length only."""
+    rewards, lengths = defaultdict(list), defaultdict(list)
+    for trajectory, score in sampled:
+        lengths[score.outcome].append(trajectory.num_response_tokens())
+        if score.reward is not None:
+            rewards[score.outcome].append(score.reward)
+    return {
+        "reward_mean_by_outcome": {name: statistics.fmean(found) for name, found in rewards.items()},
+        "response_tokens_mean_by_outcome": {name: statistics.fmean(found) for name, found in lengths.items()},
+    }
+
+
 def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
     by_name: dict[str, list[Verdict]] = defaultdict(list)
     for group in groups:
-        by_name[group.task.verifier.name].extend(map(_verdict, group.scores.values()))
+        by_name[group.task.verifier.name].extend(map(_verdict, _scores(group).values()))
     return {name: monitor.count_outcomes(verdicts) for name, verdicts in by_name.items()}
 
 

@@ -12,10 +12,14 @@ COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
     "check": "validate a recipe and its data, print what would run",
+    "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
+    "replay": "train a step of a run again and compare every number",
+    "journal": "say what became of a run's tokens, groups and trajectories, and why",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
+    "algorithms": "list what a recipe's algorithm section may name",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",
 }
 

@@ -31,10 +31,11 @@ from typing import Any, Protocol
 import aiohttp
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
-from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import EvaluationFailed, Evaluator
 from asyncrl.recipe import Recipe
+from asyncrl.replay.compaction import Compaction
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.policy import length_bias
@@ -109,10 +110,14 @@ class Controller:
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
             order=recipe.replay.order,
+            has_greedy=recipe.algorithm.needs_greedy(),
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, self._order.by_id)
+        self._compaction = Compaction(
+            journal, keep_steps=recipe.replay.keep_steps, keep_checkpoints=recipe.trainer.keep_checkpoints
+        )
         self.is_resumed = self.queue.num_admitted > 0
         self.fleet = Fleet(
             server_urls,
@@ -146,7 +151,8 @@ class Controller:
             self._generator,
             self._grader,
             inputs.codec,
-            ADVANTAGES[recipe.algorithm.advantage],
+            find_advantage(recipe.algorithm),
+            recipe.algorithm,
             self.signal,
             SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
         )
@@ -280,7 +286,7 @@ class Controller:
         for group in list(self.queue.live.values()):
             if not group.advantages:
                 self._start(self._completion.run(group), f"group {group.group_id}")
-        size = self._recipe.rollout.samples_per_group
+        size = self._recipe.trajectories_per_group()
         while True:
             await self.signal.wait_until(
                 lambda: not self.is_over and self.queue.can_admit() and self.fleet.pick(size) is not None,
@@ -323,10 +329,10 @@ class Controller:
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
             self.is_over = True
             self.signal.notify()
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         batch, verdicts = await self._batch(request)
         if batch is None:
-            return TakeReply(None)
+            return TakeReply(None, heldout=dict(self._heldout))
         await self.signal.wait_until(
             lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
         )
@@ -335,7 +341,9 @@ class Controller:
         self._check_is_newest(request)
         servers = self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
-        return TakeReply(batch, servers)
+        # Now, while the trainer is busy: the next barrier is a step away.
+        self._compaction.run()
+        return TakeReply(batch, servers, dict(self._heldout))
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
@@ -400,6 +408,7 @@ class Controller:
         try:
             num_groups = self.queue.commit(request.version, request.checkpoint_folder)
             await self.queue.journal.barrier()
+            self._compaction.committed()
         except Exception as error:
             self._fail(error)
             raise

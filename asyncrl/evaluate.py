@@ -60,8 +60,6 @@ class Evaluator:
         """
         answers = [a for group in await self._answer(tasks, num_samples=1, is_greedy=True) for a in group]
         graded = [a for a in answers if a.score.correctness is not None]
-        if not graded:
-            raise EvaluationFailed(f"none of {len(answers)} responses got a verdict")
         num_correct = sum(a.score.correctness == 1.0 for a in graded)
         accuracy = statistics.accuracy(num_correct, len(graded))
         versions = [version for answer in answers for version in answer.versions]
@@ -109,6 +107,11 @@ class Evaluator:
         except* ServerError as errors:
             raise EvaluationFailed(str(errors.exceptions[0])) from errors
         answers = [answer for request in running for answer in request.result()]
+        if all(answer.score.correctness is None for answer in answers):
+            raise EvaluationFailed(
+                f"All {len(answers)} verifications of the evaluation ended in a fault, such as: "
+                f"{answers[0].score.detail} See verifying.* in the recipe, or try `asyncrl verify`."
+            )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[Answer]:

@@ -5,19 +5,45 @@ the key and, where one is near, the key that was probably meant. Components take
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from asyncrl.errors import InputError
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    """A validator that takes one of `names` or the name of an object of the user's own."""
+
+    def check(value: str) -> str:
+        if value in names or ":" in value:
+            return value
+        known = ", ".join(f"'{name}'" for name in names)
+        raise PydanticCustomError("term", f'Input should be {known} or "package.module:name"')
+
+    return check
+
+
+ADVANTAGE_NAMES = (
+    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
+)
+WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
+REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
+SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
+AdvantageName = Annotated[str, AfterValidator(_one_of(*ADVANTAGE_NAMES))]
+WeightName = Annotated[str, AfterValidator(_one_of(*WEIGHT_NAMES))]
+RejectionName = Annotated[str, AfterValidator(_one_of(*REJECTION_NAMES))]
+SurrogateName = Annotated[str, AfterValidator(_one_of(*SURROGATE_NAMES))]
 
 
 class Section(BaseModel):
@@ -96,6 +122,9 @@ class Replay(Section):
     """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
     max_dropped_in_a_row: Positive = 256
     """After so many groups without a signal the next is trained anyway, so that a run always goes on."""
+    keep_steps: Positive = 200
+    """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
+    older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
 
 
 class Serving(Section):
@@ -115,32 +144,127 @@ class Serving(Section):
     start_timeout_seconds: PositiveFloat = 180.0
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a stream before its server is called dead."""
+    weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
+    """How new weights reach running servers: a folder that they see at the same path; inside the request;
+    or a broadcast by torch.distributed (NCCL on GPUs, gloo on CPUs). Servers that join read the folder."""
     extra_arguments: list[str] = []
     """Appended to the server's command line."""
 
 
 class Algorithm(Section):
-    advantage: Literal["grpo", "dr_grpo"] = "grpo"
-    """grpo divides by the group's standard deviation, dr_grpo does not."""
-    importance_weight: Literal["none", "truncated"] = "truncated"
-    """Correction of proximal against behavior policy, per token."""
+    """`asyncrl algorithms` prints every term: formula, what it is for, how it fails. Advantage, importance
+    weight, rejections and surrogate may be one's own: "package.module:name" or "./file.py:name"."""
+
+    advantage: AdvantageName = "grpo"
+    """Reward -> advantage: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, opo or
+    pass_at_k."""
+    pass_k: Annotated[int, Field(ge=2)] = 4
+    """The k of pass_at_k, at most rollout.samples_per_group."""
+    importance_weight: WeightName = "truncated"
+    """Correction of proximal against behavior policy: none, truncated, sequence_truncated, masked,
+    sequence_masked."""
     importance_cap: PositiveFloat = 2.0
-    """Upper bound C of the truncated importance weight."""
-    surrogate: Literal["reinforce", "ppo_clip"] = "ppo_clip"
+    """Upper bound C of the truncated weights; sequence_masked drops sequences beyond it."""
+    mask_low: NonNegativeFloat = 0.5
+    """Ratio below which masked and token_range leave a token out."""
+    mask_high: PositiveFloat = 5.0
+    """Ratio above which they do."""
+    rejection: list[RejectionName] = []
+    """Which tokens teach at all, beside any weight: token_range, geometric_mean, second_moment, token_veto. A
+    token must pass each."""
+    geometric_low: NonNegativeFloat = 0.99
+    """Smallest geometric mean ratio of a sequence that geometric_mean keeps."""
+    geometric_high: PositiveFloat = 1.01
+    """Largest one; staleness needs wider bounds than engines that differ."""
+    second_moment_limit: PositiveFloat = 0.04
+    """Mean squared log-ratio of a sequence up to which second_moment keeps tokens."""
+    veto_low: PositiveFloat = 1e-4
+    """Ratio of a single token below which token_veto leaves its sequence out."""
+    surrogate: SurrogateName = "ppo_clip"
+    """What a step minimises: reinforce, ppo_clip, gspo, cispo, gmpo."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Policy ratio is clipped below at 1 - clip_low."""
     clip_high: PositiveFloat = 0.2
     """Policy ratio is clipped above at 1 + clip_high (DAPO raises it to 0.28)."""
-    reduction: Literal["token_mean", "dr_grpo_constant"] = "token_mean"
-    """token_mean: over all response tokens; dr_grpo_constant: sum / (sequences x max_new_tokens)."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Bounds ppo_clip's loss at dual_clip x |advantage| where the advantage is negative; 3 is usual."""
+    clip_around: Literal["proximal", "behavior"] = "proximal"
+    """Policy that ratios are taken against: the trainer's before the step, or the one that sampled, which
+    takes the importance weight's place (importance_weight: none)."""
+    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean"] = "token_mean"
+    """token_mean: over all response tokens; dr_grpo_constant: sum / (sequences x max_new_tokens);
+    sequence_mean: over sequences of their token means."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """Strength of the KL to the base model; 0 loads no reference model."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_in: Literal["loss", "reward"] = "loss"
+    """In the loss per token, or taken from the token's reward, so that earlier tokens answer for it too."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Strength of the entropy bonus."""
+    overlong_buffer_tokens: Count = 0
+    """Over the last so many tokens before a response is cut off its reward falls; 0: off."""
+    overlong_penalty: PositiveFloat = 1.0
+    """By how much at the end."""
+
+    def needs_greedy(self) -> bool:
+        """Whether each group has one more trajectory, greedy and never trained on."""
+        return self.advantage == "remax"
+
+    def has_own_loss_terms(self) -> bool:
+        """Whether a weight, rejection or surrogate is not built in."""
+        return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "Algorithm":
+        for kind, low, high in (
+            ("mask", self.mask_low, self.mask_high),
+            ("geometric", self.geometric_low, self.geometric_high),
+        ):
+            if low >= high:
+                raise ValueError(
+                    f"algorithm.{kind}_low is {low} but algorithm.{kind}_high is {high}: nothing lies "
+                    f"between. Lower algorithm.{kind}_low or raise algorithm.{kind}_high."
+                )
+        if self.clip_around == "behavior" and self.importance_weight != "none":
+            raise ValueError(
+                f"algorithm.clip_around is behavior and algorithm.importance_weight is "
+                f"{self.importance_weight}: the same ratio would count twice. Set "
+                f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
+            )
+        return self
+
+
+class Parallel(Section):
+    tensor: Positive = 1
+    """Ranks that share every matrix; a divisor of the key-value heads."""
+    pipeline: Positive = 1
+    """Stages of consecutive layers."""
+    virtual_stages: Positive = 1
+    """Chunks of layers per stage, interleaved: a shorter pipeline bubble, more messages."""
+    context: Positive = 1
+    """Ranks that share the tokens of a micro-batch, for long responses."""
+    expert: Positive = 1
+    """Ranks that share the experts of a layer (Qwen3-MoE)."""
+    sequence_parallel: bool = False
+    """Tensor ranks also share tokens outside the matrices: less memory for activations."""
+    distributed_optimizer: bool = False
+    """Data-parallel ranks share the optimizer's state instead of repeating it."""
 
 
 class Trainer(Section):
     num_steps: Positive = 50
     """Optimizer steps of the whole run."""
     num_processes: Positive = 1
-    """Data-parallel trainer processes."""
+    """Trainer processes; those beyond tensor x pipeline x context are data-parallel."""
+    parallel: Parallel = Parallel()
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations computed again in the backward pass to save memory: of attention, or of whole layers."""
+    peak_teraflops: PositiveFloat | None = None
+    """Of one device at the model's dtype, for model FLOPs utilisation. Default: known GPUs by their name."""
     threads_per_process: Positive = 1
+    optimizer_steps_per_batch: Positive = 1
+    """Mini-batches that a batch is cut into, each one optimizer step; above 1 the proximal log-probs cost a
+    forward pass. A batch still makes one policy version."""
     tokens_per_micro_batch: Positive = 8192
     """Packed tokens per forward-backward; lower it to save memory."""
     learning_rate: PositiveFloat = 1e-4
@@ -157,6 +281,36 @@ class Trainer(Section):
     restarted from its last checkpoint."""
     keep_checkpoints: Positive = 2
     """How many of the latest checkpoints stay on disk."""
+    keep_best: bool = False
+    """Also checkpoints each version that is evaluated during training, keeps the one with the best greedy
+    held-out accuracy, and exports it beside the last one at the end."""
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> "Trainer":
+        parallel = self.parallel
+        grid = parallel.tensor * parallel.pipeline * parallel.context
+        if self.num_processes % grid:
+            raise ValueError(
+                f"trainer.num_processes is {self.num_processes} but tensor x pipeline x context of "
+                f"trainer.parallel is {grid}. Set trainer.num_processes to a multiple of {grid}."
+            )
+        per_stage = self.num_processes // parallel.pipeline
+        if per_stage % parallel.expert:
+            raise ValueError(
+                f"trainer.parallel.expert is {parallel.expert}, which does not divide the {per_stage} "
+                f"processes of a pipeline stage. Set it to a divisor of {per_stage}."
+            )
+        if parallel.virtual_stages > 1 and parallel.pipeline == 1:
+            raise ValueError(
+                f"trainer.parallel.virtual_stages is {parallel.virtual_stages} but trainer.parallel.pipeline "
+                f"is 1: there is no pipeline to interleave. Raise pipeline, or set virtual_stages to 1."
+            )
+        if parallel.sequence_parallel and parallel.tensor == 1:
+            raise ValueError(
+                "trainer.parallel.sequence_parallel is true but trainer.parallel.tensor is 1: there is "
+                "nothing to share tokens with. Raise tensor, or set sequence_parallel to false."
+            )
+        return self
 
 
 class Evaluation(Section):
@@ -198,16 +352,23 @@ class Recipe(Section):
                 f"rollout.max_new_tokens is {longest} but model.context_tokens is {context}: no room is "
                 f"left for a prompt. Lower rollout.max_new_tokens or raise model.context_tokens."
             )
-        capacity, group = self.serving.max_running_requests, self.rollout.samples_per_group
+        capacity, group = self.serving.max_running_requests, self.trajectories_per_group()
         if group > capacity:
             raise ValueError(
-                f"rollout.samples_per_group is {group} but serving.max_running_requests is {capacity}: a "
-                f"group cannot run at once. Raise serving.max_running_requests to at least {group}."
+                f"rollout.samples_per_group is {self.rollout.samples_per_group}, {group} requests per "
+                f"group, but serving.max_running_requests is {capacity}: a group cannot run at once. Raise "
+                f"serving.max_running_requests to at least {group}."
             )
+        self._check_algorithm()
         if self.evaluation.stop_at_accuracy is not None and not self.evaluation.every_steps:
             raise ValueError(
                 "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "
                 "during training. Set evaluation.every_steps to 1 or more."
+            )
+        if self.trainer.keep_best and not self.evaluation.every_steps:
+            raise ValueError(
+                "trainer.keep_best is true but evaluation.every_steps is 0, so nothing is evaluated during "
+                "training. Set evaluation.every_steps to 1 or more, or trainer.keep_best to false."
             )
         if (self.evaluation.every_steps or self.evaluation.stop_at_accuracy) and self.data.heldout is None:
             raise ValueError(
@@ -215,6 +376,31 @@ class Recipe(Section):
                 "data.heldout, or set evaluation.every_steps to 0."
             )
         return self
+
+    def _check_algorithm(self) -> None:
+        algorithm, rollout = self.algorithm, self.rollout
+        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > rollout.samples_per_group:
+            raise ValueError(
+                f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
+                f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
+                f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if algorithm.overlong_buffer_tokens >= rollout.max_new_tokens:
+            raise ValueError(
+                f"algorithm.overlong_buffer_tokens is {algorithm.overlong_buffer_tokens} but "
+                f"rollout.max_new_tokens is {rollout.max_new_tokens}: every response would be punished. "
+                f"Lower algorithm.overlong_buffer_tokens."
+            )
+        if self.trainer.optimizer_steps_per_batch > rollout.groups_per_batch:
+            raise ValueError(
+                f"trainer.optimizer_steps_per_batch is {self.trainer.optimizer_steps_per_batch} but "
+                f"rollout.groups_per_batch is {rollout.groups_per_batch}: a step would have less than a "
+                f"group. Lower trainer.optimizer_steps_per_batch."
+            )
+
+    def trajectories_per_group(self) -> int:
+        """Sampled ones, and the greedy one where the advantage needs it."""
+        return self.rollout.samples_per_group + self.algorithm.needs_greedy()
 
     def folder(self) -> Path:
         return Path(self.run_folder.format(name=self.name))
@@ -234,6 +420,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         )
     for override in overrides:
         _apply_override(raw, override)
+    if isinstance(raw.get("algorithm"), dict):
+        raw["algorithm"] = _with_absolute_files(raw["algorithm"], path.parent)
     return parse_recipe(raw, source=str(path))
 
 
@@ -269,6 +457,17 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         place[last] = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
+
+
+def _with_absolute_files(value: Any, folder: Path) -> Any:
+    """The same with each "./file.py:name" found from the recipe's folder: the run folder gets a copy."""
+    if isinstance(value, dict):
+        return {key: _with_absolute_files(inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_absolute_files(inner, folder) for inner in value]
+    if isinstance(value, str) and ".py:" in value:
+        return str((folder / value).resolve())
+    return value
 
 
 def _explain(details: Any) -> str:

@@ -71,6 +71,8 @@ class Trajectory:
     prompt_tokens: tuple[int, ...]
     segments: list[Segment] = field(default_factory=list)
     finish: Finish | None = None
+    is_greedy: bool = False
+    """Generated at temperature 0 for its reward alone: a baseline, never trained."""
 
     def response_tokens(self) -> list[int]:
         return [token for segment in self.segments for token in segment.tokens]

@@ -1,5 +1,5 @@
 """One run inside the jail: mounts, an init process, the program below it. Entered in a fresh clone of the
-zygote.
+zygote; the program's half also below a keeper, which is the init of many runs (keeper.py).
 
 init (pid 1 of the run's own pid namespace, where there is one) outlives the program, reports how it ended and
 takes every descendant along. It runs no line of the program and cannot be signalled, traced or starved of
@@ -41,13 +41,18 @@ def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
     return marshal.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
 
 
-def _mount_private(disk_bytes: int) -> None:
+def mount_private(disk_bytes: int) -> None:
+    """An empty, bounded /run with `work`, `tmp` and `shm` in it, over whatever is there."""
     inodes = max(1024, disk_bytes // 8192)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
     kernel.mount("tmpfs", "/run", "tmpfs", flags, f"size={disk_bytes},nr_inodes={inodes},mode=755")
     for name in ("work", "tmp", "shm"):
         os.mkdir(f"/run/{name}", 0o777)
-    flags |= kernel.MS_NOEXEC
+
+
+def mount_proc() -> None:
+    """A /proc of the caller's pid namespace, with processes only."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     try:
         kernel.mount("proc", "/proc", "proc", flags, "subset=pid")
     except OSError:
@@ -130,6 +135,8 @@ class Jail:
         self.thread_id = kernel.thread_id_address()
         self.signals_scoped = landlock.abi() >= landlock.SIGNALS_ABI
         self.inside = self.tier == "namespaces"
+        self.has_directory = False
+        """Whether a keeper has mounted the run's private directory already."""
         self.filter: seccomp.Filter | None = None
         machine = os.uname().machine
         if self.inside:
@@ -151,7 +158,8 @@ class Jail:
     def make_directory(self, directory: str, disk_bytes: int) -> None:
         """Mounts or makes it, with `work` and `tmp` in it."""
         if self.inside:
-            _mount_private(disk_bytes)
+            mount_private(disk_bytes)
+            mount_proc()
             return
         for path in (directory, f"{directory}/work", f"{directory}/tmp"):
             os.mkdir(path, 0o700)
@@ -191,7 +199,8 @@ def _wire_descriptors(fds: list[int], report: int) -> None:
 def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], offset: int, directory: str) -> None:
     """Everything between a clone of the zygote and a program's process; after the last line it is
     confined."""
-    jail.make_directory(directory, spec["limits"]["disk_bytes"])
+    if not jail.has_directory:
+        jail.make_directory(directory, spec["limits"]["disk_bytes"])
     _write_files(spec, fds[_SPEC], offset, f"{directory}/work")
     _wire_descriptors(fds, _KEPT_REPORT)
     os.chdir(f"{directory}/work")
@@ -214,7 +223,7 @@ def _run_warm(jail: Jail, spec: dict[str, Any], environment: dict[str, str]) -> 
     warm.run_script(os.path.join(os.getcwd(), spec["argv"][0]), spec["argv"], jail.search)
 
 
-def _program(jail: Jail, fds: list[int], init: int) -> NoReturn:
+def become_program(jail: Jail, fds: list[int], init: int) -> NoReturn:
     """Sets the box up, confines the process, becomes the program. What fails before that is reported."""
     leave = os._exit
     is_its_own_fault = False
@@ -283,7 +292,7 @@ def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
         started = time.monotonic_ns()
         program = jail.fork_program()
         if program == 0:
-            _program(jail, fds, os.getppid())
+            become_program(jail, fds, os.getppid())
         kernel.set_capabilities(())
         kept = (_SPEC, _REPORT) if collects else (_REPORT,)
         for index, descriptor in enumerate(fds):

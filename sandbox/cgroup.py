@@ -85,7 +85,8 @@ def this_machine() -> list[Hierarchy]:
     return find_hierarchies(mountinfo, own)
 
 
-def _is_alive(pid: str) -> bool:
+def is_alive(pid: str) -> bool:
+    """Whether a process of this number runs."""
     try:
         # The state follows the name, which may hold anything but is in parentheses.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
@@ -97,7 +98,7 @@ def sweep(hierarchies: list[Hierarchy]) -> None:
     """Removes the groups of workers that are gone."""
     for hierarchy in hierarchies:
         for directory in hierarchy.home.glob(f"{_PREFIX}*"):
-            if not _is_alive(directory.name.removeprefix(_PREFIX)):
+            if not is_alive(directory.name.removeprefix(_PREFIX)):
                 with contextlib.suppress(OSError):
                     directory.rmdir()
 

@@ -24,7 +24,8 @@ print(json.dumps({
     "prefix": sys.base_prefix,
     "executable": getattr(sys, "_base_executable", sys.executable),
     "version": list(sys.version_info[:2]),
-    "packages": [path for name in json.loads(sys.argv[1]) for path in folders(name)],
+    # A link with an absolute target would lead nowhere once the root has changed.
+    "packages": [os.path.realpath(path) for name in json.loads(sys.argv[1]) for path in folders(name)],
 }))
 """
 _JAIL_PREFIX = "/python"

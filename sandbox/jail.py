@@ -48,7 +48,7 @@ class View:
 
 def plan_view(interpreter: Interpreter, extra: tuple[str, ...]) -> View:
     """The read-only view for this interpreter; `extra` paths appear where they are."""
-    binds = [(path, path) for path in (*_SYSTEM, *extra) if os.path.exists(path)]
+    binds = [(os.path.realpath(path), path) for path in (*_SYSTEM, *extra) if os.path.exists(path)]
     for path in _ROOT_LINKS:
         if os.path.isdir(path) and not os.path.islink(path):
             binds.append((path, path))

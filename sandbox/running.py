@@ -10,6 +10,7 @@ from typing import Any
 
 from sandbox import box
 from sandbox.result import SandboxError, Status
+from sandbox.zygote_process import ZygoteProcess
 
 _CHUNK = 1 << 16
 _REPORT_LIMIT = 1 << 27
@@ -66,7 +67,7 @@ class Stream:
 class Running:
     """A box from its start to its reaping. The caller polls `descriptors` and calls `on_readable`."""
 
-    def __init__(self, spec: dict[str, Any], stdin: bytes, files: list[bytes]) -> None:
+    def __init__(self, spec: dict[str, Any], stdin: bytes, files: list[bytes], zygote: ZygoteProcess) -> None:
         self.spec = spec
         self.limits: dict[str, Any] = spec["limits"]
         self.killed_for: Status | None = None
@@ -75,13 +76,14 @@ class Running:
         self.pid = 0
         self.wait_status: int | None = None
         self.started = time.monotonic()
-        self._stdin, self._files = stdin, files
+        self._stdin, self._files, self._zygote = stdin, files, zygote
+        self._is_listening = False
         self._pidfd = -1
         self._usage: Any = None
         self.streams: list[Stream] = []
 
-    def start(self, zygote_clone: Any, link: socket.socket | None) -> None:
-        """Clones the box. Raises SandboxError when the zygote cannot."""
+    def start(self, link: socket.socket | None) -> None:
+        """Raises SandboxError when the box cannot be started."""
         given: list[int] = []
         try:
             given.append(_filled_memory_file([box.pack_spec(self.spec), *self._files]))
@@ -92,11 +94,14 @@ class Running:
                 given.append(theirs)
             descriptors = given if link is None else [*given, link.fileno()]
             self.started = time.monotonic()
-            self.pid = zygote_clone(descriptors, collects=bool(self.spec["collect"]))
-            self._pidfd = os.pidfd_open(self.pid)
+            self._clone(descriptors)
         finally:
             for descriptor in given:
                 os.close(descriptor)
+
+    def _clone(self, descriptors: list[int]) -> None:
+        self.pid = self._zygote.clone(descriptors, collects=bool(self.spec["collect"]))
+        self._pidfd = os.pidfd_open(self.pid)
 
     @property
     def deadline(self) -> float:
@@ -106,12 +111,15 @@ class Running:
     def has_ended(self) -> bool:
         return self.wait_status is not None
 
-    def descriptors(self) -> list[int]:
-        """What to poll for input, once the box has started."""
+    def next_descriptors(self) -> list[int]:
+        """What is to be polled from now on; asked once the box has started and after each `on_readable`."""
+        if self._is_listening:
+            return []
+        self._is_listening = True
         return [*(stream.descriptor for stream in self.streams), self._pidfd]
 
     def on_readable(self, descriptor: int) -> bool:
-        """Handles one ready descriptor of `descriptors`; false when it was the last time for this one."""
+        """Handles one ready descriptor; false when it was the last time for this one."""
         if descriptor == self._pidfd:
             self._reap()
             return False
@@ -153,18 +161,25 @@ class Running:
             stream.close()
         self.streams = []
         if self.pid and not self.has_ended:
-            self.dismiss()
-            self._reap()
+            self._abandon()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
-    def _report(self) -> tuple[int, float, list[bytes]] | None:
-        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it
-        could."""
+    def _abandon(self) -> None:
+        self.dismiss()
+        self._reap()
+
+    def _raise_complaint(self) -> None:
         data = self.streams[2].content()
         if data.startswith(b"E"):
             raise SandboxError(f"the box could not be set up: {data[1:400].decode(errors='replace')}")
+
+    def _report(self) -> tuple[int, float, list[bytes]] | None:
+        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it
+        could."""
+        self._raise_complaint()
+        data = self.streams[2].content()
         if len(data) < box.REPORT.size:
             return None
         _, status, nanoseconds = box.REPORT.unpack_from(data)

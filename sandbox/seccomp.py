@@ -41,7 +41,9 @@ lremovexattr fremovexattr inotify_init inotify_init1 inotify_add_watch mlockall
 _OUTSIDE_PRETENDED = """
 chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat
 """.split()
-_OUTSIDE_SELF_ONLY = "sched_setaffinity sched_setscheduler sched_setattr".split()
+_SELF_ONLY = "sched_setaffinity sched_setscheduler sched_setattr".split()
+# What the zygote and the keeper need, and a program must not have.
+_SETTING_UP = ("mount", "umount2", "clone")
 _SIGNAL_CALLS = "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal".split()
 
 Instruction = tuple[int, int, int, int]
@@ -76,8 +78,17 @@ def _rules_inside() -> dict[str, Rule]:
         # glibc falls back from clone3, whose flags lie in memory that a filter cannot read, to clone.
         "clone3": [_ret(_ERRNO | _ENOSYS)],
         "clone": _NO_NAMESPACES,
-        # Another process of the box, such as its init, must not have its limits changed.
+        # Another process, such as the keeper of later runs, must not have its limits or priority changed.
         "prlimit64": _only(0, 0),
+        **{name: _only(0, 0) for name in _SELF_ONLY},
+        "setpriority": [
+            _load(0),
+            (_EQUAL, 0, 3, 0),
+            _load(1),
+            (_EQUAL, 0, 1, 0),
+            _ret(_ALLOW),
+            _ret(_REFUSE),
+        ],
         "ioctl": _none_of(1, [_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP]),
         "socket": _only(0, _AF_UNIX, otherwise=_ERRNO | _EACCES),
     }
@@ -87,15 +98,6 @@ def _rules_outside(signals_of: int | None) -> dict[str, Rule]:
     """The further rules where the program shares the machine's pids, files and sockets."""
     rules: dict[str, Rule] = {name: [_ret(_REFUSE)] for name in _OUTSIDE_REFUSED}
     rules |= {name: [_ret(_PRETEND)] for name in _OUTSIDE_PRETENDED}
-    rules |= {name: _only(0, 0) for name in _OUTSIDE_SELF_ONLY}
-    rules["setpriority"] = [
-        _load(0),
-        (_EQUAL, 0, 3, 0),
-        _load(1),
-        (_EQUAL, 0, 1, 0),
-        _ret(_ALLOW),
-        _ret(_REFUSE),
-    ]
     rules["socket"] = [_ret(_ERRNO | _EACCES)]
     # A datagram socket could still send to a named socket of the machine.
     rules["socketpair"] = [
@@ -169,12 +171,12 @@ def build_for_zygote(machine: str) -> Rule:
 
     A zygote's clones inherit it for nothing; attaching the whole policy to each program would cost 0.7 ms.
     Raises OSError for a machine without a table."""
-    return _policy(machine, _rules_inside() | {"mount": [_ret(_ALLOW)], "clone": [_ret(_ALLOW)]})
+    return _policy(machine, _rules_inside() | {name: [_ret(_ALLOW)] for name in _SETTING_UP})
 
 
 def build_for_program(machine: str) -> Rule:
     """What `build_for_zygote` left open, closed; the two together are the policy."""
-    rules = {"mount": [_ret(_REFUSE)], "clone": _NO_NAMESPACES}
+    rules = {name: [_ret(_REFUSE)] for name in _SETTING_UP} | {"clone": _NO_NAMESPACES}
     return [*_begin(machine), *_apply(rules, syscalls.NUMBERS[machine]), _ret(_ALLOW)]
 
 

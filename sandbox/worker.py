@@ -14,13 +14,16 @@ import socket
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from sandbox import cgroup, frames, kernel, watch
+from sandbox.kept import Keeper, Kept
 from sandbox.result import SandboxError, Status
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
 
+_WORK_PREFIX = "asyncrl-sandbox-"
 _WATCH_SECONDS = 0.05
 _DRAIN_SECONDS = 1.0
 
@@ -43,6 +46,7 @@ class Worker:
         cgroup.sweep(hierarchies)
         self._group = cgroup.Cgroup(hierarchies, os.getpid())
         self._zygote: ZygoteProcess | None = None
+        self._keeper: Keeper | None = None
         self._work_base: str | None = None
         self._watch_at = 0.0
         self._owners: dict[int, Running] = {}
@@ -69,14 +73,18 @@ class Worker:
             self._close()
 
     def _make_work_base(self) -> None:
-        self._work_base = tempfile.mkdtemp(prefix="asyncrl-sandbox-", dir=self._settings["temporary"])
+        temporary = self._settings["temporary"]
+        for left in Path(temporary).glob(f"{_WORK_PREFIX}*-*"):
+            if not cgroup.is_alive(left.name.removeprefix(_WORK_PREFIX).partition("-")[0]):
+                shutil.rmtree(left, ignore_errors=True)
+        self._work_base = tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-", dir=temporary)
         if os.getuid() == 0:
             os.chown(self._work_base, 65534, 65534)
         self._settings["work_base"] = self._work_base
 
     def _start(self) -> None:
         try:
-            self._zygote = ZygoteProcess(self._settings, self._group)
+            self._mend()
         except SandboxError as error:
             self._host.sendall(frames.pack({"error": str(error)}))
             raise HostGone from error
@@ -84,6 +92,7 @@ class Worker:
         self._host.sendall(frames.pack({"ready": True, "cgroup": bounded}))
 
     def _close(self) -> None:
+        self._drop_keeper()
         if self._zygote is not None:
             self._zygote.kill()
         self._group.close()
@@ -111,14 +120,9 @@ class Worker:
         memory = sum(spec["limits"]["memory_bytes"] + spec["limits"]["disk_bytes"] for spec in specs)
         processes = sum(spec["limits"]["processes"] for spec in specs)
         self._group.bound(memory, processes)
-        if self._zygote is None or self._zygote.has_died():
-            self._restart_zygote()
+        self._mend()
         kills_before = self._group.num_oom_kills()
-        boxes, rest = [], blobs
-        for spec in specs:
-            count = 1 + len(spec["files"])
-            boxes.append(Running(spec, rest[0], rest[1:count]))
-            rest = rest[count:]
+        boxes = self._make_boxes(specs, blobs)
         try:
             self._run(boxes)
             oom_killed = self._group.num_oom_kills() > kills_before
@@ -135,14 +139,38 @@ class Worker:
         results = [fields | {"num_blobs": len(parts)} for fields, parts in outcomes]
         return {"results": results}, answer
 
-    def _restart_zygote(self) -> None:
-        if self._zygote is not None:
-            self._zygote.kill()
-            self._zygote = None
-        self._zygote = ZygoteProcess(self._settings, self._group)
+    def _make_boxes(self, specs: list[dict[str, Any]], blobs: list[bytes]) -> list[Running]:
+        assert self._zygote is not None
+        boxes: list[Running] = []
+        for spec in specs:
+            count = 1 + len(spec["files"])
+            content = (spec, blobs[0], blobs[1:count], self._zygote)
+            blobs = blobs[count:]
+            # One run lives below the keeper at a time; one that leaves files is judged by an init of its own.
+            if self._keeper is not None and not boxes and not spec["collect"]:
+                boxes.append(Kept(*content, self._keeper))
+            else:
+                boxes.append(Running(*content))
+        return boxes
+
+    def _mend(self) -> None:
+        """A zygote and a keeper that live."""
+        if self._zygote is None or self._zygote.has_died():
+            self._drop_keeper()
+            if self._zygote is not None:
+                self._zygote.kill()
+                self._zygote = None
+            self._zygote = ZygoteProcess(self._settings, self._group)
+        if self._settings["tier"] == "namespaces" and (self._keeper is None or self._keeper.has_died()):
+            self._drop_keeper()
+            self._keeper = Keeper(self._zygote)
+
+    def _drop_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.kill()
+            self._keeper = None
 
     def _run(self, boxes: list[Running]) -> None:
-        assert self._zygote is not None
         self._watch_at = time.monotonic() + _WATCH_SECONDS
         links: list[socket.socket] = []
         if len(boxes) == 2:
@@ -150,7 +178,7 @@ class Worker:
         try:
             # The judge, which comes last, must be up before the program can compete with it.
             for index in reversed(range(len(boxes))):
-                boxes[index].start(self._zygote.clone, links[index] if links else None)
+                boxes[index].start(links[index] if links else None)
         finally:
             for link in links:
                 link.close()
@@ -161,9 +189,7 @@ class Worker:
         ended_at: float | None = None
         # Beyond the deadline by this much, pipes that somebody still holds are given up.
         for box in boxes:
-            for descriptor in box.descriptors():
-                self._owners[descriptor] = box
-                self._poller.register(descriptor, select.POLLIN)
+            self._listen(box)
         while self._owners:
             self._poll(boxes)
             now = time.monotonic()
@@ -177,6 +203,11 @@ class Worker:
                 ended_at = ended_at or now
                 if now > ended_at + _DRAIN_SECONDS:
                     return
+
+    def _listen(self, box: Running) -> None:
+        for descriptor in box.next_descriptors():
+            self._owners[descriptor] = box
+            self._poller.register(descriptor, select.POLLIN)
 
     def _poll(self, boxes: list[Running]) -> None:
         now = time.monotonic()
@@ -192,6 +223,7 @@ class Worker:
             if not owner.on_readable(descriptor):
                 self._poller.unregister(descriptor)
                 del self._owners[descriptor]
+            self._listen(owner)
         if watched and time.monotonic() >= self._watch_at:
             self._watch([box for box in alive if not box.has_ended])
             self._watch_at = time.monotonic() + _WATCH_SECONDS

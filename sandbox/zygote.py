@@ -13,11 +13,11 @@ import struct
 import sys
 import time
 
-from sandbox import box, kernel, warm
+from sandbox import box, keeper, kernel, warm
 
 PID = struct.Struct("<i")
-CLONE, COLLECT = b"clone", b"collect"
-"""The two messages: a box, and a box whose files are to be handed back."""
+CLONE, COLLECT, KEEPER = b"clone", b"collect", b"keeper"
+"""The messages: a box, a box whose files are to be handed back, and a keeper, whose socket comes along."""
 _MAX_DESCRIPTORS = 6
 
 
@@ -44,6 +44,8 @@ def serve(settings: dict[str, object], control: socket.socket) -> None:
             pid = kernel.clone(flags, jail.thread_id)
         except OSError as error:
             pid = -(error.errno or 1)
+        if pid == 0 and message == KEEPER:
+            keeper.serve(jail, *fds)
         if pid == 0:
             box.enter(jail, list(fds), collects=message == COLLECT)
         for descriptor in fds:
@@ -72,7 +74,7 @@ def main(control_descriptor: int) -> None:
     serve(settings, control)
 
 
-BOOT_ORDER = ("syscalls", "kernel", "seccomp", "landlock", "warm", "box", "zygote")
+BOOT_ORDER = ("syscalls", "kernel", "seccomp", "landlock", "warm", "box", "keeper", "zygote")
 """Modules of this package that the zygote needs, each after those it imports."""
 
 BOOTSTRAP = """

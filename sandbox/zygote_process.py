@@ -102,8 +102,15 @@ class ZygoteProcess:
 
     def clone(self, descriptors: list[int], *, collects: bool) -> int:
         """The pid of a new box, a child of this process, that holds `descriptors`."""
+        return self._ask(zygote.COLLECT if collects else zygote.CLONE, descriptors)
+
+    def start_keeper(self, control: int) -> int:
+        """The pid of a new keeper, a child of this process, that listens on `control`."""
+        return self._ask(zygote.KEEPER, [control])
+
+    def _ask(self, message: bytes, descriptors: list[int]) -> int:
         try:
-            socket.send_fds(self._control, [zygote.COLLECT if collects else zygote.CLONE], descriptors)
+            socket.send_fds(self._control, [message], descriptors)
             reply = self._control.recv(zygote.PID.size)
         except OSError as error:
             raise SandboxError(f"the zygote does not answer: {error}") from error

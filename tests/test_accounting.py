@@ -44,6 +44,18 @@ def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
     assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
 
 
+def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, (reward, length) in enumerate([(1.0, 2), (1.0, 4), (0.0, 9), (None, 5), (1.0, 100)]):
+        segment = Segment(0, list(range(length)), [-1.0] * length)
+        group.trajectories.append(Trajectory(str(index), (1,), [segment], is_greedy=length == 100))
+        group.scores[str(index)] = make_score(reward)
+    metrics = group_metrics([group])
+    assert metrics["reward_mean_by_outcome"] == {"correct": 1.0, "wrong": 0.0}
+    assert metrics["response_tokens_mean_by_outcome"] == {"correct": 3.0, "wrong": 9.0, "fault": 5.0}
+    assert metrics["correct_mean"] == pytest.approx(2 / 3)
+
+
 def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_count() -> None:
     def group(*rewards: float | None) -> Group:
         made = Group(0, make_task(), 0, [])

@@ -121,6 +121,43 @@ def test_a_run_trains_every_batch_once_on_verified_weights(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+def test_the_trainer_is_told_what_evaluations_have_found(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
+            # The one of version 0 was complete before the first batch was given.
+            assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
+
+    asyncio.run(scenario())
+
+
+def test_old_steps_are_compacted_while_the_run_goes_on_and_the_books_balance(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(replay={"keep_steps": 1}, trainer={"num_steps": 6, "keep_checkpoints": 2})
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, recipe, [engine]) as (controller, _),
+        ):
+            await controller.run(FakeTrainer(controller.queue_url, tmp_path, commit_every=1).run)
+            await controller.queue.journal.barrier()
+            steps = controller.queue.journal.read(
+                "SELECT DISTINCT step FROM groups JOIN trajectories USING (group_id) "
+                "JOIN segments USING (trajectory_id) ORDER BY step"
+            )
+            # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for step 4.
+            assert steps == [(4,), (5,)]
+            books = controller.queue.conservation()
+            assert books["generated"] == books["trained"] > 0
+            assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
+
+    asyncio.run(scenario())
+
+
 def test_prefix_caches_are_salted_by_version(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
@@ -270,5 +307,32 @@ def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
             assert state is not None
             assert "take waits for groups for step 0" in state["Who waited for whom"]
             assert f"{engine.url}: dead" in state["Servers"]
+
+    asyncio.run(scenario())
+
+
+def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(
+            evaluation={"every_steps": 0}, data={"heldout": None}, algorithm={"advantage": "remax"}
+        )
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, recipe, [engine]) as (controller, notebook),
+        ):
+            engine.break_streams = 2
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            await controller.run(trainer.run)
+            for body in engine.bodies:
+                for rid, params in zip(body["rid"], body["sampling_params"], strict=True):
+                    is_last_sample = "-02-" in rid
+                    assert params["temperature"] == (0.0 if is_last_sample else 1.0)
+            names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
+            assert len(names) == len(set(names)) == 4 * 2 * 2
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"] + table["dropped: baseline"]
+            assert table["dropped: baseline"] == 4 * 2 * 5
+            # The greedy answers are no samples: two verdicts per group.
+            assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
 
     asyncio.run(scenario())

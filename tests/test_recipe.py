@@ -47,7 +47,13 @@ def test_overrides_are_yaml(tmp_path: Path) -> None:
         ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
         ("rollout.samples_per_group=1", r"rollout\.samples_per_group is 1"),
         ("trainer.learning_rate=-1", r"trainer\.learning_rate is -1"),
-        ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo' or 'dr_grpo'"),
+        ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
+        ("algorithm.mask_low=9", r"algorithm\.mask_low is 9.*algorithm\.mask_high is 5"),
+        ("algorithm.clip_around=behavior", r"Set algorithm\.importance_weight to none"),
+        ("algorithm.overlong_buffer_tokens=64", r"every response would be punished"),
+        ("trainer.optimizer_steps_per_batch=17", r"rollout\.groups_per_batch is 16"),
+        ("algorithm={advantage: pass_at_k, pass_k: 9}", r"no 9 answers to take the best of"),
+        ("algorithm={rejection: [token_range, magic]}", r"algorithm\.rejection\.1 is 'magic'"),
         ("model.path=null", r"model\.path is None"),
         ("rollout.max_staleness", r"Write section\.key=value"),
         ("name.x=1", r"name is a value, not a section"),
@@ -91,3 +97,24 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, said: st
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no recipe"):
         load_recipe(tmp_path / "none.yaml")
+
+
+def test_a_term_in_a_file_is_found_from_the_recipes_folder_also_by_its_copy_elsewhere(tmp_path: Path) -> None:
+    text = "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\n"
+    text += "algorithm: {surrogate: './own.py:loss', rejection: ['./own.py:keep', token_veto]}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.algorithm.surrogate == f"{tmp_path.resolve()}/own.py:loss"
+    assert recipe.algorithm.rejection == [f"{tmp_path.resolve()}/own.py:keep", "token_veto"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "run" / "recipe.yaml") == recipe
+
+
+def test_remax_asks_for_room_for_its_greedy_trajectory(tmp_path: Path) -> None:
+    text = "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\n"
+    text += "algorithm: {advantage: remax}\nserving: {max_running_requests: 8}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError, match="9 requests per group.*at least 9"):
+        load_recipe(tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml", ["algorithm.advantage=grpo"]).trajectories_per_group() == 8

@@ -11,7 +11,7 @@ from typing import Any
 
 from sandbox.limits import MEBIBYTE, Limits, parse_limits
 from sandbox.protocol import Sandbox
-from sandbox.result import SandboxError
+from sandbox.result import Result, SandboxError, Status
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings, available_cores
 from verifiers.code_compare import WHITESPACE
@@ -19,6 +19,7 @@ from verifiers.code_extract import MAX_PROGRAM_CHARACTERS, extract_program
 from verifiers.code_grade import Rules, TestOutcome, grade
 from verifiers.code_tests import SCORINGS, CodeReference, parse_code_reference
 from verifiers.verdict import Outcome, Verdict
+from verifiers.verifier import VerifierUnavailable
 
 _DEFAULT_LIMITS = Limits(cpu_seconds=10.0, wall_seconds=20.0, memory_bytes=1024 * MEBIBYTE)
 
@@ -78,6 +79,13 @@ class CodeVerifier:
         """The row's gold, checked. Raises ValueError."""
         return parse_code_reference(raw, lang=self._lang, limits=self._limits)
 
+    def check_machine(self) -> None:
+        """Raises VerifierUnavailable when no program can be run here. Warms the sandbox up."""
+        try:
+            self._service.call(_run_one)
+        except (SandboxError, ValueError) as error:
+            raise VerifierUnavailable(f"The sandbox failed: {error}") from error
+
     def cache_key(self, response: str, reference: CodeReference) -> Hashable | None:
         """The program: equal programs get equal verdicts."""
         return extract_program(response, reference.lang)
@@ -117,6 +125,13 @@ class CodeVerifier:
             detail = f"Does not compile ({refusal.status.value}): {complaint}"
             return Verdict(Outcome.WRONG, 0.0, extracted=source, detail=detail, seconds=seconds)
         return _verdict(outcomes, len(reference.tests), scoring, source, seconds)
+
+
+async def _run_one(sandbox: Sandbox) -> None:
+    command = await sandbox.build("print('up')", lang="python", limits=Limits())
+    result = command if isinstance(command, Result) else await sandbox.run(command)
+    if result.status is not Status.OK:
+        raise SandboxError(result.detail or f"a first program ended with {result.status.value}")
 
 
 def _verdict(outcomes: list[TestOutcome], total: int, scoring: str, source: str, seconds: float) -> Verdict:

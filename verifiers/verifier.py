@@ -14,6 +14,7 @@ from verifiers.verdict import Verdict
 __all__ = [
     "AsyncVerifier",
     "CacheableVerifier",
+    "CheckedVerifier",
     "FastVerifier",
     "LimitedVerifier",
     "Verifier",
@@ -63,6 +64,15 @@ class AsyncVerifier(Protocol):
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""
+        ...
+
+
+@runtime_checkable
+class CheckedVerifier(Protocol):
+    """A verifier that needs something of the machine (a sandbox, a server) for any verdict at all."""
+
+    def check_machine(self) -> None:
+        """Called once before a run starts. Raises VerifierUnavailable with what is missing."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from verifiers.options import read_bool, read_number, refuse_unknown
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
-from verifiers.verifier import LimitedVerifier, Verifier
+from verifiers.verifier import CheckedVerifier, LimitedVerifier, Verifier
 
 __all__ = ["WeightedVerifier"]
 
@@ -89,6 +89,11 @@ class WeightedVerifier:
                 f"The gold is {raw!r}, expected an object with {part.field!r} for the part {part.name!r}."
             )
         return raw[part.field]
+
+    def check_machine(self) -> None:
+        for part in self._parts:
+            if isinstance(part.verifier, CheckedVerifier):
+                part.verifier.check_machine()
 
     def verify(self, response: str, reference: tuple[Any, ...]) -> Verdict:
         verdicts = [

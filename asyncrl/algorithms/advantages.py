@@ -1,30 +1,189 @@
-"""Advantages of one group: what each trajectory's reward is worth against the others of the same task.
+"""Advantages: what each trajectory's reward is worth against a baseline.
 
-Plain floats, so that the controller, which calls these, never imports torch. A term takes the rewards of one
-group (at least two; faults have left before) and gives one advantage per trajectory, in the same order.
+Plain floats, so that the controller, which calls these, never imports torch. A term takes one group (at least
+two trajectories; faults have left before) and gives one advantage per trajectory, in the same order. What
+needs the whole batch (`finish_batch`) is a pure function of the batch: a batch that is trained again gets the
+same advantages. Below, r are a group's rewards, n their number.
 """
 
+import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from asyncrl.errors import InputError
+from asyncrl.plugins import load_object
+from asyncrl.recipe import Algorithm
+from asyncrl.types import Batch
 
 STD_EPSILON = 1e-6
 """Keeps grpo finite where a group's rewards are all equal; its advantages are then zero."""
 
 
-def grpo(rewards: Sequence[float]) -> list[float]:
-    """(r - mean) / (std + 1e-6), the sample std (n - 1) as in TRL and verl (GRPO: Shao et al. 2024)."""
-    centered = dr_grpo(rewards)
-    std = statistics.stdev(rewards)
-    return [x / (std + STD_EPSILON) for x in centered]
+@dataclass(frozen=True, slots=True)
+class GroupRewards:
+    """What an advantage may look at."""
+
+    rewards: Sequence[float]
+    lengths: Sequence[int]
+    """Response tokens."""
+    greedy_reward: float | None = None
+    """Of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
+
+    def __post_init__(self) -> None:
+        if len(self.rewards) < 2:
+            raise ValueError(f"A group has {len(self.rewards)} reward(s); a baseline needs at least 2.")
 
 
-def dr_grpo(rewards: Sequence[float]) -> list[float]:
-    """r - mean, without the std that favours very easy and very hard tasks (Liu et al. 2025, section 3.1)."""
-    if len(rewards) < 2:
-        raise ValueError(f"A group has {len(rewards)} reward(s); a baseline needs at least 2.")
+Advantage = Callable[[GroupRewards, Algorithm], list[float]]
+
+
+def grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(r - mean r) / (std r + 1e-6), the sample std (n - 1) as in TRL and verl
+
+    Source: GRPO, Shao et al. 2024 (arXiv 2402.03300, section 4.1.2).
+    Use: the default: the same scale for every task.
+    Fails: the std favours tasks that are almost always right or wrong, where one odd answer counts most.
+    """
+    std = statistics.stdev(group.rewards)
+    return [x / (std + STD_EPSILON) for x in dr_grpo(group, algorithm)]
+
+
+def dr_grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - mean r
+
+    Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783, section 3.1).
+    Use: without the std that favours very easy and very hard tasks.
+    Fails: the own reward is in the baseline, which shrinks every advantage by (n - 1) / n; see rloo.
+    """
     # Correctly rounded: equal rewards have advantages of exactly zero.
-    mean = statistics.mean(rewards)
-    return [reward - mean for reward in rewards]
+    mean = statistics.mean(group.rewards)
+    return [reward - mean for reward in group.rewards]
 
 
-ADVANTAGES: dict[str, Callable[[Sequence[float]], list[float]]] = {"grpo": grpo, "dr_grpo": dr_grpo}
+def rloo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r_i - mean of the others' r = n / (n - 1) (r_i - mean r)
+
+    Source: Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740).
+    Use: small groups, where an unbiased scale matters.
+    Fails: like dr_grpo, tasks of another difficulty teach with another strength.
+    """
+    n = len(group.rewards)
+    return [n / (n - 1) * centered for centered in dr_grpo(group, algorithm)]
+
+
+def remax(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - reward of the greedy answer
+
+    Source: ReMax, Li et al. 2023 (arXiv 2310.10505).
+    Use: few samples per task; the greedy answer is one generation more per group and is not trained on.
+    Fails: a greedy answer that is not typical of the policy is a poor baseline: all samples get one sign.
+    """
+    assert group.greedy_reward is not None, "remax needs the reward of a greedy trajectory"
+    return [reward - group.greedy_reward for reward in group.rewards]
+
+
+def reinforce_pp(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(r - mean) / std, mean and std over all tokens of the batch
+
+    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`.
+    Use: no group baseline: robust to tasks whose answers are all equal, which here keep a signal.
+    Fails: easy tasks teach "more of this" and hard ones "less", whatever the answer.
+    """
+    return list(group.rewards)
+
+
+def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """(r - mean r of the group) / std over all tokens of the batch
+
+    Source: REINFORCE++-baseline, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`.
+    Use: a group baseline with one scale for all tasks, unlike grpo's.
+    Fails: whitening subtracts the batch mean too, so that groups without a signal get a small one.
+    """
+    return dr_grpo(group, algorithm)
+
+
+def opo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - sum(length r) / sum(length)
+
+    Source: OPO, Hao et al. 2025 (arXiv 2505.23585): the baseline of least variance when the squared gradient
+    of a response grows with its length.
+    Use: on-policy runs with responses of very different lengths.
+    Fails: a single very long answer sets the baseline for its group.
+    """
+    total = sum(group.lengths)
+    weights = [length / total if total else 1 / len(group.lengths) for length in group.lengths]
+    baseline = math.fsum(w * r for w, r in zip(weights, group.rewards, strict=True))
+    is_flat = len(set(group.rewards)) == 1
+    return [0.0 if is_flat else reward - baseline for reward in group.rewards]
+
+
+def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """n s_i, s_i = mean over the k-subsets of the group of (max r - max r without i), 0 where i is not in it
+
+    Source: PKPO, Walder and Karkhanis 2025 (arXiv 2505.15201), the leave-one-out-minus-one estimator, times n
+    because losses here are means over trajectories; k is pass_k.
+    Use: tasks that are solved by trying: rewards the best of k answers, which keeps answers diverse.
+    Fails: no answer is ever punished, and one that others got right too earns nearly nothing: slower pass@1.
+    """
+    n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
+    ordered = sorted(range(n), key=lambda i: group.rewards[i])
+    gains = [0.0] * n
+    for j, i in enumerate(ordered):
+        # The subsets in which i is best and ordered[m] second best: k - 2 more from the m below.
+        gaps = (math.comb(m, k - 2) * (group.rewards[i] - group.rewards[ordered[m]]) for m in range(j))
+        gains[i] = n * math.fsum(gaps) / math.comb(n, k)
+    return gains
+
+
+ADVANTAGES: dict[str, Advantage] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "remax": remax,
+    "reinforce_pp": reinforce_pp,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
+    "opo": opo,
+    "pass_at_k": pass_at_k,
+}
+WHITENED = ("reinforce_pp", "reinforce_pp_baseline")
+"""Advantages that are normalised over the batch."""
+
+
+def find_advantage(algorithm: Algorithm) -> Advantage:
+    """The recipe's advantage, one of its own checked on a small group. Raises InputError."""
+    if algorithm.advantage in ADVANTAGES:
+        return ADVANTAGES[algorithm.advantage]
+    advantage = cast(Advantage, load_object(algorithm.advantage))
+    where = f"algorithm.advantage {algorithm.advantage}"
+    for group in (GroupRewards([0.0, 1.0, 0.5], [3, 1, 2]), GroupRewards([1.0, 1.0], [1, 1])):
+        call = f"called with GroupRewards(rewards={group.rewards}, lengths={group.lengths}) and Algorithm"
+        try:
+            found = advantage(group, algorithm)
+        except Exception as error:
+            raise InputError(f"{where}, {call}, raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, list) or len(found) != len(group.rewards):
+            raise InputError(
+                f"{where}, {call}, gave {found!r}; expected a list of {len(group.rewards)} floats."
+            )
+        if not all(isinstance(x, int | float) and math.isfinite(x) for x in found):
+            raise InputError(f"{where}, {call}, gave {found!r}; expected finite floats.")
+    return advantage
+
+
+def finish_batch(batch: Batch, algorithm: Algorithm) -> Batch:
+    """The batch with its advantages normalised over all its tokens, where the advantage asks for it."""
+    total = sum(len(sequence.response_tokens) for sequence in batch.sequences)
+    if algorithm.advantage not in WHITENED or not total:
+        return batch
+    weights = [len(sequence.response_tokens) / total for sequence in batch.sequences]
+    values = [sequence.advantage for sequence in batch.sequences]
+    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
+    std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
+    sequences = [
+        dataclasses.replace(sequence, advantage=(sequence.advantage - mean) / (std + STD_EPSILON))
+        for sequence in batch.sequences
+    ]
+    return dataclasses.replace(batch, sequences=sequences)

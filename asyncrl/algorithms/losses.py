@@ -1,98 +1,79 @@
-"""The loss: importance weight (detached) x surrogate, summed, over a denominator that is global.
+"""The loss: importance weight (detached) x surrogate, plus KL to a reference, less entropy; summed, over a
+denominator that is global.
 
-A term is a pure function of LossInputs and its options, chosen once at start from the recipe's algorithm
-section. Nothing here averages: numerator and denominator are summed over micro-batches and ranks first.
-
-Shapes: T response tokens of one micro-batch.
+A term is a pure function of LossInputs and the recipe's algorithm section, chosen once at start: a built-in
+by its name or anything with the same signature by "package.module:name". Nothing here averages: numerator
+and denominator are summed over micro-batches and ranks first. Shapes: T response tokens of one micro-batch.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.reductions import REDUCTIONS
+from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
 
-MAX_LOG_RATIO = 20.0
-"""Log-ratios are bounded to +-20 before exp: e^20 = 5e8 is beyond any cap, and finite in float32."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossInputs:
-    """What every term may look at."""
-
-    current: Tensor
-    """[T] float32 log-probs of the policy in training, with gradient."""
-    proximal: Tensor
-    """[T] float32 log-probs of the policy before this step, no gradient."""
-    behavior: Tensor
-    """[T] float32 log-probs as sampled; finite, also where `mask` is False."""
-    advantages: Tensor
-    """[T] float32, each token has its trajectory's."""
-    mask: Tensor
-    """[T] bool; False takes a token out of numerator and denominator."""
-    sequence_ids: Tensor
-    """[T] int64, the token's trajectory within the micro-batch."""
-
-
-def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """exp(numerator - denominator), [T] -> [T], with the log-ratio bounded to +-MAX_LOG_RATIO."""
-    return (numerator - denominator).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-
-
-def no_weight(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """1: staleness and train-inference mismatch go uncorrected."""
-    return torch.ones_like(inputs.proximal)
-
-
-def truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """min(pi_prox / mu, C), per token (TIS: Yao et al. 2025, fengyao.notion.site/off-policy-rl)."""
-    return bounded_ratio(inputs.proximal, inputs.behavior).clamp(max=algorithm.importance_cap)
-
-
-def reinforce(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """-A log pi (Williams 1992)."""
-    return -inputs.advantages * inputs.current
-
-
-def ppo_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / pi_prox (PPO; DAPO raises high)."""
-    ratio = bounded_ratio(inputs.current, inputs.proximal)
-    clipped = ratio.clamp(1 - algorithm.clip_low, 1 + algorithm.clip_high)
-    return -torch.minimum(ratio * inputs.advantages, clipped * inputs.advantages)
-
-
-def token_mean(inputs: LossInputs, max_new_tokens: int) -> Tensor:
-    """Tokens that count: every token of the batch weighs the same (DAPO: Yu et al. 2025, eq. 8)."""
-    return inputs.mask.sum()
-
-
-def dr_grpo_constant(inputs: LossInputs, max_new_tokens: int) -> Tensor:
-    """Sequences x max_new_tokens: independent of the lengths sampled (Dr.GRPO: Liu et al. 2025)."""
-    return torch.bincount(inputs.sequence_ids).count_nonzero() * max_new_tokens
-
-
 Term = Callable[[LossInputs, Algorithm], Tensor]
-Denominator = Callable[[LossInputs, int], Tensor]
-Loss = Callable[[LossInputs], tuple[Tensor, Tensor]]
+"""[T] per token: a weight or a rejection (no gradient), or a surrogate (with one through `current`)."""
 
-IMPORTANCE_WEIGHTS: dict[str, Term] = {"none": no_weight, "truncated": truncated}
-SURROGATES: dict[str, Term] = {"reinforce": reinforce, "ppo_clip": ppo_clip}
-REDUCTIONS: dict[str, Denominator] = {"token_mean": token_mean, "dr_grpo_constant": dr_grpo_constant}
+
+class LossParts(NamedTuple):
+    total: Tensor
+    """Scalar with gradient: the sum over the tokens that count."""
+    denominator: Tensor
+    """Scalar: this micro-batch's share of the global denominator."""
+    weights: Tensor
+    """[T] importance weight x rejections, 0 where rejected."""
+
+
+Loss = Callable[[LossInputs], LossParts]
+Found = TypeVar("Found")
+
+
+def find_term(name: str, builtin: Mapping[str, Found]) -> Found:
+    """A built-in by name, or the object that "package.module:name" names. Raises InputError."""
+    return builtin[name] if name in builtin else cast(Found, load_object(name))
 
 
 def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
-    """LossInputs -> (sum over tokens with gradient, its share of the global denominator); both scalars."""
-    importance_weight = IMPORTANCE_WEIGHTS[algorithm.importance_weight]
-    surrogate = SURROGATES[algorithm.surrogate]
-    denominator = REDUCTIONS[algorithm.reduction]
+    """The loss of a recipe. Raises InputError when a term of its own cannot be loaded."""
+    importance_weight: Term = find_term(algorithm.importance_weight, WEIGHTS)
+    rejections: list[Term] = [find_term(name, REJECTIONS) for name in algorithm.rejection]
+    surrogate: Term = find_term(algorithm.surrogate, SURROGATES)
+    reduction = REDUCTIONS[algorithm.reduction]
 
-    def loss(inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    def loss(inputs: LossInputs) -> LossParts:
         weights = importance_weight(inputs, algorithm).detach()
-        losses = weights * surrogate(inputs, algorithm)
+        for rejection in rejections:
+            weights = torch.where(rejection(inputs, algorithm), weights, torch.zeros_like(weights))
+        losses = weights * surrogate(inputs, algorithm) + _penalty(inputs, algorithm)
+        scale, denominator = reduction(inputs, max_new_tokens)
         # Select, never multiply by zero: 0 x NaN would be NaN.
-        total = torch.where(inputs.mask, losses, 0.0).sum()
-        return total, denominator(inputs, max_new_tokens)
+        total = torch.where(inputs.mask, losses * scale, 0.0).sum()
+        return LossParts(total, denominator, weights)
 
     return loss
+
+
+def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
+    """[T] KL to the reference less the entropy bonus, each by its coefficient; 0 without either.
+
+    Unweighted: both are asked of the policy itself, also on tokens that were rejected.
+    """
+    penalty: Tensor | float = 0.0
+    if algorithm.kl_coefficient and algorithm.kl_in == "loss":
+        assert inputs.reference is not None, "KL in the loss needs the reference's log-probs"
+        divergence = DIVERGENCES[algorithm.kl_estimator](inputs.current, inputs.reference)
+        penalty = penalty + algorithm.kl_coefficient * divergence
+    if algorithm.entropy_coefficient:
+        assert inputs.entropies is not None, "an entropy bonus needs entropies"
+        penalty = penalty - algorithm.entropy_coefficient * inputs.entropies
+    return penalty

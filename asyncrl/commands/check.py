@@ -1,6 +1,7 @@
 """`asyncrl check RECIPE`: validates a recipe and its data, starts nothing, prints what would run where."""
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
+        if recipe.algorithm.has_own_loss_terms():
+            # It imports torch, as the trainer does; recipes without such terms are checked in half a second.
+            importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
                 f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not "

@@ -4,37 +4,39 @@ The same small model and plain next-token training as pretrain.py, on the corpus
 tokenizer that knows words. Not a trainer to build on."""
 
 import os
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
-from asyncrl.examples.pretrain import IGNORED, Batch, Progress, build_optimizers, save_model, train_model
+from asyncrl.examples.pretrain import (
+    Pretraining,
+    Progress,
+    build_model,
+    make_batches,
+    parse_options,
+    pretrain,
+    save_model,
+)
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
 from asyncrl.examples.tokenizer import (
     BOS,
     BOS_ID,
     CHARACTERS,
-    EOS_ID,
     MARKERS,
-    PAD_ID,
     SPECIAL,
 )
-from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe import Fraction, Positive
 
 WORDS = (
     "def f a return sum len x for in if of same square plus minus times list distinct all even odd over under"
@@ -43,7 +45,7 @@ VOCABULARY = (*SPECIAL, *MARKERS, *CHARACTERS, *"{[]<>%", *WORDS)
 """One token per word of the tasks and programs, per digit and per sign; a name may not occur twice."""
 
 
-class Options(Section):
+class Options(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     arithmetic_share: Fraction = 0.0
@@ -58,28 +60,18 @@ class Options(Section):
     """Chances of the bugs: code_tasks.py:Bugs."""
     num_examples: Positive = 20000
     """Of the corpus; each is seen once."""
-    examples_per_batch: Positive = 128
-    matrix_learning_rate: PositiveFloat = 0.03
-    learning_rate: PositiveFloat = 2e-3
-    """As in pretrain.py:Options."""
-    seed: Count = 0
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
-    settings = _parse(options)
+    settings = parse_options(Options, options)
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     examples = write_data(folder, settings)
     tokenizer = build_tokenizer()
-    batches = make_batches(tokenizer, examples, settings.examples_per_batch)
-    model = build_model()
-    optimizers = build_optimizers(
-        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
-    )
-    progress("base model", 0, len(batches))
-    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
-        progress("base model", step, len(batches))
+    batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
+    model = build_model(max_position_embeddings=256, num_tokens=len(VOCABULARY))
+    pretrain(model, batches, settings, progress)
     save_model(model, folder / "model")
     # The files beside it, which tell transformers what tokens are special, are the same; the vocabulary is
     # not.
@@ -127,50 +119,3 @@ def build_tokenizer() -> Tokenizer:
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
     return tokenizer
-
-
-def build_model() -> Qwen3ForCausalLM:
-    """A Qwen3 of 0.6 million parameters, randomly initialised from torch's seed."""
-    config = Qwen3Config(
-        vocab_size=len(VOCABULARY), hidden_size=128, intermediate_size=384, num_hidden_layers=3,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=256,
-        tie_word_embeddings=False, bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID,
-    )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)
-    return model
-
-
-def make_batches(tokenizer: Tokenizer, examples: Iterable[Example], examples_per_batch: int) -> list[Batch]:
-    """Batches in the examples' order, each one or two micro-batches: the shorter and the longer rows."""
-    rows = []
-    for example in examples:
-        prompt = tokenizer.encode(example.prompt).ids
-        response = tokenizer.encode(example.response, add_special_tokens=False).ids
-        rows.append(([*prompt, *response, EOS_ID], len(prompt)))
-    batches = []
-    for start in range(0, len(rows), examples_per_batch):
-        batch = sorted(rows[start : start + examples_per_batch], key=lambda row: len(row[0]))
-        halves = (batch[: len(batch) // 2], batch[len(batch) // 2 :])
-        batches.append([_pad(half) for half in halves if half])
-    return batches
-
-
-def _pad(rows: list[tuple[list[int], int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    longest = max(len(ids) for ids, _ in rows)
-    tokens = torch.full((len(rows), longest), PAD_ID)
-    targets = torch.full((len(rows), longest), IGNORED)
-    for index, (ids, prompt_length) in enumerate(rows):
-        tokens[index, : len(ids)] = torch.tensor(ids)
-        targets[index, prompt_length : len(ids)] = tokens[index, prompt_length : len(ids)]
-    return tokens[:, :-1].contiguous(), targets[:, 1:].contiguous()
-
-
-def _parse(options: dict[str, Any]) -> Options:
-    try:
-        return Options.model_validate(options)
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(map(str, details["loc"]))
-        known = ", ".join(Options.model_fields)
-        raise InputError(f"prepare.options.{key}: {details['msg']}. Options: {known}.") from None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, ro
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
 from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
 
+OptionsOf = TypeVar("OptionsOf", bound=Section)
 Progress = Callable[[str, int, int], None]
 """(stage, done, total), called often enough for a bar."""
 
@@ -59,7 +60,19 @@ MAX_STRETCH = 1.5
 """The longest row of a micro-batch over its shortest: closer to 1 is less padding but more calls."""
 
 
-class Options(Section):
+class Pretraining(Section):
+    """The options of every target that makes a base model."""
+
+    examples_per_batch: Positive = 128
+    matrix_learning_rate: PositiveFloat = 0.03
+    """Of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth along a cosine."""
+    learning_rate: PositiveFloat = 2e-3
+    """Of embeddings, head and norms, by AdamW."""
+    seed: Count = 0
+    """Of the problems, the corpus, the initial weights and the order of the batches."""
+
+
+class Options(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     task: Literal["arithmetic", "longtail"]
@@ -75,20 +88,13 @@ class Options(Section):
     """Chance of a slip per worked step."""
     num_examples: Positive = 50000
     """Of the corpus; each is seen once."""
-    examples_per_batch: Positive = 128
-    matrix_learning_rate: PositiveFloat = 0.03
-    """Of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth along a cosine."""
-    learning_rate: PositiveFloat = 2e-3
-    """Of embeddings, head and norms, by AdamW."""
-    seed: Count = 0
-    """Of the problems, the corpus, the initial weights and the order of the batches."""
     max_position_embeddings: Annotated[int, Field(ge=64)] = 256
     """The model's context in tokens."""
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
-    settings = parse_options(options)
+    settings = parse_options(Options, options)
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     task = TASKS[settings.task]
@@ -108,24 +114,21 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
         seed=settings.seed + 1,
         without={problem_of(terms) for terms in heldout},
     )
-    batches = make_batches(corpus, examples_per_batch=settings.examples_per_batch, extra=task.extra)
+    tokenizer = build_tokenizer(task.extra)
+    batches = make_batches(tokenizer, corpus, examples_per_batch=settings.examples_per_batch)
     model = build_model(settings.max_position_embeddings, num_tokens=len(VOCABULARY) + len(task.extra))
-    optimizers = build_optimizers(
-        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
-    )
-    progress("base model", 0, len(batches))
-    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
-        progress("base model", step, len(batches))
+    pretrain(model, batches, settings, progress)
     save_model(model, folder / "model", extra=task.extra)
 
 
-def parse_options(options: dict[str, Any]) -> Options:
+def parse_options(kind: type[OptionsOf], options: dict[str, Any]) -> OptionsOf:
+    """`prepare.options` as the target's own section. Raises InputError that names the key."""
     try:
-        return Options.model_validate(options)
+        return kind.model_validate(options)
     except ValidationError as error:
         details = error.errors()[0]
         key = ".".join(map(str, details["loc"]))
-        known = ", ".join(Options.model_fields)
+        known = ", ".join(kind.model_fields)
         raise InputError(f"prepare.options.{key}: {details['msg']}. Options: {known}.") from None
 
 
@@ -150,12 +153,25 @@ def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULAR
     return model
 
 
-def make_batches(examples: Iterable[Example], *, examples_per_batch: int, extra: str = "") -> list[Batch]:
+def make_batches(
+    tokenizer: Tokenizer, examples: Iterable[Example], *, examples_per_batch: int
+) -> list[Batch]:
     """Cuts `examples` in their order into batches of equal size; the last one may be smaller."""
-    tokenizer = build_tokenizer(extra)
     rows = [_encode(tokenizer, example) for example in examples]
     starts = range(0, len(rows), examples_per_batch)
     return [_split(rows[start : start + examples_per_batch]) for start in starts]
+
+
+def pretrain(
+    model: Qwen3ForCausalLM, batches: list[Batch], settings: Pretraining, progress: Progress
+) -> None:
+    """Trains on each batch once, in order."""
+    optimizers = build_optimizers(
+        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
+    )
+    progress("base model", 0, len(batches))
+    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
+        progress("base model", step, len(batches))
 
 
 def build_optimizers(

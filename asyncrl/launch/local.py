@@ -23,7 +23,9 @@ from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.recipe import dump_recipe
 from asyncrl.replay.journal import Journal
+from asyncrl.replay.starts import record_start
 from asyncrl.serving.client import new_session
 
 log = logging.getLogger(__name__)
@@ -99,8 +101,9 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             observer=observer,
         )
         await stack.enter_async_context(controller)
+        committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
+        record_start(journal, committed, dump_recipe(recipe))
         if controller.is_resumed:
-            committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
             metrics.resumed(committed)
             observer.note(
                 f"resuming {folder.path} at step {committed}: {controller.queue.num_admitted} groups admitted"

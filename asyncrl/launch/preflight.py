@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 import verifiers
+from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.servers import check_ports
@@ -18,6 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
+from asyncrl.trainer.layout import check_layout
 
 SERVER_MEMORY_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""
@@ -39,8 +41,10 @@ def check_distribution() -> None:
 def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
+    find_advantage(recipe.algorithm)
     model_folder = Path(recipe.model.path)
     shape = check_model_folder(model_folder)
+    check_layout(recipe.trainer, shape)
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(
@@ -57,6 +61,7 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
+    cache.check_machine()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 
@@ -74,7 +79,9 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     if not os.access(existing, os.W_OK):
         raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
     free = shutil.disk_usage(existing).free
-    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * recipe.trainer.keep_checkpoints
+    # One more is being written, and one may be the best.
+    num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
+    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * num_checkpoints
     if free < disk:
         raise InputError(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
@@ -93,8 +100,12 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
         recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     )
     num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
-    # Weights, gradients, two Adam moments and, below float32, master weights.
-    state = parameters * (width + 4 + 8 + (4 if width == 2 else 0))
+    # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
+    # checkpoint is written from; and gradients.
+    state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
+    if recipe.algorithm.kl_coefficient:
+        # The frozen reference.
+        state += parameters * width
     servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
     return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 

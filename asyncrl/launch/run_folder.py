@@ -23,6 +23,7 @@ CHANGEABLE = (
     "trainer.num_steps",
     "trainer.checkpoint_every_steps",
     "trainer.keep_checkpoints",
+    "trainer.keep_best",
     "trainer.step_timeout_seconds",
     "trainer.num_processes",
     "trainer.threads_per_process",
@@ -34,6 +35,7 @@ CHANGEABLE = (
     "verifying.num_workers",
     "run_folder",
     "serving",
+    "replay.keep_steps",
     "evaluation",
     "prepare",
 )
@@ -131,8 +133,8 @@ class RunFolder:
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
-        found = sorted((self.path / "checkpoints").glob("step-*/hf"), key=lambda p: p.stat().st_mtime)
-        return found[-1] if found else None
+        found = (self.path / "checkpoints").glob("step-*/hf")
+        return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
 
 
 def read_run_recipe(path: Path) -> Recipe:
@@ -140,6 +142,12 @@ def read_run_recipe(path: Path) -> Recipe:
     if not (path / RECIPE).is_file():
         raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
     return load_recipe(path / RECIPE)
+
+
+def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:
+    """(key, value there, value now) of the first key that must not differ between starts and does."""
+    differing = _differences(there.model_dump(), now.model_dump())
+    return differing[0] if differing else None
 
 
 def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -1,6 +1,7 @@
 """The local rollout servers of a run: where they listen, how they start, restart and stop."""
 
 import asyncio
+import itertools
 import logging
 import socket
 from pathlib import Path
@@ -16,6 +17,8 @@ from asyncrl.serving.engine.environment import engine_arguments, engine_environm
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 4.0
+MAX_STARTS = 4
+"""Of a server that is killed while the run starts."""
 
 
 class LocalServers:
@@ -59,16 +62,31 @@ class LocalServers:
         """Starts all; returns when each is ready. Raises ServerError with the words of one that is not."""
         for process in self.processes.values():
             await process.start()
-        await asyncio.gather(*(self._wait(url) for url in self.urls))
+        await asyncio.gather(*(self._first_start(url) for url in self.urls))
+
+    async def _first_start(self, url: str) -> None:
+        """A server that refuses to start is a mistake of the recipe; one that was killed is started again."""
+        for attempt in itertools.count(1):
+            try:
+                return await self._wait(url)
+            except ServerError:
+                process = self.processes.get(url)
+                code = process.returncode() if process is not None else None
+                if code is None or code >= 0 or attempt == MAX_STARTS:
+                    raise
+                await self._start_again(url)
 
     async def restart(self, url: str) -> None:
         """Brings the server at `url` up again; an external one is only waited for. Raises ServerError."""
+        await self._start_again(url)
+        await self._wait(url)
+
+    async def _start_again(self, url: str) -> None:
         process = self.processes.get(url)
         if process is not None:
             log.warning("%s restarts, exit code was %s", process.name, process.returncode())
             await process.stop(grace_seconds=STOP_SECONDS)
             await process.start()
-        await self._wait(url)
 
     async def stop(self) -> None:
         await asyncio.gather(*(p.stop(grace_seconds=STOP_SECONDS) for p in self.processes.values()))

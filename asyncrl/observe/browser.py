@@ -63,8 +63,8 @@ class Browser:
             {
                 "version": segment["version"],
                 "is_continued": segment["is_continued"],
-                # The batch of step s is trained on by version s.
-                "staleness": None if step is None else step - segment["version"],
+                # Step n trains version n - 1 on its batch.
+                "staleness": None if step is None else step - 1 - segment["version"],
                 "tokens": _tokens(texts, segment),
             }
             for segment in _joined(trajectory["segments"])

@@ -1,8 +1,10 @@
 """The journal of a run, read only and while the controller writes it: groups, trajectories, segments.
 
-Each call reads one consistent state. Never locks the writer out (SQLite WAL), never writes.
+Each call reads one consistent state. Never locks the writer out (SQLite WAL), never writes. Steps are counted
+from 1 here, as in metrics.jsonl: step n made version n (in the file itself `groups.step` counts from 0).
 """
 
+import json
 import sqlite3
 from array import array
 from collections.abc import Iterator
@@ -18,20 +20,29 @@ TOKEN_BYTES = 4
 """Tokens and log-probs are little-endian 4-byte numbers."""
 
 _GROUPS = """
-SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds, g.step, g.reason,
-       COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
+WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit),
+     members AS (SELECT trajectory_id FROM trajectories WHERE group_id IN (SELECT group_id FROM chosen)),
+     lengths AS (
+         SELECT trajectory_id, SUM(LENGTH(tokens)) / {bytes} AS tokens,
+                MIN(version) AS low, MAX(version) AS high
+         FROM segments WHERE trajectory_id IN members GROUP BY trajectory_id
+         UNION ALL
+         SELECT trajectory_id, num_tokens, version_min, version_max FROM compacted
+         WHERE trajectory_id IN members)
+SELECT g.group_id, g.task_id, g.prompt, g.state, g.admitted_version, g.admitted_seconds,
+       g.step + 1 AS step, g.reason, COUNT(*) AS num_trajectories, AVG(t.reward) AS reward,
        SUM(t.outcome = 'correct') AS num_correct, SUM(t.outcome = 'wrong') AS num_wrong,
        SUM(t.outcome = 'no_answer') AS num_no_answer, SUM(t.outcome = 'fault') AS num_fault,
-       SUM(s.bytes) / {bytes} AS tokens, MIN(s.low) AS version_min, MAX(s.high) AS version_max
-FROM (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit) AS g
-LEFT JOIN trajectories AS t USING (group_id)
-LEFT JOIN (SELECT trajectory_id, SUM(LENGTH(tokens)) AS bytes, MIN(version) AS low, MAX(version) AS high
-           FROM segments WHERE trajectory_id IN (
-               SELECT trajectory_id FROM trajectories WHERE group_id IN (
-                   SELECT group_id FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit))
-           GROUP BY trajectory_id) AS s USING (trajectory_id)
+       SUM(l.tokens) AS tokens, MIN(l.low) AS version_min, MAX(l.high) AS version_max
+FROM chosen AS g LEFT JOIN trajectories AS t USING (group_id) LEFT JOIN lengths AS l USING (trajectory_id)
 GROUP BY g.group_id ORDER BY g.group_id DESC
 """
+
+_LATER_TABLES = {
+    "compacted": "trajectory_id, num_tokens, version_min, version_max, runs",
+    "streams": "trajectory_id, position, server, started_seconds",
+}
+"""What a journal of an earlier version of this project may lack, with its columns."""
 
 _FATES = """
 SELECT CASE WHEN state = 'dropped' THEN 'dropped: ' || reason
@@ -66,7 +77,7 @@ class Journal:
         conditions, values = ["1"], {"limit": wanted.limit}
         for column, condition in (
             ("state", "state = :state"),
-            ("step", "step = :step"),
+            ("step", "step = :step - 1"),
             ("before", "group_id < :before"),
             ("outcome", "group_id IN (SELECT group_id FROM trajectories WHERE outcome = :outcome)"),
         ):
@@ -89,13 +100,35 @@ class Journal:
                     "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample", (group_id,)
                 )
             ]
-        return {**dict(found), "trajectories": trajectories}
+        step = None if found["step"] is None else found["step"] + 1
+        return {**dict(found), "step": step, "trajectories": trajectories}
+
+    def group_of(self, trajectory_id: str) -> int | None:
+        """The group of a trajectory, None when there is no such trajectory."""
+        with self._read() as db:
+            found = db.execute(
+                "SELECT group_id FROM trajectories WHERE trajectory_id = ?", (trajectory_id,)
+            ).fetchone()
+        return None if found is None else int(found["group_id"])
+
+    def streams(self, trajectory_id: str) -> list[Row]:
+        """Which servers went on with a trajectory, from which token and when, in order."""
+        query = "SELECT position, server, started_seconds FROM streams WHERE trajectory_id = ? ORDER BY rowid"
+        with self._read() as db:
+            return [dict(row) for row in db.execute(query, (trajectory_id,))]
+
+    def commit_of_step(self, step: int) -> Row | None:
+        """The first checkpoint that holds `step`, None before there is one."""
+        query = "SELECT * FROM commits WHERE version >= ? ORDER BY version LIMIT 1"
+        with self._read() as db:
+            found = db.execute(query, (step,)).fetchone()
+        return None if found is None else dict(found)
 
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step that took a group."""
         with self._read() as db:
             first, last = db.execute("SELECT MIN(step), MAX(step) FROM groups").fetchone()
-        return None if first is None else (first, last)
+        return None if first is None else (first + 1, last + 1)
 
     def fates(self) -> dict[str, int]:
         """Groups by fate: trained, taken, queued, "dropped: <reason>"."""
@@ -110,6 +143,11 @@ class Journal:
                 db.row_factory = sqlite3.Row
                 # One transaction per call: the writer goes on, this reader sees one state.
                 db.execute("BEGIN")
+                there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+                for name, columns in _LATER_TABLES.items():
+                    if name not in there:
+                        # Empty, and this connection's own.
+                        db.execute(f"CREATE TEMP TABLE {name} ({columns})")
                 yield db
         except sqlite3.DatabaseError as error:
             raise InputError(f"{self._path} cannot be read as the journal of a run: {error}.") from error
@@ -121,8 +159,12 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> Row:
         " WHERE trajectory_id = ? ORDER BY position",
         (row["trajectory_id"],),
     )
+    compacted = db.execute("SELECT runs FROM compacted WHERE trajectory_id = ?", (row["trajectory_id"],))
+    runs = compacted.fetchone()
     return {
         **dict(row),
+        # [version, tokens, is_continued] of each former segment, None while the tokens themselves are there.
+        "runs": None if runs is None else json.loads(runs["runs"]),
         "prompt_tokens": numbers("i", row["prompt_tokens"]),
         "segments": [
             {

@@ -28,6 +28,8 @@ class DropReason(StrEnum):
     """All its trajectories were equally correct: no gradient, and the recipe asks for others instead."""
     SERVER = "server"
     """Servers kept failing on this trajectory until its retries were spent."""
+    BASELINE = "baseline"
+    """Greedy, generated for its reward alone."""
 
 
 @dataclass(slots=True)

@@ -4,18 +4,29 @@ One writer thread owns the connection; callers hand it statements and go on, so 
 a disk except at a `barrier`. What is behind a passed barrier survives kill -9 and power loss. Statements that
 were handed over together are committed together. A failed write stops the journal for good and is raised by
 every later call: the run must end rather than go on unrecorded.
+
+Tables, for plain SQL (`sqlite3 RUN/journal.sqlite`): a group is one row of `groups`, each of its trajectories
+one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`tokens` little-endian int32,
+`logprobs` float32, `position` the index of its first token, `is_continued` over a cache of an older version).
+`streams` says which server went on with a trajectory from which position.
+`commits` are durable checkpoints, `starts` the starts of the run with their recipes, `counters` the token
+accounts, `compacted` what is left of segments whose tokens were let go (`runs`: a JSON list of [version,
+tokens, is_continued]). `groups.step` counts from 0: step s makes version s + 1 out of version s. Everything
+that is shown to people, and metrics.jsonl, counts steps from 1: step n is the one that made version n.
 """
 
 import asyncio
 import contextlib
+import itertools
 import queue
 import sqlite3
 import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +50,27 @@ CREATE TABLE IF NOT EXISTS segments (
     PRIMARY KEY (trajectory_id, position)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS commits (
     version INTEGER PRIMARY KEY, checkpoint_folder TEXT NOT NULL, committed_seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS streams (
+    trajectory_id TEXT NOT NULL, position INTEGER NOT NULL, server TEXT NOT NULL,
+    started_seconds REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS streams_by_trajectory ON streams (trajectory_id);
+CREATE TABLE IF NOT EXISTS starts (
+    version INTEGER PRIMARY KEY, recipe TEXT NOT NULL, started_seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS compacted (
+    trajectory_id TEXT PRIMARY KEY, num_tokens INTEGER NOT NULL, version_min INTEGER NOT NULL,
+    version_max INTEGER NOT NULL, runs TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
 COMMIT_INTERVAL_SECONDS = 0.05
 """Statements wait at most this long for others to share a disk sync with; a barrier does not wait."""
 
-Statement = tuple[str, Sequence[Any]]
+WAL_BYTES = 64 * 2**20
+"""What the write-ahead log is cut back to after a large transaction."""
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+_IS_LITTLE = sys.byteorder == "little"
+Statement = tuple[str, Parameters]
 _BUMP = "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value"
 
 
@@ -53,11 +78,25 @@ class JournalError(AsyncrlError):
     """The journal could not be written or read; the message says why and what to do."""
 
 
-class Journal:
-    """Writes are asynchronous and ordered; reads see everything behind the last barrier."""
+class JournalReader:
+    """Reads the file at `path` while its writer goes on, or after; never writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """Rows of a query on a connection of its own: everything that is committed."""
+        with contextlib.closing(
+            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as reader:
+            return reader.execute(sql, parameters).fetchall()
+
+
+class Journal(JournalReader):
+    """Writes are asynchronous and ordered; reads see everything behind the last barrier."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._failure: JournalError | None = None
         self._inbox: queue.SimpleQueue[list[Statement] | Future[None] | None] = queue.SimpleQueue()
         self._connection = _open(path)
@@ -76,13 +115,6 @@ class Journal:
     def barrier_blocking(self) -> None:
         """The same for callers without an event loop."""
         self._barrier().result()
-
-    def read(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query on a connection of its own, as any other reader of the file sees them."""
-        with contextlib.closing(
-            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as reader:
-            return reader.execute(sql, parameters).fetchall()
 
     def close(self) -> None:
         """Writes what was handed over, then closes. Raises JournalError when that fails."""
@@ -136,8 +168,10 @@ class Journal:
             return
         try:
             with self._connection:
-                for sql, parameters in statements:
-                    self._connection.execute(sql, parameters)
+                # One call per run of equal statements, one update per counter: this thread shares the
+                # interpreter with the event loop.
+                for sql, run in itertools.groupby(_sum_counters(statements), key=itemgetter(0)):
+                    self._connection.executemany(sql, [parameters for _, parameters in run])
         except sqlite3.Error as error:
             self._failure = JournalError(
                 f"The journal {self.path} cannot be written: {error}. The run stops so that nothing goes "
@@ -151,6 +185,7 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a take or commit that was answered must survive power loss, or a group could be trained twice.
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         connection.executescript(SCHEMA)
         connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
         connection.commit()
@@ -165,6 +200,20 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _sum_counters(statements: Iterable[Statement]) -> list[Statement]:
+    """The statements of one transaction with all additions to a counter as one, at the end."""
+    others: list[Statement] = []
+    sums: dict[str, int] = {}
+    for statement in statements:
+        if statement[0] is _BUMP:
+            parameters: Any = statement[1]
+            counter, amount = parameters
+            sums[counter] = sums.get(counter, 0) + amount
+        else:
+            others.append(statement)
+    return others + [(_BUMP, total) for total in sums.items()]
+
+
 def bump(counter: str, amount: int) -> Statement:
     """A statement that adds `amount` to a counter, in the transaction of what it counts."""
     return _BUMP, (counter, amount)
@@ -172,27 +221,24 @@ def bump(counter: str, amount: int) -> Statement:
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
     """int32, little-endian."""
-    return _little_endian(array("i", tokens)).tobytes()
+    return array("i", tokens).tobytes() if _IS_LITTLE else _swapped(array("i", tokens)).tobytes()
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     """float32, little-endian."""
-    return _little_endian(array("f", logprobs)).tobytes()
+    return array("f", logprobs).tobytes() if _IS_LITTLE else _swapped(array("f", logprobs)).tobytes()
 
 
 def unpack_tokens(blob: bytes) -> list[int]:
-    values = array("i")
-    values.frombytes(blob)
-    return _little_endian(values).tolist()
+    values = array("i", blob)
+    return values.tolist() if _IS_LITTLE else _swapped(values).tolist()
 
 
 def unpack_logprobs(blob: bytes) -> list[float]:
-    values = array("f")
-    values.frombytes(blob)
-    return _little_endian(values).tolist()
+    values = array("f", blob)
+    return values.tolist() if _IS_LITTLE else _swapped(values).tolist()
 
 
-def _little_endian(values: "array[Any]") -> "array[Any]":
-    if sys.byteorder == "big":
-        values.byteswap()
+def _swapped(values: "array[Any]") -> "array[Any]":
+    values.byteswap()
     return values

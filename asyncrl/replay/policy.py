@@ -31,12 +31,22 @@ def signal(group: Group) -> float:
 
     Shaping of rewards is left out: it breaks ties that mean nothing.
     """
-    found = [s.correctness for s in group.scores.values() if s.correctness is not None]
+    found = _correctness(group)
     return statistics.pvariance(found) if len(found) > 1 else 0.0
 
 
 def has_signal(group: Group) -> bool:
-    return len({s.correctness for s in group.scores.values() if s.correctness is not None}) > 1
+    return len(set(_correctness(group))) > 1
+
+
+def _correctness(group: Group) -> list[float]:
+    """Of what may be trained: without faults and without a greedy baseline."""
+    baselines = {t.trajectory_id for t in group.trajectories if t.is_greedy}
+    return [
+        score.correctness
+        for name, score in group.scores.items()
+        if score.correctness is not None and name not in baselines
+    ]
 
 
 ORDERS: dict[str, Preference] = {

@@ -47,6 +47,7 @@ class ReplayQueue:
         max_staleness: int,
         num_steps: int,
         order: str = "admission",
+        has_greedy: bool = False,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -57,6 +58,8 @@ class ReplayQueue:
         self.num_steps = num_steps
         self.order = order
         """A key of `policy.ORDERS`."""
+        self.has_greedy = has_greedy
+        """Each group has one more trajectory, the last, greedy and never trained."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -95,8 +98,12 @@ class ReplayQueue:
             raise QueueError(f"No group may be admitted at version {self.version}: {self.num_admitted} were.")
         group_id = self.num_admitted
         trajectories = [
-            Trajectory(trajectory_id(group_id, sample), task.prompt_tokens)
-            for sample in range(self.samples_per_group)
+            Trajectory(
+                trajectory_id(group_id, sample),
+                task.prompt_tokens,
+                is_greedy=sample == self.samples_per_group,
+            )
+            for sample in range(self.samples_per_group + self.has_greedy)
         ]
         group = Group(group_id, task, self.version, trajectories)
         self.num_admitted += 1
@@ -104,12 +111,26 @@ class ReplayQueue:
         self.journal.write(*_admission(group, self._wall_clock()))
         return group
 
+    def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
+        """Records which server goes on with them, for who asks later; no state depends on it."""
+        now = self._wall_clock()
+        self.journal.write(
+            *(
+                (
+                    "INSERT INTO streams VALUES (?, ?, ?, ?)",
+                    (t.trajectory_id, t.num_response_tokens(), server, now),
+                )
+                for t in trajectories
+            )
+        )
+
     def append(
         self, group: Group, trajectory: Trajectory, segments: Sequence[Segment], finish: Finish | None
     ) -> None:
         """Adds confirmed segments to a trajectory of an open group, and its end when it has come."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
-        statements: list[Statement] = []
+        num_tokens = sum(len(segment.tokens) for segment in segments)
+        statements: list[Statement] = [self._count(GENERATED, num_tokens)]
         for segment in segments:
             newest = trajectory.segments[-1].version if trajectory.segments else group.admitted_version
             if segment.version < newest:
@@ -118,7 +139,6 @@ class ReplayQueue:
                     f"{newest}: a server serves weights older than the ones announced at admission."
                 )
             statements.append(_segment_row(trajectory, segment))
-            statements.append(self._count(GENERATED, len(segment.tokens)))
             self.highest_version = max(self.highest_version, segment.version)
             extend(trajectory, segment)
         if finish is not None:
@@ -158,17 +178,23 @@ class ReplayQueue:
         )
 
     def make_ready(self, group: Group, advantages: Mapping[str, float]) -> None:
-        """The group may be taken. Trajectories without an advantage (faults) leave it here, counted."""
+        """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
         assert group.state is GroupState.OPEN and group.scores.keys() >= advantages.keys()
         group.state, group.advantages = GroupState.READY, dict(advantages)
-        left = sum(t.num_response_tokens() for t in group.trajectories if t.trajectory_id not in advantages)
+        left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group.group_id,)),
             *(
                 ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, name))
                 for name, advantage in advantages.items()
             ),
-            self._count(DROPPED + DropReason.FAULT, left),
+            *(
+                self._count(
+                    DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
+                    t.num_response_tokens(),
+                )
+                for t in left
+            ),
         )
         self._changed()
 

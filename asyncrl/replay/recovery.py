@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from asyncrl.errors import QueueError
+from asyncrl.replay.compaction import compacted_before
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.journal import Journal, unpack_logprobs, unpack_tokens
+from asyncrl.replay.journal import Journal, JournalReader, unpack_logprobs, unpack_tokens
 from asyncrl.replay.queue import ReplayQueue, conservation_of, extend
 from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
 
@@ -29,7 +31,7 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     ):
         group_id, task_id, admitted_version, state = row
         group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state))
-        _restore_trajectories(journal, group)
+        _restore_trajectories(journal, group, queue.samples_per_group)
         queue.live[group_id] = group
     queue.taken_tokens.update(
         journal.read(
@@ -40,14 +42,20 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     )
 
 
-def _restore_trajectories(journal: Journal, group: Group) -> None:
+def _restore_trajectories(journal: Journal, group: Group, samples_per_group: int) -> None:
     rows = journal.read(
-        "SELECT trajectory_id, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, "
-        "detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
+        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, "
+        "extracted, detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
         (group.group_id,),
     )
-    for name, prompt, finish, outcome, correctness, reward, advantage, extracted, detail, seconds in rows:
-        trajectory = Trajectory(name, tuple(unpack_tokens(prompt)), finish=Finish(finish) if finish else None)
+    for name, sample, prompt, finish, outcome, *scored in rows:
+        correctness, reward, advantage, extracted, detail, seconds = scored
+        trajectory = Trajectory(
+            name,
+            tuple(unpack_tokens(prompt)),
+            finish=Finish(finish) if finish else None,
+            is_greedy=sample == samples_per_group,
+        )
         for segment in _segments(journal, name):
             extend(trajectory, segment)
         group.trajectories.append(trajectory)
@@ -58,25 +66,31 @@ def _restore_trajectories(journal: Journal, group: Group) -> None:
 
 
 def read_conservation(path: Path) -> dict[str, int]:
-    """`ReplayQueue.conservation` of a journal that nobody has open."""
-    journal = Journal(path)
-    try:
-        counters: dict[str, int] = dict(journal.read("SELECT name, value FROM counters"))
-        held = dict(
-            journal.read(
-                "SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4) "
-                "FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id) "
-                "WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) "
-                "GROUP BY 1"
-            )
+    """`ReplayQueue.conservation` of a journal, as far as it is committed."""
+    journal = JournalReader(path)
+    counters: dict[str, int] = dict(journal.read("SELECT name, value FROM counters"))
+    held = dict(
+        journal.read(
+            "SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4) "
+            "FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id) "
+            "WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) "
+            "GROUP BY 1"
         )
-    finally:
-        journal.close()
+    )
     return conservation_of(counters, taken=held.get("taken", 0), queued=held.get("queued", 0))
 
 
-def load_batch(journal: Journal, step: int, temperature: float) -> Batch:
-    """The batch that was taken at `step`, in the order of its first take."""
+def load_batch(journal: JournalReader, step: int, temperature: float) -> Batch:
+    """The batch that was taken at `step` (from 0), in the order of its first take.
+
+    Raises QueueError when its tokens were compacted.
+    """
+    if step < (boundary := compacted_before(journal)):
+        raise QueueError(
+            f"The tokens of steps 1 to {boundary} are compacted in {journal.path}: step {step + 1} cannot be "
+            f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
+            f"run_folder; replay.keep_steps says how long tokens are kept."
+        )
     rows = journal.read(
         "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, "
         "tokens, logprobs FROM "

@@ -30,6 +30,8 @@ class TakeReply:
     """None: the run is over or was asked to stop; save a checkpoint, commit and exit."""
     servers: list[str] = field(default_factory=list)
     """Where the version that this batch makes is to be published."""
+    heldout: dict[PolicyVersion, float] = field(default_factory=dict)
+    """Version -> greedy held-out accuracy, of the evaluations that this controller has finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 """From an open group to a ready one: generation, a verdict per trajectory as it ends, then advantages."""
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.algorithms.advantages import Advantage, GroupRewards
+from asyncrl.algorithms.shaping import soft_overlong
+from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
@@ -12,20 +15,21 @@ from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.signal import Signal
-from asyncrl.types import Trajectory
+from asyncrl.types import Score, Trajectory
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class GroupCompletion:
-    """The rollout loop's body. `advantages` maps the rewards of one group to its advantages."""
+    """The rollout loop's body."""
 
     queue: ReplayQueue
     generator: Generator
     grader: Grader
     codec: TextCodec
-    advantages: Callable[[Sequence[float]], list[float]]
+    advantage: Advantage
+    algorithm: Algorithm
     signal: Signal
     filter: SignalFilter
 
@@ -51,20 +55,38 @@ class GroupCompletion:
         text = self.codec.decode(trajectory.response_tokens())
         with self.signal.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
             score = await self.grader.grade(group.task, text)
+        score = self._shape(score, trajectory)
         self.queue.score(group, trajectory, score, text)
 
+    def _shape(self, score: Score, trajectory: Trajectory) -> Score:
+        """The score with its reward lowered for length; correctness stays what the verifier found."""
+        if score.reward is None or not self.algorithm.overlong_buffer_tokens:
+            return score
+        penalty = soft_overlong(
+            trajectory.num_response_tokens(),
+            limit_tokens=self.generator.limit_tokens(trajectory),
+            buffer_tokens=self.algorithm.overlong_buffer_tokens,
+        )
+        return dataclasses.replace(score, reward=score.reward + self.algorithm.overlong_penalty * penalty)
+
     def _make_ready(self, group: Group) -> None:
-        rewards = {
-            name: score.reward
-            for trajectory in group.trajectories
-            if (score := group.scores[(name := trajectory.trajectory_id)]).reward is not None
-        }
-        if len(rewards) < 2:
-            # One trajectory is no baseline; the others had a fault.
+        sampled, rewards = [], []
+        greedy: float | None = None
+        for trajectory in group.trajectories:
+            reward = group.scores[trajectory.trajectory_id].reward
+            if trajectory.is_greedy:
+                greedy = reward
+            elif reward is not None:
+                sampled.append(trajectory)
+                rewards.append(reward)
+        if len(rewards) < 2 or (self.algorithm.needs_greedy() and greedy is None):
+            # One trajectory is no baseline, nor is a greedy one without a verdict; the others had a fault.
             self.queue.drop(group, DropReason.FAULT)
             return
         if not self.filter.lets_through(group):
             self.queue.drop(group, DropReason.NO_SIGNAL)
             return
-        values = [reward for reward in rewards.values() if reward is not None]
-        self.queue.make_ready(group, dict(zip(rewards, self.advantages(values), strict=True)))
+        lengths = [trajectory.num_response_tokens() for trajectory in sampled]
+        advantages = self.advantage(GroupRewards(rewards, lengths, greedy), self.algorithm)
+        names = [trajectory.trajectory_id for trajectory in sampled]
+        self.queue.make_ready(group, dict(zip(names, advantages, strict=True)))

@@ -136,6 +136,7 @@ class Generator:
         }
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
+        self.queue.stream_from(server.url, pending)
         self.fleet.acquire(server, len(requests))
         self.running.update(dict.fromkeys(requests, server))
         try:
@@ -182,11 +183,16 @@ class Generator:
     def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
         num_left = self._num_left(trajectory)
-        return Prefix(request_id, tokens, min(num_left, self.tokens_per_round or num_left))
+        limit = min(num_left, self.tokens_per_round or num_left)
+        return Prefix(request_id, tokens, limit, trajectory.is_greedy)
+
+    def limit_tokens(self, trajectory: Trajectory) -> int:
+        """Response tokens after which a trajectory is cut off."""
+        room = self.context_tokens - len(trajectory.prompt_tokens)
+        return min(self.sampling.max_new_tokens, room)
 
     def _num_left(self, trajectory: Trajectory) -> int:
-        room = self.context_tokens - len(trajectory.prompt_tokens)
-        return min(self.sampling.max_new_tokens, room) - trajectory.num_response_tokens()
+        return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
     def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
         """The end that a confirmed prefix implies: a stream may break between last token and finish."""

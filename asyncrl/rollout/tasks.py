@@ -17,7 +17,7 @@ from asyncrl.recipe import Recipe, Verifying
 from asyncrl.rollout.text import TextCodec
 from asyncrl.types import Task, VerifierSpec
 from verifiers.registry import load_verifier
-from verifiers.verifier import Verifier
+from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,15 @@ class VerifierCache:
                     f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'
                 ) from error
         return self._loaded[key]
+
+    def check_machine(self) -> None:
+        """Raises InputError when a verifier that the rows name could give no verdict on this machine."""
+        for key, verifier in self._loaded.items():
+            if isinstance(verifier, CheckedVerifier):
+                try:
+                    verifier.check_machine()
+                except VerifierUnavailable as error:
+                    raise InputError(f'verifier "{json.loads(key)[0]}" cannot work here. {error}') from error
 
 
 def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:

@@ -4,8 +4,11 @@ The trainer writes publications and installs them after each step; the controlle
 a server that joins later. A server serves only what was compared with the trainer's own digests. No torch.
 """
 
+import asyncio
+import io
 import json
 import os
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from asyncrl.types import PolicyVersion
 PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort"}
 """rollout.interrupt -> what SGLang calls it."""
 MANIFEST = "publication.json"
+_JSON = {"Content-Type": "application/json"}
 INSTALL_SECONDS = 300.0
 """Longest wait for a server's answer to one request of an install."""
 
@@ -43,12 +47,28 @@ def read_publication(folder: Path) -> Publication:
     return Publication(manifest["version"], folder, manifest["digests"])
 
 
+Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
+"""Leaves the weights of a publication in a paused server."""
+
+
+async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+    """The server reads the publication's folder. Raises ServerError."""
+    body = {
+        "model_path": str(publication.folder),
+        "weight_version": str(publication.version),
+        # Refused while requests run; prefix caches are salted by version instead.
+        "flush_cache": False,
+    }
+    await post(session, url, "/update_weights_from_disk", body)
+
+
 async def install(
     session: aiohttp.ClientSession,
     url: str,
     publication: Publication,
     *,
     interrupt: str = "continue",
+    load: Load = load_from_disk,
     timeout_seconds: float = INSTALL_SECONDS,
 ) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
@@ -58,24 +78,34 @@ async def install(
     when the loaded bytes differ; the server then stays paused, because a token sampled from unknown weights
     would be worse than none.
     """
-    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    await _post(session, url, "/pause_generation", {"mode": PAUSE_MODES[interrupt]}, timeout)
-    await _post(
-        session,
-        url,
-        "/update_weights_from_disk",
-        {
-            "model_path": str(publication.folder),
-            "weight_version": str(publication.version),
-            # Refused while requests run in place; prefix caches are salted by version instead. A retracted
-            # request would find the keys and values of its own salt again, so there it is necessary.
-            "flush_cache": interrupt == "retract",
-        },
-        timeout,
+    await post(
+        session, url, "/pause_generation", {"mode": PAUSE_MODES[interrupt]}, timeout_seconds=timeout_seconds
     )
-    reply = await _post(session, url, "/weights_checker", {"action": "checksum"}, timeout)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await load(session, url, publication)
+    except TimeoutError:
+        raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
+    if interrupt == "retract":
+        # A retracted request would find the keys and values of its own salt again.
+        await _flush_cache(session, url, timeout_seconds)
+    check = {"action": "checksum"}
+    reply = await post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     compare_digests(url, publication, reply)
-    await _post(session, url, "/continue_generation", {"torch_empty_cache": False}, timeout)
+    go_on = {"torch_empty_cache": False}
+    await post(session, url, "/continue_generation", go_on, timeout_seconds=timeout_seconds)
+
+
+async def _flush_cache(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> None:
+    """Forgets all keys and values; a server refuses while requests hold some. Raises ServerError."""
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    try:
+        async with session.post(f"{url}/flush_cache", timeout=timeout) as response:
+            status, answer = response.status, await response.text()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ServerError(f"{url}/flush_cache failed: {type(error).__name__}: {error}") from error
+    if status != 200:
+        raise ServerError(f"{url}/flush_cache answered {status}: {answer[:300]}")
 
 
 def compare_digests(url: str, publication: Publication, reply: object) -> None:
@@ -104,15 +134,20 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
         )
 
 
-async def _post(
+async def post(
     session: aiohttp.ClientSession,
     url: str,
     path: str,
-    body: dict[str, object],
-    timeout: aiohttp.ClientTimeout,
+    body: Mapping[str, object],
+    *,
+    timeout_seconds: float = INSTALL_SECONDS,
 ) -> object:
+    """The JSON answer. Raises ServerError when the server is gone, silent, or answers anything but 200."""
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    # As a file: weights in a request are too large to be handed to the socket at once.
+    data = io.BytesIO(json.dumps(body).encode())
     try:
-        async with session.post(f"{url}{path}", json=body, timeout=timeout) as response:
+        async with session.post(f"{url}{path}", data=data, headers=_JSON, timeout=timeout) as response:
             answer = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
         raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error

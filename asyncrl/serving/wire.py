@@ -24,6 +24,7 @@ class Prefix:
     """Of fixed length within a run: an engine may abort by prefix of the id."""
     tokens: list[int]
     max_new_tokens: int
+    is_greedy: bool = False
 
 
 class End(StrEnum):
@@ -69,7 +70,7 @@ def generate_body(
         "input_ids": [prefix.tokens for prefix in prefixes],
         "sampling_params": [
             {
-                "temperature": 0.0 if is_greedy else sampling.temperature,
+                "temperature": 0.0 if is_greedy or prefix.is_greedy else sampling.temperature,
                 "max_new_tokens": prefix.max_new_tokens,
                 "stop_token_ids": list(sampling.stop_token_ids),
                 "top_p": 1.0,

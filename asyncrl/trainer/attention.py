@@ -1,17 +1,21 @@
-"""Causal attention over packed sequences for Megatron's local spec, without a loop over sequences.
+"""Causal attention over packed sequences for any of Megatron's specs, without a loop over sequences.
 
 Linear layers see packed tokens, a shared prompt once. Only here is each sequence gathered whole into a padded
 bucket of similar lengths, one `scaled_dot_product_attention` per bucket. Padding stands behind its sequence,
-so causality alone masks it.
+so causality alone masks it. Context-parallel ranks, which hold consecutive tokens, exchange them for heads
+before and back after it (DeepSpeed-Ulysses: Jacobs et al. 2023): each attends over all tokens for its heads.
 
-Shapes: P packed tokens, Q padded places of all buckets; in a bucket B sequences, L places each; H heads, G of
-them key-value, D head size.
+Shapes: P packed tokens, C of them on this context-parallel rank; Q padded places of all buckets; in a bucket
+B sequences, L places each; H heads of this tensor-parallel rank, G of them key-value, D head size.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
@@ -24,7 +28,7 @@ CALL_COST = 4000.0
 
 @dataclass
 class PackedSequences(PackedSeqParams):
-    """Megatron's description of a pack ("thd"), with what our attention and rotary positions want."""
+    """Passed through Megatron's layers untouched: what our attention and rotary positions want of a pack."""
 
     positions: Tensor | None = None
     """[P] int64, each token's place in its sequence."""
@@ -50,11 +54,7 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray) -> PackedSequen
     # Padding and later copies of a shared token write first, its first real place last: any copy would do.
     packed = np.empty(len(positions), np.int64)
     packed[padded[::-1]] = np.arange(len(padded))[::-1]
-    ends = torch.tensor([0, len(positions)], dtype=torch.int32)
     return PackedSequences(
-        qkv_format="thd",
-        cu_seqlens_q=ends,
-        cu_seqlens_kv=ends,
         positions=torch.from_numpy(positions),
         longest=int(lengths.max()),
         buckets=tuple(buckets),
@@ -119,12 +119,57 @@ class _Unpad(torch.autograd.Function):
         return places.index_copy_(0, context.packed, gradient), None
 
 
+def own_tokens(tokens: Tensor) -> Tensor:
+    """[P, ...] -> [C, ...], those of this context-parallel rank."""
+    group = parallel_state.get_context_parallel_group()
+    return tokens if group.size() == 1 else tokens.chunk(group.size())[group.rank()]
+
+
+class _TokensForHeads(torch.autograd.Function):
+    """[C, H, D] on every rank of `group` -> [P, H / ranks, D]: all tokens, this rank's heads."""
+
+    @staticmethod
+    def forward(context, tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
+        context.group = group
+        return _tokens_for_heads(tokens, group)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        return _heads_for_tokens(gradient, context.group), None
+
+
+class _HeadsForTokens(torch.autograd.Function):
+    """[P, H / ranks, D] on every rank of `group` -> [C, H, D]: this rank's tokens, all heads."""
+
+    @staticmethod
+    def forward(context, heads: Tensor, group: dist.ProcessGroup) -> Tensor:
+        context.group = group
+        return _heads_for_tokens(heads, group)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+        return _tokens_for_heads(gradient, context.group), None
+
+
+def _tokens_for_heads(tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
+    parts = tokens.unflatten(1, (group.size(), -1)).transpose(0, 1).contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=group)
+    return received.flatten(0, 1)
+
+
+def _heads_for_tokens(heads: Tensor, group: dist.ProcessGroup) -> Tensor:
+    received = torch.empty_like(heads, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(received, heads.contiguous(), group=group)
+    return received.unflatten(0, (group.size(), -1)).transpose(0, 1).flatten(1, 2)
+
+
 class PackedAttention(MegatronModule):
     """Core attention of a self-attention layer: causal, grouped queries, no dropout."""
 
     def __init__(self, config: TransformerConfig, *, softmax_scale: float | None = None, **_) -> None:
         super().__init__(config=config)
-        assert config.context_parallel_size == 1 and config.attention_dropout == 0.0
+        assert config.attention_dropout == 0.0
         self.scale = softmax_scale
 
     def forward(
@@ -138,14 +183,27 @@ class PackedAttention(MegatronModule):
         packed_seq_params: PackedSequences,
         **_,
     ) -> Tensor:
+        """[C, 1, H, D], [C, 1, G, D], [C, 1, G, D] -> [C, 1, H * D]."""
+        parts = [x.squeeze(1) for x in (query, key, value)]
+        group = parallel_state.get_context_parallel_group()
+        if group.size() == 1:
+            return self._attend_packed(*parts, packed_seq_params).unsqueeze(1)
+        # With fewer key-value heads than ranks, each goes to all ranks whose queries look at it.
+        copies = group.size() // math.gcd(group.size(), parts[1].shape[1])
+        parts[1:] = [x.repeat_interleave(copies, dim=1) for x in parts[1:]]
+        gathered = [_TokensForHeads.apply(x, group) for x in parts]
+        heads = self._attend_packed(*gathered, packed_seq_params).unflatten(1, gathered[0].shape[1:])
+        return _HeadsForTokens.apply(heads, group).flatten(1).unsqueeze(1)
+
+    def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
-        sizes = [b * length for b, length in packed_seq_params.buckets]
-        padded = (_Pad.apply(x, packed_seq_params).split(sizes) for x in (query, key, value))
+        sizes = [b * length for b, length in sequences.buckets]
+        padded = (_Pad.apply(x, sequences).split(sizes) for x in (query, key, value))
         outputs = [
             self._attend(*(x.unflatten(0, size).transpose(1, 2) for x in parts))
-            for size, *parts in zip(packed_seq_params.buckets, *padded, strict=True)
+            for size, *parts in zip(sequences.buckets, *padded, strict=True)
         ]
-        return _Unpad.apply(torch.cat(outputs), packed_seq_params)
+        return _Unpad.apply(torch.cat(outputs), sequences)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B * L, H * D]."""
@@ -169,5 +227,5 @@ class PackedRotary(RotaryEmbedding):
         return sequences
 
     def forward(self, sequences: PackedSequences, **_) -> Tensor:
-        """[P, 1, 1, D] angles."""
-        return self.get_emb(sequences.longest).index_select(0, sequences.positions)
+        """[C, 1, 1, D] angles."""
+        return self.get_emb(sequences.longest).index_select(0, own_tokens(sequences.positions))

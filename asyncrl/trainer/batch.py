@@ -9,15 +9,18 @@ Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 
 import heapq
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.trainer.attention import PackedSequences, describe_pack
+from asyncrl.trainer.layout import Layout
 from asyncrl.types import Batch, PolicyVersion, Sequence
+
+ONE_PROCESS = Layout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class MicroBatch:
     sequence_ids: Tensor
     """[T] int64, 0 to N - 1."""
 
+    def to(self, device: torch.device) -> "MicroBatch":
+        """The same on `device`; itself on a CPU."""
+        return self if device.type == "cpu" else _moved(self, device)
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -52,25 +59,48 @@ class Bundle:
     """Packed tokens: the prompt once, and every response but its last token."""
 
 
-def rank_micro_batches(batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int) -> list[MicroBatch]:
-    """The micro-batches of this rank."""
-    plan = plan_micro_batches(batch.sequences, budget_tokens=budget_tokens, num_ranks=num_ranks)
-    return [make_micro_batch([batch.sequences[i] for i in chosen], batch.step) for chosen in plan[rank]]
+def mini_batches(batch: Batch, count: int) -> list[Batch]:
+    """`count` parts of a batch, in order, their numbers of sequences as equal as can be; none is empty.
+
+    Fewer than `count` where there are fewer sequences.
+    """
+    sequences, size = batch.sequences, len(batch.sequences)
+    count = max(1, min(count, size))
+    ends = [size * part // count for part in range(count + 1)]
+    return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
+
+
+def rank_micro_batches(
+    batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int, layout: Layout = ONE_PROCESS
+) -> list[MicroBatch]:
+    """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same."""
+    plan = plan_micro_batches(
+        batch.sequences,
+        budget_tokens=budget_tokens,
+        num_ranks=num_ranks,
+        multiple=layout.micro_batch_multiple(),
+    )
+    return [
+        make_micro_batch(
+            [batch.sequences[i] for i in chosen], batch.step, token_multiple=layout.token_multiple()
+        )
+        for chosen in plan[rank]
+    ]
 
 
 def plan_micro_batches(
-    sequences: list[Sequence], *, budget_tokens: int, num_ranks: int
+    sequences: list[Sequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
 ) -> list[list[list[int]]]:
-    """[rank][micro-batch] -> indices of sequences; every rank gets as many micro-batches.
+    """[rank][micro-batch] -> indices of sequences; every rank gets as many micro-batches, a multiple of that.
 
     The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
     empty where there are fewer bundles than micro-batches.
     """
     bundles = make_bundles(sequences, max_tokens=budget_tokens)
     needed = sum(bundle.num_tokens for bundle in bundles) / budget_tokens
-    per_rank = max(1, int(np.ceil(needed / num_ranks)))
+    per_rank = max(1, int(np.ceil(needed / num_ranks / multiple))) * multiple
     while (plan := _fill(bundles, budget_tokens, per_rank * num_ranks)) is None:
-        per_rank += 1
+        per_rank += multiple
     return [plan[rank::num_ranks] for rank in range(num_ranks)]
 
 
@@ -93,10 +123,17 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
     return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
 
 
-def make_micro_batch(sequences: list[Sequence], version: PolicyVersion) -> MicroBatch:
+def make_micro_batch(
+    sequences: list[Sequence], version: PolicyVersion, *, token_multiple: int = 1
+) -> MicroBatch:
     """Packs `sequences`, neighbours with the same prompt together; none make a pack without targets."""
     sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
     parts, positions, rows, predicting = _lay_out(sequences)
+    if num_missing := -len(positions) % token_multiple:
+        # A sequence of its own that predicts nothing, so that no other sees it.
+        parts.append([0] * num_missing)
+        rows.append(np.arange(len(positions), len(positions) + num_missing))
+        positions = np.concatenate([positions, np.arange(num_missing)])
     num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
     sequence_ids = np.repeat(np.arange(len(sequences)), num_responses)
@@ -155,3 +192,14 @@ def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list
 
 def _flatten(parts: list[list], dtype: type, count: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), dtype, count)
+
+
+def _moved(record: MicroBatch | PackedSequences, device: torch.device):
+    """A copy whose tensors are on `device`."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    moved = {
+        name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
+        for name, value in values.items()
+        if torch.is_tensor(value) or isinstance(value, PackedSequences)
+    }
+    return replace(record, **moved)

@@ -1,67 +1,103 @@
 """Checkpoints: all that makes the next step bitwise the same - weights, optimizer, schedule, RNG, version.
 
-Megatron's dist_checkpointing, so that another layout can load them. A checkpoint is written beside its
-place, synced, and renamed with its manifest inside: a folder under its own name is complete. On loading, the
-manifest's digests tell a damaged one, which is skipped for the one before it.
+Megatron's dist_checkpointing in its fully reshardable format, so that another layout can load them. The
+state is copied and written beside training (`saving`). A checkpoint is written beside its place, synced, and
+renamed with its manifest inside: a folder under its own name is complete. On loading, the manifest's digests
+tell a damaged one, which is skipped for the one before it.
+
+The random state is the first rank's on every rank: no dropout, so nothing in a step draws from it.
 """
 
-import hashlib
-import json
 import logging
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.strategies.base import SaveShardedStrategy
-from megatron.core.dist_checkpointing.strategies.torch import (
-    MCoreSavePlanner,
-    _replace_state_dict_keys_with_sharded_keys,
-    mcore_to_pyt_state_dict,
-)
-from torch.distributed.checkpoint import FileSystemWriter, save
 
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.manifest import (
+    checkpoint_path,
+    find_fault,
+    newest_version,
+    saved_versions,
+    write_manifest,
+)
+from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.retention import HeldOut, to_forget
+from asyncrl.trainer.saving import BackgroundWriter
 from asyncrl.types import PolicyVersion
 
-MANIFEST = "checkpoint.json"
 log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Owns RUN/checkpoints: step-<version> folders, the newest `num_kept` of them."""
+    """Owns RUN/checkpoints: step-<version> folders, the newest `num_kept` of them.
 
-    def __init__(self, folder: Path, *, num_kept: int) -> None:
+    `best_of_every` n > 0 keeps the best on held-out tasks too, where every n-th version is evaluated.
+    `committed(version, folder)` is called on the first rank, from the writer's thread, for each checkpoint
+    that has become durable under its own name; an error of it is one of the save.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num_kept: int,
+        best_of_every: int = 0,
+        committed: Callable[[PolicyVersion, Path], None] = lambda version, folder: None,
+    ) -> None:
         self.folder = folder
+        self.heldout = HeldOut(folder)
         self._num_kept = num_kept
+        self._best_of_every = best_of_every
+        self._committed = committed
+        self._writer = BackgroundWriter()
 
     def path(self, version: PolicyVersion) -> Path:
-        return self.folder / f"step-{version}"
+        return checkpoint_path(self.folder, version)
 
-    def save(self, learner: Learner, version: PolicyVersion) -> Path:
-        """Makes version durable, then forgets the oldest. A call of every rank."""
+    def begin(self, learner: Learner, version: PolicyVersion) -> None:
+        """Copies the state; it becomes durable while training goes on. A call of every rank.
+
+        Raises CheckpointError when the save before failed.
+        """
+        # Before the folder is touched: two saves of one version would share its part.
+        self._writer.wait()
         target = self.path(version)
         part = Path(ranks.broadcast(str(fresh_part(target)) if ranks.is_first() else None))
-        dist_checkpointing.save(
-            _state(learner, version, is_loading=False), part, InProcessSave("torch_dist", 1)
+        self._writer.begin(
+            _state(learner, version, is_loading=False),
+            part,
+            finish=lambda: self._complete(part, target, version) if ranks.is_first() else None,
         )
-        dist.barrier()
-        if ranks.is_first():
-            manifest = {"version": version, "files": {file.name: _digest(file) for file in part.iterdir()}}
-            (part / MANIFEST).write_text(json.dumps(manifest))
-            sync_tree(part)
-            replace(part, target)
-            self._forget_old()
-        return target
+
+    def save(self, learner: Learner, version: PolicyVersion) -> Path:
+        """`begin`, and waits until the checkpoint is durable and committed. Raises CheckpointError."""
+        self.begin(learner, version)
+        self.wait()
+        return self.path(version)
+
+    def wait(self) -> None:
+        """Until nothing is being written. Raises CheckpointError."""
+        self._writer.wait()
+
+    def check(self) -> None:
+        """Raises CheckpointError when a save has failed since; does not wait."""
+        self._writer.check()
 
     def load_newest(self, learner: Learner) -> PolicyVersion | None:
         """Restores the newest complete checkpoint; None when there is none. A call of every rank."""
         version = ranks.broadcast(self.newest() if ranks.is_first() else None)
-        if version is None:
-            return None
+        if version is not None:
+            self.load(learner, version)
+        return version
+
+    def load(self, learner: Learner, version: PolicyVersion) -> None:
+        """Restores the checkpoint of `version`, which is there and complete. A call of every rank."""
         begin = time.perf_counter()
         state = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
         assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
@@ -70,77 +106,47 @@ class Checkpoints:
         learner.schedule.load_state_dict(state["schedule"])
         torch.set_rng_state(state["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
-        return version
 
     def newest(self) -> PolicyVersion | None:
         """The newest version whose checkpoint is complete; others are named in the log and skipped."""
-        for version in reversed(self._versions()):
-            if (fault := find_fault(self.path(version))) is None:
+        return newest_version(self.folder)
+
+    def best(self) -> PolicyVersion | None:
+        """The version of the best held-out accuracy among the complete checkpoints; None without any."""
+        for version in self.heldout.best_first(self.versions()):
+            if find_fault(self.path(version)) is None:
                 return version
-            log.warning("skipping checkpoint %s: %s", self.path(version), fault)
         return None
 
-    def _versions(self) -> list[PolicyVersion]:
-        names = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+    def note_heldout(self, accuracies: Mapping[PolicyVersion, float]) -> None:
+        """Remembers, over restarts too, what evaluations during training have found."""
+        self.heldout.add(accuracies)
 
-    def _forget_old(self) -> None:
-        for version in self._versions()[: -self._num_kept]:
-            remove(self.path(version))
+    def versions(self) -> list[PolicyVersion]:
+        """Of the checkpoints under their own names, ascending."""
+        return saved_versions(self.folder)
 
-
-def find_fault(checkpoint: Path) -> str | None:
-    """Why `checkpoint` cannot be trusted, or None."""
-    try:
-        files = json.loads((checkpoint / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})"
-    for name, digest in files.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if _digest(file) != digest:
-            return f"{name} is not what was written (its digest differs)"
-    return None
-
-
-class InProcessSave(SaveShardedStrategy):
-    """Megatron's "torch_dist" format, written by this process.
-
-    Its own strategy forks writers and starts a manager process for their results: 2.8 s at the first save
-    and a hang when a writer dies. The files are the same, and Megatron's loader reads them.
-    """
-
-    def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
-        renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
-        save(
-            mcore_to_pyt_state_dict(renamed, False),
-            storage_writer=FileSystemWriter(checkpoint_dir, single_file_per_rank=True, thread_count=1),
-            planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
-        )
-
-    @property
-    def can_handle_sharded_objects(self) -> bool:
-        return True
-
-    def check_backend_compatibility(self, loaded_version: int) -> None:
-        pass
-
-    def check_version_compatibility(self, loaded_version: int) -> None:
-        pass
+    def _complete(self, part: Path, target: Path, version: PolicyVersion) -> None:
+        """On the first rank's thread, when all ranks have written: makes the checkpoint visible, commits."""
+        write_manifest(part, version)
+        sync_tree(part)
+        replace(part, target)
+        self._committed(version, target)
+        for old in to_forget(
+            self.versions(),
+            num_kept=self._num_kept,
+            heldout=self.heldout,
+            evaluated_every=self._best_of_every,
+        ):
+            remove(self.path(old))
 
 
 def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dict:
     model = learner.model.sharded_state_dict()
     return {
         "model": model,
-        "optimizer": learner.optimizer.sharded_state_dict({"model": model}, is_loading=is_loading),
+        "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,
     }
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,26 +1,34 @@
-"""Names and layouts: Hugging Face <-> Megatron-core, dense decoders, both directions bit-equal.
+"""Names and layouts: Hugging Face <-> Megatron-core chunks of any layout, both directions bit-equal.
 
 Megatron interleaves q, k, v by key-value group in one matrix and stacks gate over up; everything else only
-changes its name. The tables here are all there is to a new dense architecture.
+changes its name. The tables here are all there is to a new architecture. Tensors pass one at a time: no rank
+ever holds more of the whole model than one of Megatron's parameters.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.trainer.model import PolicyModel
+from asyncrl.trainer.model import Policy, PolicyModel
 
 OUTER = {
     "embedding.word_embeddings.weight": ("model.embed_tokens.weight",),
     "decoder.final_layernorm.weight": ("model.norm.weight",),
     "output_layer.weight": ("lm_head.weight",),
 }
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
 LAYER = {
     "input_layernorm.weight": ("input_layernorm.weight",),
     "pre_mlp_layernorm.weight": ("post_attention_layernorm.weight",),
+    # Transformer Engine computes these two norms inside of the layer after them.
+    "self_attention.linear_qkv.layer_norm_weight": ("input_layernorm.weight",),
+    "mlp.linear_fc1.layer_norm_weight": ("post_attention_layernorm.weight",),
     "self_attention.q_layernorm.weight": ("self_attn.q_norm.weight",),
     "self_attention.k_layernorm.weight": ("self_attn.k_norm.weight",),
     "self_attention.linear_qkv.weight": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
@@ -28,34 +36,174 @@ LAYER = {
     "self_attention.linear_proj.weight": ("self_attn.o_proj.weight",),
     "mlp.linear_fc1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     "mlp.linear_fc2.weight": ("mlp.down_proj.weight",),
+    "mlp.router.weight": ("mlp.gate.weight",),
 }
+EXPERT = {"1": ("gate_proj.weight", "up_proj.weight"), "2": ("down_proj.weight",)}
+# The local spec numbers the networks, Transformer Engine's grouped one the weights.
+EXPERT_NAMES = (
+    r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_fc(?P<part>[12])\.weight",
+    r"mlp\.experts\.linear_fc(?P<part>[12])\.weight(?P<expert>\d+)",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What every rank knows of a parameter that some rank owns."""
+
+    names: tuple[str, ...]
+    """Hugging Face's, of its parts."""
+    shape: tuple[int, ...]
+    """Of the whole parameter, over all tensor ranks."""
+    owner: int
+    """First of the ranks that together hold one copy of it."""
 
 
 @torch.no_grad()
-def load_weights(model: PolicyModel, fetch: Callable[[str], Tensor]) -> None:
-    """Fills `model` in place; `fetch` gives one tensor by its Hugging Face name."""
-    for name, parameter in model.named_parameters():
-        parts = [fetch(part).to(parameter.dtype) for part in huggingface_names(name)]
-        parameter.copy_(_merge(model.config, parts))
+def load_weights(model: Policy | PolicyModel, fetch: Callable[[str], Tensor]) -> None:
+    """Fills this rank's chunks in place; `fetch` gives one tensor by its Hugging Face name."""
+    for chunk in _chunks(model):
+        for name, parameter in chunk.named_parameters():
+            names = huggingface_names(chunk, name)
+            # With tied embeddings the last of several stages has a copy of the first one's.
+            if names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights:
+                names = OUTER["embedding.word_embeddings.weight"]
+            parts = [fetch(part).to(device=parameter.device, dtype=parameter.dtype) for part in names]
+            parameter.copy_(_own_part(parameter, _merge(chunk.config, parts), names))
 
 
 @torch.no_grad()
 def export_weights(
-    model: PolicyModel, read: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data
+    model: Policy | PolicyModel,
+    read: Callable[[torch.nn.Parameter], Tensor] = lambda parameter: parameter.data,
 ) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, contiguous tensor) of everything in `model`; `read` may pick gradients instead."""
-    for name, parameter in model.named_parameters():
-        names = huggingface_names(name)
-        yield from zip(names, _split(model.config, read(parameter), len(names)), strict=True)
+    """(Hugging Face name, contiguous tensor) of the whole model on the first rank, nothing on the others.
+
+    All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
+    """
+    config, vocab_size = _chunks(model)[0].config, _chunks(model)[0].shape.vocab_size
+    own = {names: parameter for chunk in _chunks(model) for names, parameter in _exported_parameters(chunk)}
+    entries = {entry.names: entry for entry in _gather([_entry(*item) for item in own.items()])}
+    for names in sorted(entries, key=_natural):
+        entry = entries[names]
+        parameter = own.get(names)
+        if parameter is not None and _group_owner(names) == entry.owner:
+            tensor = _gather_parts(parameter, read(parameter), names)
+        else:
+            tensor = None
+        if (tensor := _bring_to_first(tensor, entry, read, own)) is not None:
+            whole = tensor[:vocab_size] if names[0] in VOCABULARY else tensor
+            yield from zip(names, _split(config, whole, len(names)), strict=True)
 
 
-def huggingface_names(name: str) -> tuple[str, ...]:
-    """The Hugging Face tensors that make up Megatron's parameter `name`."""
+def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
+    """The Hugging Face tensors that make up `chunk`'s parameter `name`."""
     if name in OUTER:
         return OUTER[name]
     match = re.fullmatch(r"decoder\.layers\.(\d+)\.(.*)", name)
     assert match is not None, f"no Hugging Face name for {name}"
-    return tuple(f"model.layers.{match[1]}.{part}" for part in LAYER[match[2]])
+    prefix = f"model.layers.{chunk.decoder.layers[int(match[1])].layer_number - 1}."
+    for pattern in EXPERT_NAMES:
+        if expert := re.fullmatch(pattern, match[2]):
+            per_rank = chunk.config.num_moe_experts // parallel_state.get_expert_model_parallel_world_size()
+            number = int(expert["expert"]) + parallel_state.get_expert_model_parallel_rank() * per_rank
+            return tuple(f"{prefix}mlp.experts.{number}.{part}" for part in EXPERT[expert["part"]])
+    return tuple(prefix + part for part in LAYER[match[2]])
+
+
+def _chunks(model: Policy | PolicyModel) -> list[PolicyModel]:
+    return list(model) if isinstance(model, Policy) else [model]
+
+
+def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], torch.nn.Parameter]]:
+    for name, parameter in chunk.named_parameters():
+        names = huggingface_names(chunk, name)
+        if not (names == OUTER["output_layer.weight"] and chunk.share_embeddings_and_output_weights):
+            yield names, parameter
+
+
+def _entry(names: tuple[str, ...], parameter: torch.nn.Parameter) -> Entry:
+    shape = list(parameter.shape)
+    if _is_shared(parameter, names):
+        shape[parameter.partition_dim] *= parallel_state.get_tensor_model_parallel_world_size()
+    return Entry(names, tuple(shape), _group_owner(names))
+
+
+def _gather(entries: list[Entry]) -> list[Entry]:
+    """Those of all ranks; where several groups of ranks hold copies, the first rank's stays."""
+    if dist.get_world_size() == 1:
+        return entries
+    box: list[list[Entry]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(box, entries)
+    return [entry for each in reversed(box) for entry in each]
+
+
+def _is_expert(names: tuple[str, ...]) -> bool:
+    return ".experts." in names[0]
+
+
+def _is_shared(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> bool:
+    """Whether tensor ranks hold a part each. Experts are dealt whole."""
+    if parallel_state.get_tensor_model_parallel_world_size() == 1 or _is_expert(names):
+        return False
+    return getattr(parameter, "tensor_model_parallel", False)
+
+
+def _group_owner(names: tuple[str, ...]) -> int:
+    """The first of the ranks that hold a copy of an own parameter together with this one."""
+    if _is_expert(names):
+        return dist.get_rank()
+    return dist.get_global_rank(parallel_state.get_tensor_model_parallel_group(), 0)
+
+
+def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ...]) -> Tensor:
+    """What of a whole parameter belongs on this tensor rank, rows of zeros behind the vocabulary."""
+    size, rank = (
+        parallel_state.get_tensor_model_parallel_world_size(),
+        parallel_state.get_tensor_model_parallel_rank(),
+    )
+    if not _is_shared(parameter, names):
+        return whole
+    if names[0] in VOCABULARY:
+        whole = torch.nn.functional.pad(whole, (0, 0, 0, size * len(parameter) - len(whole)))
+    if len(names) == 2:
+        return torch.cat([half.chunk(size)[rank] for half in whole.chunk(2)])
+    return whole.chunk(size, parameter.partition_dim)[rank]
+
+
+def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str, ...]) -> Tensor:
+    """The whole of a parameter from all tensor ranks."""
+    if not _is_shared(parameter, names):
+        return part
+    group = parallel_state.get_tensor_model_parallel_group()
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    if len(names) == 2:
+        return torch.cat([torch.cat(halves) for halves in zip(*(p.chunk(2) for p in parts), strict=True)])
+    return torch.cat(parts, parameter.partition_dim)
+
+
+def _bring_to_first(tensor: Tensor | None, entry: Entry, read: Callable, own: dict) -> Tensor | None:
+    """The owner's tensor on rank 0, None elsewhere."""
+    rank = dist.get_rank()
+    if entry.owner == 0:
+        return tensor if rank == 0 else None
+    if rank == entry.owner:
+        dist.send(tensor.contiguous(), dst=0)
+    if rank != 0:
+        return None
+    # Every rank holds some parameter, and all are read in the same type.
+    like = read(next(iter(own.values())))
+    received = torch.empty(entry.shape, dtype=like.dtype, device=like.device)
+    dist.recv(received, src=entry.owner)
+    return received
+
+
+def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
+    """Sorts layer 10 behind layer 9."""
+    return [
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in next(iter(names)).split(".")
+    ]
 
 
 def _merge(config: TransformerConfig, parts: list[Tensor]) -> Tensor:

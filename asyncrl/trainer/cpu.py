@@ -19,8 +19,9 @@ MODULES_THAT_SAY_CUDA = (
     "megatron.core.pipeline_parallel.schedules",
     "megatron.core.optimizer.optimizer",
     "megatron.core.optimizer.clip_grads",
+    "megatron.core.dist_checkpointing.exchange_utils",
 )
-"""They pass device="cuda" literally on the path of a data-parallel step."""
+"""They pass device="cuda" literally on the path of a step or of a checkpoint."""
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 256 * 2**20
@@ -37,9 +38,14 @@ def install() -> None:
     _use_no_compiler()
     # RoPE, DDP buffers: `.to(device=torch.cuda.current_device())`.
     torch.cuda.current_device = lambda: torch.device("cpu")
+    # Pipeline stages wait so for their messages; gloo's have arrived when they are waited for.
+    torch.cuda.synchronize = lambda *_: None
     _replace_literal_devices()
     _replace_random_state()
     _accept_cpu_type_names()
+    _restore_adam_steps()
+    _dispatch_experts()
+    _send_nothing_to_cuda()
     _keep_freed_memory()
 
 
@@ -69,21 +75,74 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _replace_random_state() -> None:
-    """`model_parallel_cuda_manual_seed` and the forks it makes keep their states in CUDA generators."""
+    """`model_parallel_cuda_manual_seed`, its forks and recomputation keep states of CUDA generators."""
     from megatron.core.tensor_parallel import random
 
     # Megatron's own tracker that tracks nothing: enough while dropout is 0, which is all we build.
     random.initialize_rng_tracker(inference_rng_tracker=True)
     torch.cuda.manual_seed = torch.manual_seed
+    random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
 
 def _accept_cpu_type_names() -> None:
-    """Gradient clipping and the bfloat16 optimizer compare Tensor.type() with "torch.cuda.FloatTensor"."""
-    from megatron.core.optimizer import optimizer
+    """Clipping and two optimizers compare Tensor.type() with "torch.cuda.FloatTensor"."""
+    from megatron.core.optimizer import distrib_optimizer, optimizer
 
     optimizer.clip_grad_by_total_norm_fp32 = _with_cuda_type_names(optimizer.clip_grad_by_total_norm_fp32)
-    bfloat16 = optimizer.Float16OptimizerWithFloat16Params
-    bfloat16.__init__ = _with_cuda_type_names(bfloat16.__init__)
+    for kind in (optimizer.Float16OptimizerWithFloat16Params, distrib_optimizer.DistributedOptimizer):
+        kind.__init__ = _with_cuda_type_names(kind.__init__)
+
+
+def _restore_adam_steps() -> None:
+    """torch's AdamW counts steps per parameter, which the loader of the distributed optimizer does not know.
+
+    It forgets them at first (KeyError 'step'), then gives every parameter the same tensor, to which torch
+    adds one per parameter: a wrong bias correction, without an error. Transformer Engine's counts per group.
+    """
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    set_states, load = (
+        DistributedOptimizer._set_main_param_and_optimizer_states,
+        DistributedOptimizer.load_state_dict,
+    )
+
+    def set_with_step(self: Any, parameter: torch.Tensor, tensors: dict[str, Any]) -> Any:
+        group, place = self.model_param_group_index_map[parameter]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][place]]
+        known = {"step": state["step"]} if "step" in state else {}
+        return set_states(self, parameter, known | tensors)
+
+    def load_apart(self: Any, state: dict[str, Any]) -> Any:
+        result = load(self, state)
+        for each in self.optimizer.state.values():
+            if "step" in each:
+                each["step"] = each["step"].clone()
+        return result
+
+    DistributedOptimizer._set_main_param_and_optimizer_states = set_with_step
+    DistributedOptimizer.load_state_dict = load_apart
+
+
+def _dispatch_experts() -> None:
+    """The router asks for a kernel by an unbound name; the dispatcher copies sizes on a CUDA stream."""
+    from megatron.core.transformer.moe import moe_utils
+    from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+    def sizes_to_host(self: Any, point: str, tokens_per_expert: torch.Tensor | None = None) -> Any:
+        if not self.drop_and_pad and point == self.cuda_dtoh_point:
+            for name in ("input_splits", "output_splits", "output_splits_tp"):
+                value = getattr(self, name, None)
+                if torch.is_tensor(value):
+                    setattr(self, name, value.numpy())
+        return tokens_per_expert
+
+    # Not None, so that the constructor makes no stream.
+    MoEAlltoAllTokenDispatcher.cuda_dtoh_stream = object()
+    MoEAlltoAllTokenDispatcher._maybe_dtoh_and_synchronize = sizes_to_host
 
 
 def _with_cuda_type_names(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,6 +166,30 @@ def _cuda_type_names() -> Iterator[None]:
         yield
     finally:
         torch.Tensor.type = original
+
+
+def _send_nothing_to_cuda() -> None:
+    """The last stage's copy of tied embeddings and the distributed optimizer's state go through `.cuda()`."""
+    from megatron.core.models.common.language_module.language_module import LanguageModule
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    for owner, name in (
+        (LanguageModule, "setup_embeddings_and_output_layer"),
+        (DistributedOptimizer, "get_parameter_state_dp_zero"),
+        (DistributedOptimizer, "load_parameter_state_from_dp_zero"),
+    ):
+        setattr(owner, name, _staying_here(getattr(owner, name)))
+
+
+def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor, *_, **__: tensor
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            torch.Tensor.cuda = send
+
+    return call
 
 
 def _keep_freed_memory() -> None:

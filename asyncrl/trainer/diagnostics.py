@@ -2,7 +2,7 @@
 
 Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it; tokens of lag
 0 that were sampled over the keys and values of an older version (a publish in place) are neither. Never
-mixed. Shapes: T response tokens of one micro-batch.
+mixed. Shapes: T response tokens of one micro-batch, K kinds of tokens, Q quarters of a response.
 """
 
 import math
@@ -10,93 +10,170 @@ import math
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.losses import LossInputs, bounded_ratio
+from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
+from asyncrl.algorithms.losses import LossParts
+from asyncrl.algorithms.surrogates import anchor
+from asyncrl.algorithms.weights import CAPPED
+from asyncrl.recipe import Algorithm
+from asyncrl.trainer.batch import MicroBatch
 
-SUMS = (
-    "loss",
-    "denominator",
-    "tokens",
-    "nonfinite",
-    "packed",
-    "entropy",
-    "ratio",
-    "capped",
-    "lag",
-    "fresh",
-    "fresh_k1",
-    "fresh_k3",
-    "stale",
-    "stale_k1",
-    "stale_k3",
-    "continued",
-    "continued_k1",
-    "continued_k3",
-)
-MAXIMA = ("ratio", "lag", "fresh_log_ratio")
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "packed")
+TOKEN_SUMS = ("entropy", "ratio", "capped", "masked", "clipped", "policy_kl", "lag")
+LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
+"""Buckets of staleness, in versions."""
+KINDS = ("fresh", "continued", *LAGS)
+KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared")
+NUM_QUARTERS = 4
+NUM_SUMS = len(TOTALS) + len(TOKEN_SUMS) + len(KINDS) * len(KIND_SUMS) + NUM_QUARTERS * len(KINDS) * 2
+MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio")
 
 
 def micro_batch_sums(
-    inputs: LossInputs,
-    *,
-    loss: Tensor,
-    denominator: Tensor,
-    entropies: Tensor,
-    lags: Tensor,
-    are_continued: Tensor,
-    num_packed: int,
-    importance_cap: float,
+    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, algorithm: Algorithm
 ) -> tuple[Tensor, Tensor]:
-    """([len(SUMS)], [len(MAXIMA)]) float64, over the tokens that count."""
+    """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
-    num_tokens = mask.sum()
-    proximal, behavior = inputs.proximal[mask].double(), inputs.behavior[mask].double()
-    log_ratio, ratio, lags = proximal - behavior, bounded_ratio(proximal, behavior), lags[mask].double()
-    stale = (lags > 0).double()
-    continued = (1 - stale) * are_continued[mask].double()
-    fresh = 1 - stale - continued
+    kinds = token_kinds(micro.lags, micro.are_continued)[mask]
+    log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
+    ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()
     # Both estimate KL(mu || pi) from tokens of mu: k1 = -log r is unbiased, k3 = r - 1 - log r also never
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
-    rows = torch.stack([entropies[mask].double(), ratio, (ratio > importance_cap).double(), lags])
-    kinds = [torch.stack([kind, k1 * kind, k3 * kind]) for kind in (fresh, stale, continued)]
-    counts = torch.stack([loss.double(), denominator.double(), num_tokens.double(), (~mask).sum().double()])
-    sums = torch.cat(
-        [
-            counts,
-            torch.tensor([float(num_packed)], dtype=torch.float64),
-            torch.cat([rows, *kinds]).sum(1),
-        ]
+    lags = micro.lags[mask].double()
+    totals = [
+        parts.total,
+        parts.denominator,
+        mask.sum(),
+        (~mask).sum(),
+        lags.new_tensor(len(micro.tokens)),
+    ]
+    per_token = torch.stack(
+        [inputs.entropies[mask].detach().double(), ratio, *_interventions(inputs, parts, algorithm), lags]
     )
-    zero = torch.zeros(1, dtype=torch.float64)
-    largest = [torch.cat([values, zero]).max() for values in (ratio, lags, log_ratio.abs() * fresh)]
-    return sums, torch.stack(largest)
+    per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square()], dim=1)
+    quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds
+    sums = [
+        torch.stack([total.detach().double() for total in totals]),
+        per_token.sum(1),
+        _sum_by(kinds, per_kind, len(KINDS)),
+        _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
+    ]
+    is_fresh, is_stale = kinds == 0, kinds >= KINDS.index(LAGS[0])
+    extremes = (ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale)
+    zero = ratio.new_zeros(1)
+    return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
+
+
+def token_kinds(lags: Tensor, are_continued: Tensor) -> Tensor:
+    """[T] int64 index into KINDS."""
+    buckets = lags.clamp(min=1).double().log2().floor().long().clamp(max=len(LAGS) - 1)
+    return torch.where(lags > 0, buckets + KINDS.index(LAGS[0]), are_continued.long())
+
+
+def response_quarters(sequence_ids: Tensor) -> Tensor:
+    """[T] int64, 0 for the first quarter of the token's response to 3 for its last."""
+    sizes = torch.bincount(sequence_ids)
+    starts = sizes.cumsum(0) - sizes
+    positions = torch.arange(len(sequence_ids), device=sequence_ids.device) - starts[sequence_ids]
+    return positions * NUM_QUARTERS // sizes[sequence_ids]
+
+
+def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
+    """What the loss did to each token that counts: capped, masked, clipped; and how far the policy moved."""
+    mask = inputs.mask
+    weights, advantages = parts.weights[mask], inputs.advantages[mask]
+    is_capped = weights >= algorithm.importance_cap
+    if algorithm.importance_weight not in CAPPED:
+        is_capped = torch.zeros_like(is_capped)
+    current = inputs.current.detach()
+    ratio = bounded_ratio(current, anchor(inputs, algorithm))[mask]
+    is_clipped = ((advantages > 0) & (ratio > 1 + algorithm.clip_high)) | (
+        (advantages < 0) & (ratio < 1 - algorithm.clip_low)
+    )
+    moved = (current - inputs.proximal)[mask].double()
+    policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
+    return [is_capped.double(), (weights == 0).double(), is_clipped.double(), policy_kl]
+
+
+def _sum_by(buckets: Tensor, values: Tensor, num_buckets: int) -> Tensor:
+    """[T], [T, C] -> [num_buckets * C]: column sums per bucket, one bucket after the other."""
+    return values.new_zeros(num_buckets, values.shape[1]).index_add(0, buckets, values).flatten()
+
+
+class Tally:
+    """The sums of one step, over its micro-batches, ranks and optimizer steps."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None
+        self._maxima: Tensor | None = None
+
+    def add(self, sums: Tensor, maxima: Tensor) -> None:
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._maxima = maxima if self._maxima is None else torch.maximum(self._maxima, maxima)
+
+    def metrics(self) -> dict[str, float]:
+        assert self._sums is not None and self._maxima is not None
+        return step_diagnostics(self._sums, self._maxima)
 
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
-    total = dict(zip(SUMS, sums.tolist(), strict=True))
+    sizes = [len(TOTALS), len(TOKEN_SUMS), len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2]
+    totals, per_token, per_kind, per_quarter = sums.split(sizes)
+    total = dict(zip((*TOTALS, *TOKEN_SUMS), torch.cat([totals, per_token]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
-
-    def mean(name: str, count: str, *, empty: float = math.nan) -> float:
-        # The mean of no tokens is no number: a zero would read as a perfect match.
-        return total[name] / total[count] if total[count] else empty
-
+    kinds = per_kind.view(len(KINDS), len(KIND_SUMS))
+    quarters = per_quarter.view(NUM_QUARTERS, len(KINDS), 2)
+    first_stale = KINDS.index(LAGS[0])
+    fresh, continued, stale = kinds[0], kinds[1], kinds[first_stale:].sum(0)
     return {
-        "loss": mean("loss", "denominator", empty=0.0),
+        "loss": _share(total["loss"], total["denominator"], empty=0.0),
         "num_tokens": total["tokens"],
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],
-        "entropy": mean("entropy", "tokens"),
-        "mean_importance_ratio": mean("ratio", "tokens"),
+        "entropy": _share(total["entropy"], total["tokens"]),
+        "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
         "max_importance_ratio": largest["ratio"],
-        "capped_share": mean("capped", "tokens"),
-        "staleness_mean": mean("lag", "tokens"),
+        "capped_share": _share(total["capped"], total["tokens"]),
+        "masked_share": _share(total["masked"], total["tokens"]),
+        "clipped_share": _share(total["clipped"], total["tokens"]),
+        "policy_kl": _share(total["policy_kl"], total["tokens"]),
+        "staleness_mean": _share(total["lag"], total["tokens"]),
         "staleness_max": largest["lag"],
-        "mismatch_kl": mean("fresh_k3", "fresh"),
-        "mismatch_kl_k1": mean("fresh_k1", "fresh"),
+        **_divergence("mismatch", fresh),
+        "mismatch_ratio_max": largest["fresh_ratio"],
         "mismatch_logprob_max": largest["fresh_log_ratio"],
-        "continued_share": mean("continued", "tokens"),
-        "continued_kl": mean("continued_k3", "continued"),
-        "staleness_kl": mean("stale_k3", "stale"),
-        "staleness_kl_k1": mean("stale_k1", "stale"),
+        "continued_share": _share(continued[0].item(), total["tokens"]),
+        "continued_kl": _share(*continued[[2, 0]].tolist()),
+        **_divergence("staleness", stale),
+        "staleness_ratio_max": largest["stale_ratio"],
+        **{
+            f"staleness_kl_lag_{lag}": _share(*kinds[first_stale + i, [2, 0]].tolist())
+            for i, lag in enumerate(LAGS)
+        },
+        **{
+            f"mismatch_kl_quarter_{i + 1}": _share(*quarters[i, 0, [1, 0]].tolist())
+            for i in range(NUM_QUARTERS)
+        },
+        **{
+            f"staleness_kl_quarter_{i + 1}": _share(*quarters[i, first_stale:].sum(0)[[1, 0]].tolist())
+            for i in range(NUM_QUARTERS)
+        },
     }
+
+
+def _divergence(name: str, kind: Tensor) -> dict[str, float]:
+    """KL, mean ratio and effective sample size (as a share of the tokens) from one row of KIND_SUMS."""
+    tokens, k1, k3, ratio, squared = kind.tolist()
+    return {
+        f"{name}_kl": _share(k3, tokens),
+        f"{name}_kl_k1": _share(k1, tokens),
+        f"{name}_ratio_mean": _share(ratio, tokens),
+        # (sum r)^2 / (n sum r^2): 1 when all tokens weigh the same (Kong 1992).
+        f"{name}_effective_share": _share(ratio**2, tokens * squared),
+    }
+
+
+def _share(amount: float, count: float, *, empty: float = math.nan) -> float:
+    # The mean of no tokens is no number: a zero would read as a perfect match.
+    return amount / count if count else empty

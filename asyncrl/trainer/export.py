@@ -1,11 +1,13 @@
 """Weights on disk as a Hugging Face folder: what SGLang loads at a publish and transformers at the end.
 
-Owns the reading and writing of safetensors. Every rank calls, to gather the weights; the first writes.
+Owns the reading and writing of safetensors. Every rank calls, to gather the weights; the first writes. The
+bytes do not depend on the layout.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import safetensors
@@ -15,9 +17,11 @@ from torch import Tensor
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.folder import other_files, weight_files
-from asyncrl.trainer.model import PolicyModel
+from asyncrl.trainer.model import Policy, PolicyModel
 
 WEIGHTS = "model.safetensors"
+SHARD_BYTES = 5 * 10**9
+"""Of one file, as transformers writes them."""
 
 
 def open_weights(folder: Path) -> Callable[[str], Tensor]:
@@ -27,14 +31,58 @@ def open_weights(folder: Path) -> Callable[[str], Tensor]:
     return lambda name: places[name].get_tensor(name)
 
 
-def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
-    safetensors.torch.save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+def read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the safetensors files of `folder`, one at a time."""
+    for path in weight_files(folder):
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                yield name, file.get_tensor(name)
 
 
-def export_model(model: PolicyModel, *, base: Path, target: Path) -> None:
+def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Writes model.safetensors or, above SHARD_BYTES, several files and the index that transformers reads.
+
+    Takes one tensor at a time and holds one file's tensors, in the memory of the CPU.
+    """
+    files: list[dict[str, Tensor]] = [{}]
+    names: list[list[str]] = []
+    total = held = 0
+    for name, tensor in weights:
+        if held and held + tensor.nbytes > SHARD_BYTES:
+            names.append(_write_shard(folder, len(names), files.pop()))
+            files.append({})
+            held = 0
+        files[-1][name] = tensor.cpu()
+        held += tensor.nbytes
+        total += tensor.nbytes
+    names.append(_write_shard(folder, len(names), files.pop()))
+    if len(names) == 1:
+        os.rename(folder / _part_name(0), folder / WEIGHTS)
+        return
+    places = {}
+    for i, held_names in enumerate(names):
+        file = f"model-{i + 1:05d}-of-{len(names):05d}.safetensors"
+        os.rename(folder / _part_name(i), folder / file)
+        places |= dict.fromkeys(held_names, file)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index, indent=2))
+
+
+def _part_name(number: int) -> str:
+    # How many files there are is known after the last one.
+    return f"model-{number}.part"
+
+
+def _write_shard(folder: Path, number: int, weights: dict[str, Tensor]) -> list[str]:
+    safetensors.torch.save_file(weights, folder / _part_name(number), metadata={"format": "pt"})
+    return list(weights)
+
+
+def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> None:
     """Writes `target`: the model's weights with configuration and tokenizer of `base`."""
-    weights = dict(export_weights(model))
+    weights = export_weights(model)
     if not ranks.is_first():
+        drain(weights)
         return
     part = fresh_part(target)
     write_weights(part, weights)
@@ -42,6 +90,12 @@ def export_model(model: PolicyModel, *, base: Path, target: Path) -> None:
         shutil.copyfile(file, part / file.name)
     sync_tree(part)
     replace(part, target)
+
+
+def drain(weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Gives this rank's part of an export to the first rank, which alone receives tensors."""
+    for _ in weights:
+        raise AssertionError("only the first rank receives tensors")
 
 
 def fresh_part(target: Path) -> Path:

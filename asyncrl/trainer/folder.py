@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
@@ -20,7 +20,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".p
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU, rotary positions."""
+    """A decoder-only transformer: grouped-query attention, RMSNorm, SwiGLU or experts, rotary positions."""
 
     architecture: str
     num_layers: int
@@ -39,6 +39,12 @@ class ModelShape:
     """The output layer is the embedding."""
     has_qkv_bias: bool
     has_qk_norm: bool
+    num_experts: int | None = None
+    """Feed-forward networks in each layer, of which a router chooses; None: one, without a router."""
+    experts_per_token: int = 0
+    expert_ffn_size: int = 0
+    are_expert_weights_normalised: bool = True
+    """The router's probabilities of the chosen experts are divided by their sum."""
 
     def num_parameters(self) -> int:
         return sum(_product(size) for _, size in expected_tensors(self))
@@ -69,6 +75,11 @@ def check_model_folder(path: Path) -> ModelShape:
             f"{unknown[0]}. Training would lose them."
         )
     return shape
+
+
+def read_shape(path: Path) -> ModelShape:
+    """The shape that config.json of `path` says, weights unseen. Raises InputError."""
+    return _read_shape(path / "config.json")
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -104,12 +115,21 @@ def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]
         if shape.has_qk_norm:
             yield prefix + "self_attn.q_norm.weight", (shape.head_size,)
             yield prefix + "self_attn.k_norm.weight", (shape.head_size,)
-        yield prefix + "mlp.gate_proj.weight", (shape.ffn_size, hidden)
-        yield prefix + "mlp.up_proj.weight", (shape.ffn_size, hidden)
-        yield prefix + "mlp.down_proj.weight", (hidden, shape.ffn_size)
+        if shape.num_experts is None:
+            yield from _swiglu_tensors(prefix + "mlp.", hidden, shape.ffn_size)
+            continue
+        yield prefix + "mlp.gate.weight", (shape.num_experts, hidden)
+        for expert in range(shape.num_experts):
+            yield from _swiglu_tensors(f"{prefix}mlp.experts.{expert}.", hidden, shape.expert_ffn_size)
     yield "model.norm.weight", (hidden,)
     if not shape.is_tied:
         yield "lm_head.weight", (shape.vocab_size, hidden)
+
+
+def _swiglu_tensors(prefix: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield prefix + "gate_proj.weight", (width, hidden)
+    yield prefix + "up_proj.weight", (width, hidden)
+    yield prefix + "down_proj.weight", (hidden, width)
 
 
 def _read_shape(file: Path) -> ModelShape:
@@ -144,16 +164,28 @@ def _read_shape(file: Path) -> ModelShape:
             norm_epsilon=config["rms_norm_eps"],
             is_tied=bool(config.get("tie_word_embeddings", False)),
             has_qkv_bias=architecture == "Qwen2ForCausalLM",
-            has_qk_norm=architecture == "Qwen3ForCausalLM",
+            has_qk_norm=architecture.startswith("Qwen3"),
+            **(_read_experts(config) if architecture == "Qwen3MoeForCausalLM" else {}),
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
 
 
+def _read_experts(config: dict[str, Any]) -> dict[str, Any]:
+    # transformers 5 writes the first name, transformers 4 the second.
+    num_experts = config["num_local_experts" if "num_local_experts" in config else "num_experts"]
+    return {
+        "num_experts": num_experts,
+        "experts_per_token": config["num_experts_per_tok"],
+        "expert_ffn_size": config["moe_intermediate_size"],
+        "are_expert_weights_normalised": bool(config.get("norm_topk_prob", False)),
+    }
+
+
 def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
     """Settings under which this trainer would compute something else than transformers does."""
     wanted: dict[str, object] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
-    wanted |= {"use_sliding_window": False}
+    wanted |= {"use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
     for key, value in wanted.items():
         if config.get(key) not in (None, value):
             raise InputError(f"{file}: {key} is {config[key]!r}; only {value!r} can be trained.")

@@ -1,7 +1,9 @@
 """One rank's model, optimizer and schedule: makes version v + 1 out of version v and a batch.
 
 Owns the weights. Knows nothing of queues, servers or files. Gradients are summed over micro-batches and
-ranks, then divided once by the global denominator: neither packing nor the number of ranks changes a step.
+ranks, then divided once by the global denominator: neither packing nor the number and layout of the ranks
+changes a step. Every rank of the last pipeline stage computes its micro-batches' whole loss; the first of
+those that share a model counts it.
 """
 
 import math
@@ -9,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.distributed import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -20,13 +23,16 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from asyncrl.algorithms.losses import LossInputs, make_loss
+from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.recipe import Recipe, Trainer
-from asyncrl.trainer.batch import MicroBatch, rank_micro_batches
-from asyncrl.trainer.diagnostics import micro_batch_sums, step_diagnostics
+from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
+from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
+from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.logprobs import token_logprobs
-from asyncrl.trainer.model import DTYPES, build_model
+from asyncrl.trainer.layout import Layout, make_layout
+from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
+from asyncrl.trainer.objective import Objective
+from asyncrl.trainer.reference import load_reference
 from asyncrl.types import Batch
 
 
@@ -37,98 +43,168 @@ class Learner:
         self.shape = shape
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
-        self.loss = make_loss(recipe.algorithm, max_new_tokens=recipe.rollout.max_new_tokens)
+        self.objective = Objective(recipe.algorithm, max_new_tokens=recipe.rollout.max_new_tokens)
         dtype = DTYPES[recipe.model.dtype]
-        self.model = build_model(shape, dtype)
-        self.parallel_model = _data_parallel(self.model, dtype)
-        self.optimizer = make_optimizer(self.parallel_model, recipe.trainer, dtype)
+        self.layout = make_layout(recipe.trainer)
+        self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
+        self.parallel_chunks = _data_parallel(self.model, self.layout, dtype)
+        self.optimizer = make_optimizer(self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
+        self.reference_chunks = (
+            load_reference(shape, recipe.model, self.layout) if self.objective.needs_reference() else None
+        )
         self._forward_backward = get_forward_backward_func()
+        self._device = device()
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
+        self._flops = 0.0
         if dtype is torch.bfloat16:
-            self.model.config.grad_scale_func = self.optimizer.scale_loss
+            self.model[0].config.grad_scale_func = self.optimizer.scale_loss
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
         self.optimizer.reload_model_params()
 
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """The share of all devices' peak that the passes since the last call used; {} of unknown devices.
+
+        A call of every rank; `seconds` are the wall-clock time of those passes.
+        """
+        if self._peak_flops is None:
+            return {}
+        flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
+        dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
+        self._flops = 0.0
+        return {"mfu": flops.item() / (seconds * self._peak_flops * dist.get_world_size())}
+
     def step(self, batch: Batch) -> dict[str, float]:
-        """One optimizer step; its metrics. Raises FloatingPointError when the gradient is not finite."""
-        micro_batches = rank_micro_batches(
-            batch,
-            budget_tokens=self.section.tokens_per_micro_batch,
-            rank=dist.get_rank(),
-            num_ranks=dist.get_world_size(),
-        )
-        metrics = self.accumulate(micro_batches, batch.temperature)
+        """One version: one optimizer step per mini-batch; its metrics.
+
+        Raises FloatingPointError when a gradient is not finite.
+        """
+        batch, tally, norms = finish_batch(batch, self.algorithm), Tally(), []
+        parts = [
+            rank_micro_batches(
+                part,
+                budget_tokens=self.section.tokens_per_micro_batch,
+                rank=parallel_state.get_data_parallel_rank(),
+                num_ranks=parallel_state.get_data_parallel_world_size(),
+                layout=self.layout,
+            )
+            for part in mini_batches(batch, self.section.optimizer_steps_per_batch)
+        ]
+        # The first mini-batch meets the policy before the step; the others must be told what it said.
+        later = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts[1:]]
         # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
         self.schedule.step(increment=1)
-        _, grad_norm, _ = self.optimizer.step()
-        if not math.isfinite(grad_norm):
-            raise FloatingPointError(
-                f"step {batch.step}: the gradient norm is {grad_norm}. The last checkpoint and the published "
-                f"weights are intact; lower trainer.learning_rate or look at the batch in the journal."
-            )
-        metrics["grad_norm"] = float(grad_norm)
+        for micro_batches, proximals in zip(parts, [None, *later], strict=True):
+            metrics = self.accumulate(micro_batches, batch.temperature, proximals=proximals, tally=tally)
+            norms.append(self._update(batch.step))
+        metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics
 
-    def accumulate(self, micro_batches: list[MicroBatch], temperature: float) -> dict[str, float]:
-        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics."""
-        self.parallel_model.zero_grad_buffer()
+    def _update(self, step: int) -> float:
+        """An optimizer step on the gradient in the buffers; its norm before clipping."""
+        _, grad_norm, _ = self.optimizer.step()
+        if not math.isfinite(grad_norm):
+            raise FloatingPointError(
+                f"step {step}: the gradient norm is {grad_norm}. The last checkpoint and the published "
+                f"weights are intact; lower trainer.learning_rate or look at the batch in the journal."
+            )
+        return float(grad_norm)
+
+    def accumulate(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        *,
+        proximals: list[Tensor] | None = None,
+        tally: Tally | None = None,
+    ) -> dict[str, float]:
+        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics, with
+        what `tally` already holds. Without `proximals` the policy as it is now is the proximal one."""
+        references = None
+        if self.reference_chunks is not None:
+            references = self.evaluate(self.reference_chunks, micro_batches, temperature)
+        for chunk in self.parallel_chunks:
+            chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        # Ranks that share the sequences all know their loss; added up, it counts once.
+        counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def forward(iterator: Iterator[MicroBatch], model: torch.nn.Module):
-            micro = next(iterator)
-            logits = model(micro.tokens, micro.sequences, micro.predicting)
-            return logits, lambda logits: self._loss(micro, logits, temperature)
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+            total, denominator, sums = self.objective(
+                micro,
+                outputs,
+                proximal=proximals[index] if proximals else None,
+                reference=references[index] if references else None,
+            )
+            return total, denominator * counts, sums
 
-        sums = self._forward_backward(
-            forward_step_func=forward,
-            data_iterator=iter(micro_batches),
-            model=self.parallel_model,
-            num_microbatches=len(micro_batches),
-            seq_length=self.section.tokens_per_micro_batch,
-            micro_batch_size=1,
-            forward_only=False,
+        sums = self._run(self.parallel_chunks, micro_batches, temperature, loss, forward_only=False)
+        total, largest = (
+            torch.zeros(size, dtype=torch.float64, device=self._device) for size in (NUM_SUMS, len(MAXIMA))
         )
-        total = torch.stack([each for each, _ in sums]).sum(0)
-        largest = torch.stack([each for _, each in sums]).amax(0)
+        # Empty on all stages but the last.
+        if sums and counts and parallel_state.get_tensor_model_parallel_rank() == 0:
+            total = torch.stack([each for each, _ in sums]).sum(0)
+            largest = torch.stack([each for _, each in sums]).amax(0)
         if dist.get_world_size() > 1:
             dist.all_reduce(total)
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return step_diagnostics(total, largest)
+        tally = tally or Tally()
+        tally.add(total, largest)
+        return tally.metrics()
 
-    def _loss(self, micro: MicroBatch, logits: Tensor, temperature: float):
-        """(sum, denominator, (sums, maxima)): what Megatron's schedule adds up."""
-        current, entropies = token_logprobs(logits, micro.targets, temperature)
-        proximal = current.detach()
-        # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
-        is_finite = micro.behavior.isfinite()
-        inputs = LossInputs(
-            current=current,
-            # One optimizer step per batch: the policy before the step is the one just evaluated.
-            proximal=proximal,
-            behavior=torch.where(is_finite, micro.behavior, proximal),
-            advantages=micro.advantages,
-            mask=is_finite,
-            sequence_ids=micro.sequence_ids,
-        )
-        total, denominator = self.loss(inputs)
+    def evaluate(
+        self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
+    ) -> list[Tensor]:
+        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient.
+
+        Empty on the ranks of all pipeline stages but the last, which compute no loss.
+        """
+
+        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+            found, _ = outputs
+            return found.sum(), torch.zeros((), dtype=torch.int, device=found.device), found
+
         with torch.no_grad():
-            sums = micro_batch_sums(
-                inputs,
-                loss=total,
-                denominator=denominator,
-                entropies=entropies,
-                lags=micro.lags,
-                are_continued=micro.are_continued,
-                num_packed=len(micro.tokens),
-                importance_cap=self.algorithm.importance_cap,
-            )
-        return total, denominator.int(), sums
+            return self._run(chunks, micro_batches, temperature, logprobs, forward_only=True)
+
+    def _run(
+        self,
+        chunks: list[torch.nn.Module],
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        loss,
+        *,
+        forward_only: bool,
+    ) -> list:
+        """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule."""
+
+        def forward(iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module):
+            index, micro = next(iterator)
+            micro = micro.to(self._device)
+            return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
+
+        if self._peak_flops is not None:
+            flops = sum(micro_batch_flops(self.shape, micro) for micro in micro_batches)
+            # A backward pass is two forward passes.
+            self._flops += flops / 3 if forward_only else flops
+        iterators = [iter(enumerate(micro_batches)) for _ in chunks]
+        is_one = len(iterators) == 1
+        return self._forward_backward(
+            forward_step_func=forward,
+            data_iterator=iterators[0] if is_one else iterators,
+            model=chunks[0] if is_one else chunks,
+            num_microbatches=len(micro_batches),
+            seq_length=self.section.tokens_per_micro_batch,
+            micro_batch_size=1,
+            forward_only=forward_only,
+        )
 
 
-def make_optimizer(model: DistributedDataParallel, section: Trainer, dtype: torch.dtype):
+def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype):
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
     config = OptimizerConfig(
         optimizer="adam",
@@ -141,9 +217,9 @@ def make_optimizer(model: DistributedDataParallel, section: Trainer, dtype: torc
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=False,
+        use_distributed_optimizer=section.parallel.distributed_optimizer,
     )
-    optimizer = get_megatron_optimizer(config, [model])
+    optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
         group["fused"] = True
@@ -169,9 +245,14 @@ def make_schedule(optimizer, section: Trainer) -> OptimizerParamScheduler:
     )
 
 
-def _data_parallel(model: torch.nn.Module, dtype: torch.dtype) -> DistributedDataParallel:
-    wrapped = Float16Module(model.config, model) if dtype is torch.bfloat16 else model
-    settings = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False)
-    parallel = DistributedDataParallel(model.config, settings, wrapped)
-    model.config.finalize_model_grads_func = finalize_model_grads
-    return parallel
+def _data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
+    )
+    config = policy[0].config
+    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
+    config.finalize_model_grads_func = finalize_model_grads
+    return [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
+        for i, chunk in enumerate(wrapped)
+    ]

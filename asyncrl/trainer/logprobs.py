@@ -1,15 +1,147 @@
 """Log-probs and entropies of the distribution that tokens are sampled from: softmax(logits / temperature).
 
-Shapes: T response tokens, V vocabulary.
+A small product of tokens and vocabulary is computed at once. A large one, and any vocabulary that
+tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states: no more than
+LOGITS_AT_ONCE float32 logits, their exponentials and their bfloat16 originals exist at a time (0.7 GB on each
+rank, whatever the number of tokens), and the backward pass computes each chunk again, one more product of
+the output layer. The gradient of its weight is summed in float32: 4 bytes x V x H / ranks.
+
+Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size.
 """
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+
+LOGITS_AT_ONCE = 2**26
+"""Of float32: 256 MiB."""
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T] with gradient, entropies [T] without."""
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T]; both with gradient."""
     everything = torch.log_softmax(logits.float() / temperature, dim=-1)
-    with torch.no_grad():
-        entropies = torch.special.entr(everything.exp()).sum(-1)
-    return everything.gather(-1, targets[:, None]).squeeze(-1), entropies
+    return everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
+
+
+def output_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float,
+    *,
+    vocab_size: int,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
+
+    Every rank of the group gets all log-probs; its gradient of `hidden` is that of its own rows, to be summed
+    over the group. Rows of `weight` past the vocabulary are padding: no part of the softmax, gradient zero.
+    """
+    num_ranks, rank = (1, 0) if group is None else (group.size(), group.rank())
+    first = rank * len(weight)
+    num_rows = min(len(weight), vocab_size - first)
+    assert num_rows > 0, f"rank {rank} has only padding of a vocabulary of {vocab_size}"
+    if num_ranks == 1 and num_rows == len(weight) and len(hidden) * num_rows <= LOGITS_AT_ONCE:
+        return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature)
+    vocabulary = _Vocabulary(first, num_rows, temperature, group if num_ranks > 1 else None)
+    return _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
+
+
+class _Entropy(torch.autograd.Function):
+    """-sum p log p of log-probs [T, V]; keeps only its input, which log_softmax keeps anyway."""
+
+    @staticmethod
+    def forward(context, logprobs: Tensor) -> Tensor:
+        context.save_for_backward(logprobs)
+        return torch.special.entr(logprobs.exp()).sum(-1)
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> Tensor:
+        (logprobs,) = context.saved_tensors
+        probabilities = logprobs.exp()
+        # An impossible token adds nothing; 0 x -inf would be NaN.
+        slopes = torch.where(probabilities > 0, probabilities * (logprobs + 1), 0.0)
+        return -gradient[:, None] * slopes
+
+
+class _Vocabulary:
+    """The rows of the output layer that this rank holds, and what is done over all of them."""
+
+    def __init__(
+        self, first: int, num_rows: int, temperature: float, group: dist.ProcessGroup | None
+    ) -> None:
+        self.first = first
+        self.num_rows = num_rows
+        self.temperature = temperature
+        self.group = group
+
+    def chunks(self, num_tokens: int) -> list[slice]:
+        size = max(1, LOGITS_AT_ONCE // self.num_rows)
+        return [slice(a, min(a + size, num_tokens)) for a in range(0, num_tokens, size)]
+
+    def tempered(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """[t, H] -> [t, num_rows] float32."""
+        logits = torch.nn.functional.linear(hidden, weight[: self.num_rows])
+        return (
+            logits.div_(self.temperature)
+            if logits.dtype is torch.float32
+            else logits.float() / self.temperature
+        )
+
+    def own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(column of each target here, whether it is one of ours)."""
+        columns = targets - self.first
+        return columns.clamp(0, self.num_rows - 1)[:, None], (columns >= 0) & (columns < self.num_rows)
+
+    def reduce(self, tensor: Tensor, operation: dist.ReduceOp = dist.ReduceOp.SUM) -> Tensor:
+        if self.group is not None:
+            dist.all_reduce(tensor, op=operation, group=self.group)
+        return tensor
+
+
+class _ChunkedLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context, hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: _Vocabulary
+    ) -> tuple[Tensor, Tensor]:
+        normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
+        logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
+        for chunk in vocabulary.chunks(len(hidden)):
+            logits = vocabulary.tempered(hidden[chunk], weight)
+            columns, is_own = vocabulary.own(targets[chunk])
+            largest = vocabulary.reduce(logits.amax(-1), dist.ReduceOp.MAX)
+            logits -= largest[:, None]
+            chosen = logits.gather(1, columns).squeeze(1) * is_own
+            exponentials = logits.exp()
+            sums = torch.stack([exponentials.sum(-1), logits.mul_(exponentials).sum(-1), chosen])
+            total, weighted, chosen = vocabulary.reduce(sums)
+            logprobs[chunk] = chosen - total.log()
+            entropies[chunk] = total.log() - weighted / total
+            normalisers[chunk] = largest + total.log()
+        context.save_for_backward(hidden, weight, targets, normalisers, entropies)
+        context.vocabulary = vocabulary
+        context.set_materialize_grads(False)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(context, of_logprobs: Tensor | None, of_entropies: Tensor | None):
+        hidden, weight, targets, normalisers, entropies = context.saved_tensors
+        vocabulary = context.vocabulary
+        to_hidden = torch.empty_like(hidden)
+        to_weight = torch.zeros_like(weight, dtype=torch.float32)
+        for chunk in vocabulary.chunks(len(hidden)):
+            surprises = vocabulary.tempered(hidden[chunk], weight) - normalisers[chunk, None]
+            slopes = torch.zeros_like(surprises)
+            probabilities = surprises.exp()
+            if of_logprobs is not None:
+                columns, is_own = vocabulary.own(targets[chunk])
+                gradient = of_logprobs[chunk]
+                slopes = probabilities * -gradient[:, None]
+                slopes.scatter_add_(1, columns, (gradient * is_own)[:, None])
+            if of_entropies is not None:
+                change = probabilities.mul_(surprises.add_(entropies[chunk, None]))
+                slopes -= change.mul_(of_entropies[chunk, None])
+            slopes = slopes.div_(vocabulary.temperature).to(hidden.dtype)
+            to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
+            to_weight[: vocabulary.num_rows] += slopes.t() @ hidden[chunk]
+        return to_hidden, to_weight.to(weight.dtype), None, None

@@ -1,8 +1,9 @@
 """The training loop: take, step, publish, save - the only finite loop of a run.
 
 Version v is the weights after v steps; only this loop increments it. It waits for `take`, which the
-controller answers when enough groups are ready, and for the servers' replies to a publish. The first rank
-alone speaks to the queue and the servers; the others follow its broadcasts.
+controller answers when enough groups are ready, for the servers' replies to a publish, and for the copy that
+a checkpoint is written from. The first rank alone speaks to the queue and the servers; the others follow its
+broadcasts.
 """
 
 import contextlib
@@ -28,10 +29,20 @@ log = logging.getLogger(__name__)
 def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str) -> PolicyVersion:
     """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
     base, section = Path(recipe.model.path), recipe.trainer
-    checkpoints = Checkpoints(run_folder / "checkpoints", num_kept=section.keep_checkpoints)
-    publisher = Publisher(run_folder / "publications", base=base, interrupt=recipe.rollout.interrupt)
+    checkpoints = Checkpoints(
+        run_folder / "checkpoints",
+        num_kept=section.keep_checkpoints,
+        best_of_every=recipe.evaluation.every_steps if section.keep_best else 0,
+        committed=lambda version, folder: _commit(queue_url, version, folder),
+    )
+    publisher = Publisher(
+        run_folder / "publications",
+        base=base,
+        transport=recipe.serving.weight_transport,
+        interrupt=recipe.rollout.interrupt,
+    )
     queue = QueueClient(queue_url) if ranks.is_first() else None
-    version = saved = _restore(learner, checkpoints, queue, base)
+    version = saved = _restore(learner, checkpoints, queue_url, base)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
     publication = publisher.write(version, learner.model)
@@ -40,6 +51,9 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         watch = Stopwatch()
         with watch("wait_seconds"):
             reply = _take(queue, TakeRequest(version, outcomes, str(publication.folder), metrics))
+        checkpoints.check()
+        if ranks.is_first():
+            checkpoints.note_heldout(reply.heldout)
         # The last take reports the last step; the controller has nothing left to give.
         if reply.batch is None or version >= section.num_steps:
             break
@@ -51,17 +65,20 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
             publication = publisher.write(version, learner.model)
             outcomes = publisher.install(publication, reply.servers)
         with watch("checkpoint_seconds"):
-            if version % section.checkpoint_every_steps == 0 or version == section.num_steps:
-                saved = _save(learner, checkpoints, queue, version)
+            if _is_checkpointed(version, recipe):
+                checkpoints.begin(learner, version)
+                saved = version
         metrics |= watch.seconds | {"step": float(version)}
+        metrics |= learner.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
     if saved != version:
-        _save(learner, checkpoints, queue, version)
+        checkpoints.begin(learner, version)
+    checkpoints.wait()
     if version > 0:
-        folder = checkpoints.path(version) / "hf"
-        export_model(learner.model, base=base, target=folder)
-        log.info("done: version %d as a Hugging Face folder in %s", version, folder)
+        _export(learner, checkpoints, version, base)
+        if section.keep_best:
+            _export_best(learner, checkpoints, version, base)
     publisher.close()
     return version
 
@@ -79,17 +96,22 @@ class Stopwatch:
         self.seconds[name] = time.perf_counter() - begin
 
 
-def _restore(
-    learner: Learner, checkpoints: Checkpoints, queue: QueueClient | None, base: Path
-) -> PolicyVersion:
+def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
+    """Each n-th version and the last; the evaluated ones too where the best of them is kept."""
+    section, every = recipe.trainer, recipe.evaluation.every_steps
+    is_evaluated = section.keep_best and every > 0 and version % every == 0
+    return version % section.checkpoint_every_steps == 0 or version == section.num_steps or is_evaluated
+
+
+def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str, base: Path) -> PolicyVersion:
     """The newest checkpoint, else the base model. A crash between a save and its commit is mended here."""
     version = checkpoints.load_newest(learner)
     if version is None:
         load_weights(learner.model, open_weights(base))
         learner.weights_changed()
         return 0
-    if queue is not None:
-        queue.commit(CommitRequest(version, str(checkpoints.path(version))))
+    if ranks.is_first():
+        _commit(queue_url, version, checkpoints.path(version))
     return version
 
 
@@ -97,14 +119,31 @@ def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
     return ranks.broadcast(queue.take(request) if queue is not None else None)
 
 
-def _save(
-    learner: Learner, checkpoints: Checkpoints, queue: QueueClient | None, version: PolicyVersion
-) -> PolicyVersion:
-    """Saves, and only then commits: a batch is trained when a checkpoint on disk holds it."""
-    folder = checkpoints.save(learner, version)
-    if queue is not None:
+def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
+    """Only of a checkpoint on disk: a batch is trained when one holds it. From any thread."""
+    # A connection of its own: training's is busy in a take, and one that idles between saves is closed.
+    queue = QueueClient(queue_url)
+    try:
         queue.commit(CommitRequest(version, str(folder)))
-    return version
+    finally:
+        queue.close()
+
+
+def _export(learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path) -> None:
+    folder = checkpoints.path(version) / "hf"
+    export_model(learner.model, base=base, target=folder)
+    log.info("done: version %d as a Hugging Face folder in %s", version, folder)
+
+
+def _export_best(learner: Learner, checkpoints: Checkpoints, last: PolicyVersion, base: Path) -> None:
+    """Exports the best checkpoint on held-out tasks; leaves its weights in `learner`."""
+    best = ranks.broadcast(checkpoints.best() if ranks.is_first() else None)
+    if best is None or best == last:
+        return
+    checkpoints.load(learner, best)
+    learner.weights_changed()
+    log.info("version %d did best on held-out tasks: %.3f", best, checkpoints.heldout.accuracy(best) or 0.0)
+    _export(learner, checkpoints, best, base)
 
 
 def _report(metrics: dict[str, float], outcomes: dict[str, PublishOutcome]) -> None:

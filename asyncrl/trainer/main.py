@@ -1,5 +1,6 @@
 """The trainer process: `python -m asyncrl.trainer.main --run-folder RUN --queue-url URL`, one per rank.
 
+The launcher starts them, or torchrun does: rank and rendezvous come from torchrun's environment variables.
 Ends when the queue says so. Ctrl-C in a terminal reaches every process of the group: this one ignores it and
 waits for the controller's end of run, and it dies when its parent does.
 """
@@ -13,9 +14,11 @@ import sys
 import warnings
 from pathlib import Path
 
+from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.layout import check_layout
 
 PR_SET_PDEATHSIG = 1
 log = logging.getLogger("asyncrl.trainer")
@@ -33,6 +36,8 @@ def main() -> int:
         recipe = load_recipe(arguments.run_folder / "recipe.yaml")
         _check_ranks(recipe)
         shape = check_model_folder(Path(recipe.model.path))
+        layout = check_layout(recipe.trainer, shape)
+        check_terms(recipe.algorithm)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -40,7 +45,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", module=r"megatron\..*")
     from asyncrl.trainer import ranks
 
-    ranks.start(threads=recipe.trainer.threads_per_process, seed=recipe.seed)
+    ranks.start(threads=recipe.trainer.threads_per_process, seed=recipe.seed, layout=layout)
     if not ranks.is_first():
         logging.getLogger("asyncrl").setLevel(logging.WARNING)
     from asyncrl.trainer.learner import Learner

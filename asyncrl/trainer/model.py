@@ -1,52 +1,155 @@
-"""The policy as a Megatron-core GPTModel, built from the shape of a Hugging Face folder.
+"""The policy as Megatron-core GPTModel chunks, built from the shape of a Hugging Face folder and a layout.
 
-Only the positions that predict a response token reach the output layer. The layer spec is chosen here: the
-local spec with our packed attention on CPU; Transformer Engine's goes in at `layer_spec`.
+Only the positions that predict a response token reach the output layer, and what leaves the last stage are
+log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed beside CUDA,
+else the local one; both with our packed attention.
+
+Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
 
+import importlib.util
+
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.tensor_parallel import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.trainer.attention import PackedAttention, PackedRotary, PackedSequences
+from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
+from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.folder import ModelShape
+from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.logprobs import output_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ONE_PROCESS = Layout()
 
 
 class PolicyModel(GPTModel):
-    """GPTModel whose output layer sees chosen positions only."""
+    """One chunk of the policy's layers; the first one embeds, the last one gives log-probs."""
 
-    def forward(self, tokens: Tensor, sequences: PackedSequences, predicting: Tensor) -> Tensor:
-        """Packed tokens [P] and positions [T] among them -> logits [T, vocabulary]."""
-        hidden = super().forward(tokens[None], None, None, packed_seq_params=sequences, loss_mask=predicting)
-        return hidden
+    shape: ModelShape
 
-    def _postprocess(self, hidden_states: Tensor, *, loss_mask: Tensor, **_) -> Tensor:
-        weight = (
-            self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+    def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
+        """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
+        hidden = super().forward(
+            own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
         )
+        if not self.post_process:
+            return hidden
+        # Each tensor rank's part of the vocabulary gives a part of the gradient: both sum it over the ranks.
+        if self.config.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden)
+        else:
+            hidden = copy_to_tensor_model_parallel_region(hidden)
+        return self._logprobs(hidden.squeeze(1), micro, temperature)
+
+    def _postprocess(self, hidden_states: Tensor, **_) -> Tensor:
+        return hidden_states
+
+    def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        is_tied = self.share_embeddings_and_output_weights
+        weight = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
+        group = parallel_state.get_context_parallel_group()
+        first = group.rank() * len(hidden)
+        if group.size() == 1:
+            own, predicting, targets = None, micro.predicting, micro.targets
+        else:
+            is_own = (micro.predicting >= first) & (micro.predicting < first + len(hidden))
+            own = is_own.nonzero().squeeze(1)
+            predicting, targets = micro.predicting[own] - first, micro.targets[own]
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
-        logits, _ = self.output_layer(hidden_states.index_select(0, loss_mask), weight=weight)
-        return logits.squeeze(1)
+        values = output_logprobs(
+            hidden.index_select(0, predicting),
+            weight,
+            targets,
+            temperature,
+            vocab_size=self.shape.vocab_size,
+            group=parallel_state.get_tensor_model_parallel_group(),
+        )
+        if own is None:
+            return values
+        logprobs, entropies = _FillIn.apply(torch.stack(values), own, len(micro.targets), group)
+        return logprobs, entropies
+
+
+class _FillIn(torch.autograd.Function):
+    """Columns of ranks that own a part of T each -> all columns [2, T] on every rank.
+
+    Every rank then computes the whole loss, sequence terms included, and each token's gradient reaches the
+    one rank that owns it.
+    """
+
+    @staticmethod
+    def forward(context, values: Tensor, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
+        context.save_for_backward(own)
+        everything = values.new_zeros(len(values), size).index_copy_(1, own, values)
+        dist.all_reduce(everything, group=group)
+        return everything
+
+    @staticmethod
+    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient.index_select(1, context.saved_tensors[0]), None, None, None
+
+
+class Policy(torch.nn.ModuleList):
+    """This rank's chunks in the order of their layers; one, except under virtual pipeline stages."""
+
+    def sharded_state_dict(self, prefix: str = "", *arguments, **keywords) -> dict:
+        """Megatron's description of every tensor, under the names that `load_state_dict` takes."""
+        return {
+            f"{prefix}{i}.{name}": value
+            for i, chunk in enumerate(self)
+            for name, value in chunk.sharded_state_dict("", *arguments, **keywords).items()
+        }
+
+
+def build_policy(
+    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+) -> Policy:
+    """This rank's part of a model of `shape` with random weights."""
+    config = transformer_config(shape, dtype, layout, recompute=recompute)
+    if layout.virtual_stages == 1:
+        return Policy([_build_chunk(shape, config, layout, None)])
+    return Policy([_build_chunk(shape, config, layout, i) for i in range(layout.virtual_stages)])
 
 
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
-    """A model of `shape` with random weights."""
-    config = transformer_config(shape, dtype)
+    """A whole model of `shape` in one process, with random weights."""
+    return build_policy(shape, dtype)[0]
+
+
+def _build_chunk(
+    shape: ModelShape, config: TransformerConfig, layout: Layout, stage: int | None
+) -> PolicyModel:
+    place = {"ignore_virtual": False, "vp_stage": stage}
     model = PolicyModel(
         config,
-        layer_spec(config),
-        vocab_size=shape.vocab_size,
+        block_spec(config, stage),
+        vocab_size=layout.padded_vocabulary(shape.vocab_size),
         max_sequence_length=shape.max_positions,
         position_embedding_type="rope",
         share_embeddings_and_output_weights=shape.is_tied,
         parallel_output=True,
+        pre_process=parallel_state.is_pipeline_first_stage(**place),
+        post_process=parallel_state.is_pipeline_last_stage(**place),
+        vp_stage=stage,
     )
+    model.shape = shape
     model.rotary_pos_emb = PackedRotary(
         shape.head_size,
         rotary_percent=1.0,
@@ -55,17 +158,61 @@ def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
         rope_scaling_factor=shape.rope_scaling_factor or 1.0,
         use_cpu_initialization=config.use_cpu_initialization,
     )
-    # torch's RMSNorm, unlike Megatron's layers, does not look at params_dtype.
-    return model.to(dtype)
+    # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
+    return model.to(device=device(), dtype=config.params_dtype)
 
 
-def layer_spec(config: TransformerConfig) -> ModuleSpec:
-    spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization=config.normalization)
-    spec.submodules.self_attention.submodules.core_attention = PackedAttention
-    return spec
+def device() -> torch.device:
+    """Where this process computes."""
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
-def transformer_config(shape: ModelShape, dtype: torch.dtype) -> TransformerConfig:
+class PolicyNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm; under sequence parallelism Megatron sums its gradient over the tensor ranks."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_) -> None:
+        super().__init__(hidden_size, eps=eps)
+        self.weight.sequence_parallel = config.sequence_parallel
+
+
+def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:
+    """The layers of this rank's chunk."""
+    experts = {"num_experts": config.num_moe_experts, "moe_grouped_gemm": config.moe_grouped_gemm}
+    if has_transformer_engine():
+        from megatron.core.extensions.transformer_engine import TENorm
+
+        norm = TENorm
+        layer = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm, **experts)
+    else:
+        norm = PolicyNorm
+        layer = get_gpt_layer_local_spec(
+            qk_layernorm=config.qk_layernorm, normalization=config.normalization, **experts
+        )
+        layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = norm
+        if config.qk_layernorm:
+            attention = layer.submodules.self_attention.submodules
+            attention.q_layernorm = attention.k_layernorm = norm
+    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    num_layers = get_num_layers_to_build(config, vp_stage=stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+
+
+def has_transformer_engine() -> bool:
+    return _is_installed("transformer_engine")
+
+
+def _is_installed(cuda_module: str) -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec(cuda_module) is not None
+
+
+def transformer_config(
+    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+) -> TransformerConfig:
+    has_engine = has_transformer_engine()
     return TransformerConfig(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
@@ -91,9 +238,56 @@ def transformer_config(shape: ModelShape, dtype: torch.dtype) -> TransformerConf
         use_cpu_initialization=not torch.cuda.is_available(),
         # The fused kernels of these exist for CUDA only.
         masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
-        bias_activation_fusion=False,
+        # apex's kernel adds to the float32 gradient directly; Megatron's own layers have no other.
+        gradient_accumulation_fusion=_is_installed("fused_weight_gradient_mlp_cuda"),
+        bias_activation_fusion=torch.cuda.is_available(),
         bias_dropout_fusion=False,
-        apply_rope_fusion=False,
+        apply_rope_fusion=has_engine,
         persist_layer_norm=False,
+        **_parallel_settings(layout),
+        **_expert_settings(shape, dtype, has_engine),
+        **_recompute_settings(recompute),
     )
+
+
+def _parallel_settings(layout: Layout) -> dict:
+    settings = {
+        "tensor_model_parallel_size": layout.tensor,
+        "pipeline_model_parallel_size": layout.pipeline,
+        "context_parallel_size": layout.context,
+        "expert_model_parallel_size": layout.expert,
+        "sequence_parallel": layout.is_sequence_parallel,
+        # Packs differ in length, so stages tell each other the size of what they send.
+        "variable_seq_lengths": layout.pipeline > 1,
+        # Megatron insists on it with variable lengths, with or without experts.
+        "moe_token_dispatcher_type": "alltoall",
+    }
+    if layout.virtual_stages > 1:
+        settings["virtual_pipeline_model_parallel_size"] = layout.virtual_stages
+        # Batched messages get mixed up where the stage before is also the one after: wrong numbers, no error.
+        settings |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+    return settings
+
+
+def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) -> dict:
+    if shape.num_experts is None:
+        return {}
+    return {
+        "num_moe_experts": shape.num_experts,
+        "moe_router_topk": shape.experts_per_token,
+        "moe_ffn_hidden_size": shape.expert_ffn_size,
+        # Softmax over the chosen experts is softmax over all of them, normalised over the chosen.
+        "moe_router_pre_softmax": not shape.are_expert_weights_normalised,
+        # Which experts get a token is the policy's own choice: no loss pushes it towards balance.
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_router_dtype": None if dtype is torch.float32 else "fp32",
+        "moe_grouped_gemm": has_engine,
+        "expert_tensor_parallel_size": 1,
+    }
+
+
+def _recompute_settings(recompute: str) -> dict:
+    if recompute == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return {"recompute_granularity": "selective"} if recompute == "selective" else {}

@@ -16,9 +16,10 @@ from asyncrl.replay.wire import PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.digests import engine_digests
-from asyncrl.trainer.export import fresh_part, remove, write_weights
-from asyncrl.trainer.model import PolicyModel
+from asyncrl.trainer.digests import EngineDigests
+from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
+from asyncrl.trainer.model import Policy, PolicyModel
+from asyncrl.trainer.transports import make_transport
 from asyncrl.types import PolicyVersion
 
 NUM_KEPT = 2
@@ -28,27 +29,32 @@ NUM_KEPT = 2
 class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
-    def __init__(self, folder: Path, *, base: Path, interrupt: str = "continue") -> None:
-        """`interrupt` is the recipe's rollout.interrupt."""
+    def __init__(
+        self, folder: Path, *, base: Path, transport: str = "disk", interrupt: str = "continue"
+    ) -> None:
+        """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt."""
         self.folder = folder
+        self._transport = make_transport(transport)
         self._interrupt = interrupt
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
 
-    def write(self, version: PolicyVersion, model: PolicyModel) -> Publication:
+    def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         """Writes the folder of `version`, manifest last, and deletes the ones before the last two."""
-        weights = dict(export_weights(model))
+        weights = export_weights(model)
         target = self.folder / f"v{version}"
         if not ranks.is_first():
+            drain(weights)
             return Publication(version, target, {})
         self.folder.mkdir(parents=True, exist_ok=True)
         part = fresh_part(target)
-        write_weights(part, weights)
+        digests = EngineDigests()
+        write_weights(part, digests.watch(weights))
         shutil.copyfile(self._config, part / "config.json")
         remove(target)
         part.rename(target)
-        publication = Publication(version, target, engine_digests(weights))
+        publication = Publication(version, target, digests.result())
         publication.write_manifest()
         self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
         return publication
@@ -75,7 +81,13 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication, interrupt=self._interrupt)
+            await install(
+                self._session,
+                url,
+                publication,
+                load=self._transport.load,
+                interrupt=self._interrupt,
+            )
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

@@ -11,14 +11,18 @@ import torch
 import torch.distributed as dist
 
 from asyncrl.trainer import cpu
+from asyncrl.trainer.layout import Layout
 
 # Other ranks wait in a broadcast while rank 0 waits for a batch, as long as rollout needs. A rank that dies
 # closes its connections, which ends the wait at once; the controller watches the rest.
 LONGEST_WAIT = timedelta(days=7)
 
 
-def start(*, threads: int, seed: int) -> None:
-    """Joins the process group and seeds this process; call `stop` at the end."""
+ONE_PROCESS = Layout()
+
+
+def start(*, threads: int, seed: int, layout: Layout = ONE_PROCESS) -> None:
+    """Joins the process group, seeds this process and arranges all in `layout`; call `stop` at the end."""
     cpu.install()
     torch.set_num_threads(threads)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
@@ -37,10 +41,23 @@ def start(*, threads: int, seed: int) -> None:
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=LONGEST_WAIT,
     )
+    arrange(layout, seed=seed)
+
+
+def arrange(layout: Layout, *, seed: int) -> None:
+    """Makes Megatron's groups for `layout`; what does not fill it is data-parallel."""
     from megatron.core import parallel_state, tensor_parallel
 
+    parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
-        distributed_timeout_minutes=int(LONGEST_WAIT.total_seconds() // 60)
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_stages if layout.virtual_stages > 1 else None,
+        context_parallel_size=layout.context,
+        expert_model_parallel_size=layout.expert,
+        # Experts are dealt whole: half of a small matrix each would cost more in messages than it saves.
+        expert_tensor_parallel_size=1,
+        distributed_timeout_minutes=int(LONGEST_WAIT.total_seconds() // 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
 

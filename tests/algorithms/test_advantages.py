@@ -1,40 +1,172 @@
+import dataclasses
+import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from fakes.models import random_batch
 
-from asyncrl.algorithms.advantages import ADVANTAGES, dr_grpo, grpo
+from asyncrl.algorithms.advantages import (
+    ADVANTAGES,
+    WHITENED,
+    GroupRewards,
+    dr_grpo,
+    find_advantage,
+    finish_batch,
+    grpo,
+    opo,
+    pass_at_k,
+    remax,
+    rloo,
+)
+from asyncrl.errors import InputError
+from asyncrl.recipe import Algorithm
+from asyncrl.types import Batch
+
+DEFAULT = Algorithm()
+
+
+def group(*rewards: float, lengths: list[int] | None = None, greedy: float | None = None) -> GroupRewards:
+    return GroupRewards(rewards, lengths or [1] * len(rewards), greedy)
 
 
 def test_dr_grpo_subtracts_the_mean_of_the_group():
     # mean 0.25
-    assert dr_grpo([1.0, 0.0, 0.0, 0.0]) == [0.75, -0.25, -0.25, -0.25]
+    assert dr_grpo(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == [0.75, -0.25, -0.25, -0.25]
 
 
 def test_grpo_divides_by_the_sample_standard_deviation():
     # mean 0.25, squared deviations 0.5625 + 3 x 0.0625 = 0.75, sample variance 0.75 / 3 = 0.25, std 0.5
-    assert grpo([1.0, 0.0, 0.0, 0.0]) == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-5)
+    assert grpo(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-5)
 
 
-def test_a_group_without_differences_has_no_signal():
-    assert grpo([0.1, 0.1, 0.1]) == [0.0, 0.0, 0.0]
-    assert dr_grpo([0.7, 0.7]) == [0.0, 0.0]
+def test_rloo_subtracts_the_mean_of_the_others():
+    # 1 - 0, then 0 - 1/3
+    assert rloo(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3])
+
+
+def test_remax_subtracts_the_reward_of_the_greedy_answer():
+    assert remax(group(1.0, 0.0, 0.5, greedy=0.5), DEFAULT) == [0.5, -0.5, 0.0]
+
+
+def test_opo_weighs_the_baseline_by_length():
+    # (3 x 1 + 1 x 0) / 4 = 0.75
+    assert opo(group(1.0, 0.0, lengths=[3, 1]), DEFAULT) == [0.25, -0.75]
+
+
+def test_opo_of_empty_answers_has_the_plain_mean():
+    assert opo(group(1.0, 0.0, lengths=[0, 0]), DEFAULT) == [0.5, -0.5]
+
+
+def test_pass_at_k_credits_an_answer_with_what_the_best_of_k_would_lose_without_it():
+    # n = 3, k = 2, rewards 1, 0, 0: of the 3 pairs two hold the right answer, each would fall from 1 to 0:
+    # s = 2/3, times n = 2. The wrong ones are never missed.
+    assert pass_at_k(group(1.0, 0.0, 0.0), Algorithm(pass_k=2)) == pytest.approx([2.0, 0.0, 0.0])
+    # Two right of three: only the pairs {1, 3} and {2, 3} need one of them: s = 1/3 each, times n.
+    assert pass_at_k(group(1.0, 1.0, 0.0), Algorithm(pass_k=2)) == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_pass_at_k_agrees_with_enumerating_the_subsets():
+    rewards = [0.3, 1.2, -0.5, 1.0, 0.0, 1.2]
+    for k in (2, 3, 5, 6):
+        subsets = list(itertools.combinations(range(6), k))
+        wanted = []
+        for i in range(6):
+            losses = [
+                max(rewards[j] for j in s) - max(rewards[j] for j in s if j != i) for s in subsets if i in s
+            ]
+            wanted.append(6 * sum(losses) / len(subsets))
+        assert pass_at_k(group(*rewards), Algorithm(pass_k=k)) == pytest.approx(wanted)
+
+
+def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
+    assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp"}))
+def test_a_group_without_differences_has_no_signal(name: str):
+    assert ADVANTAGES[name](group(0.1, 0.1, 0.1, lengths=[1, 2, 5], greedy=0.1), DEFAULT) == [0.0, 0.0, 0.0]
 
 
 def test_tiny_differences_are_not_blown_up():
     # std is about 7e-9, far below the 1e-6 in the denominator
-    assert max(abs(x) for x in grpo([0.0, 1e-8])) < 0.01
+    assert max(abs(x) for x in grpo(group(0.0, 1e-8), DEFAULT)) < 0.01
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"])
 def test_advantages_of_a_group_sum_to_zero(name: str):
-    assert sum(ADVANTAGES[name]([0.3, 1.2, -0.5, 1.0, 0.0])) == pytest.approx(0.0, abs=1e-9)
+    assert sum(ADVANTAGES[name](group(0.3, 1.2, -0.5, 1.0, 0.0), DEFAULT)) == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
-def test_a_group_of_one_has_no_baseline(name: str):
+def test_a_group_of_one_has_no_baseline():
     with pytest.raises(ValueError, match="1 reward"):
-        ADVANTAGES[name]([1.0])
+        group(1.0)
+
+
+@pytest.mark.parametrize("name", WHITENED)
+def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
+    batch = finish_batch(random_batch(0), Algorithm(advantage=name))
+    tokens = [s.advantage for s in batch.sequences for _ in s.response_tokens]
+    mean = sum(tokens) / len(tokens)
+    assert mean == pytest.approx(0.0, abs=1e-9)
+    assert sum((x - mean) ** 2 for x in tokens) / len(tokens) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_whitening_weighs_a_response_by_its_tokens():
+    # Advantages 1 (1 token) and 0 (3 tokens): mean 1/4, variance 1/4 x 9/16 + 3/4 x 1/16 = 3/16
+    long, short = random_batch(0).sequences[:2]
+    sequences = [
+        dataclasses.replace(short, response_tokens=[1], advantage=1.0),
+        dataclasses.replace(long, response_tokens=[1, 2, 3], advantage=0.0),
+    ]
+    batch = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage="reinforce_pp"))
+    assert [s.advantage for s in batch.sequences] == pytest.approx(
+        [0.75 / 0.1875**0.5, -0.25 / 0.1875**0.5], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED)))
+def test_other_batches_stay_as_they_are(name: str):
+    batch = random_batch(0)
+    assert finish_batch(batch, Algorithm(advantage=name)) is batch
+
+
+def test_an_empty_batch_is_not_whitened():
+    batch = Batch(0, 1.0, [])
+    assert finish_batch(batch, Algorithm(advantage="reinforce_pp")) is batch
+
+
+OWN = """
+import math
+def median(group, algorithm):
+    middle = sorted(group.rewards)[len(group.rewards) // 2]
+    return [reward - middle for reward in group.rewards]
+def short(group, algorithm): return [0.0]
+def undefined(group, algorithm): return [math.nan for _ in group.rewards]
+def broken(group, algorithm): return 1 / 0
+"""
+
+
+def test_an_advantage_of_ones_own_is_found_and_used(tmp_path: Path):
+    (tmp_path / "own.py").write_text(OWN)
+    advantage = find_advantage(Algorithm(advantage=f"{tmp_path}/own.py:median"))
+    assert advantage(group(3.0, 1.0, 2.0), DEFAULT) == [1.0, -1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("short", r"own\.py:short.*gave \[0\.0\]; expected a list of 3 floats"),
+        ("undefined", r"expected finite floats"),
+        ("broken", r"raised ZeroDivisionError"),
+        ("missing", r'has no "missing"'),
+    ],
+)
+def test_an_advantage_that_breaks_the_contract_is_refused(tmp_path: Path, name: str, message: str):
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(InputError, match=message):
+        find_advantage(Algorithm(advantage=f"{tmp_path}/own.py:{name}"))
 
 
 def test_advantages_do_not_import_torch():

@@ -172,6 +172,8 @@ def main() -> None:
     else:
         print("sandbox / bwrap + python   not measured: bwrap is missing (apt-get install bubblewrap)")
     print(f"sandbox / plain fork       {ours / rates['plain fork']:.2f}x (the limit is 1)")
+    fresh = rates["verdicts, fresh interpreter"] / rates["bare python"]
+    print(f"fresh verdicts / bare      {fresh:.2f}x (the limit is 1: each starts an interpreter)")
     quiet = "goals on a quiet machine: 300 per second, fresh 120"
     print(f"verdicts / sandbox         {rates['verdicts'] / ours:.2f}x ({quiet})")
     print(f"latency added to a fork    {1000 * added:.1f} ms (goal 6 ms)")

@@ -165,11 +165,23 @@ def bench_stalls(load: Load, folder: Path) -> None:
     checkpoints = Checkpoints(folder / "checkpoints", num_kept=2)
     publisher = Publisher(folder / "publications", base=folder)
     saves = [timed(lambda v=v: checkpoints.save(learner, v)) for v in range(1, 6)]
+    stalls, busy_steps, steps = [], [], []
+    for version in range(6, 12):
+        stalls.append(timed(lambda v=version: checkpoints.begin(learner, v)))
+        busy_steps.append(timed(lambda: learner.step(make_batch(load, 1))))
+        checkpoints.wait()
+        steps.append(timed(lambda: learner.step(make_batch(load, 1))))
     writes = [timed(lambda v=v: publisher.write(v, learner.model)) for v in range(1, 6)]
     loads = [timed(lambda: checkpoints.load_newest(learner)) for _ in range(3)]
     publisher.close()
+    print(f"{load.name}:")
     print(
         f"checkpoint: first save {saves[0]:.3f} s, best later {min(saves[1:]):.3f} s, load {min(loads):.3f} s"
+    )
+    print(
+        f"checkpoint: training waits {statistics.median(stalls):.4f} s per save (longest "
+        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s beside the writer, "
+        f"{statistics.median(steps):.3f} s alone"
     )
     print(f"publication written in {min(writes):.4f} s (weights, configuration, digests)")
 
@@ -193,6 +205,7 @@ def main() -> None:
         for i, load in enumerate(LOADS):
             bench_steps(load, Path(temporary) / str(i), num_rounds)
         bench_stalls(LOADS[0], Path(temporary) / "0")
+        bench_stalls(LOADS[2], Path(temporary) / "2")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of this process, plain models included: {peak:.2f} GiB")
     ranks.stop()

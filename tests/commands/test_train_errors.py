@@ -149,3 +149,15 @@ def test_the_controller_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_verifier_that_the_machine_cannot_serve_is_said_before_anything_starts(
+    tmp_path: Path, recipe: dict[str, Any]
+) -> None:
+    verifier = {"name": "code", "options": {"python": "/no/python"}}
+    row = {"prompt": "1", "answer": {"tests": [{"stdin": "", "stdout": "1"}]}, "verifier": verifier}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+
+    message = refuse(tmp_path, recipe)
+
+    assert 'verifier "code"' in message and "/no/python" in message

@@ -1,6 +1,8 @@
 """The loop on real SGLang and real Megatron-core, as a user starts it."""
 
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from statistics import fmean
@@ -75,6 +77,14 @@ def test_the_exported_checkpoint_is_the_trained_model(finished: WholeRun) -> Non
     prompt = tokenizer("3=", return_tensors="pt").input_ids
     (tokens,) = model.generate(prompt, max_new_tokens=10, do_sample=False)
     assert tokenizer.decode(tokens[2:]).count("7") >= 5
+
+
+def test_a_step_of_the_run_is_repeated_to_the_last_digit(finished: WholeRun) -> None:
+    command = [sys.executable, "-m", "asyncrl.cli", "replay", str(finished.run_folder), "12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "steps 9 to 12 again, from checkpoint step-8" in done.stdout
+    assert "step 12 is identical to the last digit." in done.stdout
 
 
 def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
 from asyncrl.examples.pretrain import (
     IGNORED,
+    Options,
     build_model,
     build_optimizers,
     make_batches,
@@ -37,7 +38,7 @@ def test_a_short_pretraining_lowers_the_loss():
     torch.manual_seed(0)
     model = build_model(256)
     optimizers = build_optimizers(model, matrix_learning_rate=0.03, learning_rate=2e-3)
-    batches = make_batches(examples(60 * 32), examples_per_batch=32)
+    batches = make_batches(build_tokenizer(), examples(60 * 32), examples_per_batch=32)
     losses = list(train_model(model, batches, optimizers))
     assert len(losses) == 60
     # A guess among the vocabulary costs ln 32 = 3.47 nats.
@@ -47,7 +48,7 @@ def test_a_short_pretraining_lowers_the_loss():
 
 def test_a_batch_trains_on_each_response_and_its_end_but_not_on_prompts_or_padding():
     drawn = list(examples(64))
-    (batch,) = make_batches(drawn, examples_per_batch=64)
+    (batch,) = make_batches(build_tokenizer(), drawn, examples_per_batch=64)
     tokenizer = build_tokenizer()
     trained = [
         tokenizer.decode([token for token in row.tolist() if token not in (IGNORED, EOS_ID)])
@@ -62,7 +63,7 @@ def test_a_batch_trains_on_each_response_and_its_end_but_not_on_prompts_or_paddi
 
 
 def test_direct_answers_are_not_padded_to_the_length_of_worked_ones():
-    (batch,) = make_batches(examples(256), examples_per_batch=256)
+    (batch,) = make_batches(build_tokenizer(), examples(256), examples_per_batch=256)
     num_tokens = sum(tokens.numel() for tokens, _ in batch)
     num_padded = sum(int((tokens == 2).sum()) for tokens, _ in batch)
     assert num_padded < 0.15 * num_tokens
@@ -97,5 +98,5 @@ def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_p
 
 
 def test_an_unknown_option_is_refused_with_those_there_are():
-    with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: task, .*noise"):
-        parse_options({"task": "arithmetic", "nois": 0.1})
+    with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*task, .*noise"):
+        parse_options(Options, {"task": "arithmetic", "nois": 0.1})

@@ -1,6 +1,6 @@
 """Saves version 1, then kills itself in the middle of saving version 2: MODEL CHECKPOINTS MOMENT.
 
-MOMENT names the function of asyncrl.trainer.checkpoint after which it dies.
+MOMENT names the function of asyncrl.trainer.saving (save) or .checkpoint (sync_tree) after which it dies.
 """
 
 import os
@@ -16,7 +16,7 @@ def main() -> None:
     from fakes.models import random_batch
     from fakes.recipes import make_recipe
 
-    from asyncrl.trainer import checkpoint
+    from asyncrl.trainer import checkpoint, saving
     from asyncrl.trainer.folder import check_model_folder
     from asyncrl.trainer.learner import Learner
 
@@ -26,13 +26,14 @@ def main() -> None:
     learner.step(random_batch(0))
     checkpoints.save(learner, 1)
     learner.step(random_batch(1))
-    original = getattr(checkpoint, moment)
+    module = saving if moment == "save" else checkpoint
+    original = getattr(module, moment)
 
     def die(*arguments: object, **keywords: object) -> None:
         original(*arguments, **keywords)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(checkpoint, moment, die)
+    setattr(module, moment, die)
     checkpoints.save(learner, 2)
 
 

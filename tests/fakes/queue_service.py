@@ -25,6 +25,8 @@ class QueueService:
         self.servers = servers or []
         self.takes: list[TakeRequest] = []
         self.commits: list[CommitRequest] = []
+        self.heldout: dict[PolicyVersion, float] = {}
+        """Told with every take, whatever the step."""
         self._held: PolicyVersion | None = None
         self._changed = threading.Condition()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -53,6 +55,13 @@ class QueueService:
             asked = self._changed.wait_for(lambda: self._last_step() == step, timeout_seconds)
         assert asked, f"no take of step {step} within {timeout_seconds} s"
 
+    def wait_for_commit(self, version: PolicyVersion, *, timeout_seconds: float = 60) -> None:
+        with self._changed:
+            heard = self._changed.wait_for(
+                lambda: any(commit.version == version for commit in self.commits), timeout_seconds
+            )
+        assert heard, f"no commit of version {version} within {timeout_seconds} s"
+
     def answer(self, path: str, body: bytes) -> TakeReply | CommitReply:
         if path == TAKE_PATH:
             request = msgspec.msgpack.decode(body, type=TakeRequest)
@@ -60,9 +69,11 @@ class QueueService:
                 self.takes.append(request)
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._held != request.step)
-            return TakeReply(self.batches.get(request.step), self.servers)
+            return TakeReply(self.batches.get(request.step), self.servers, self.heldout)
         assert path == COMMIT_PATH
-        self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))
+        with self._changed:
+            self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))
+            self._changed.notify_all()
         return CommitReply(num_groups_trained=0)
 
     def _last_step(self) -> PolicyVersion | None:

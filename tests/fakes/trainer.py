@@ -20,6 +20,8 @@ class FakeTrainer:
         self.version = version
         self.commit_every = commit_every
         self.batches: list[Batch] = []
+        self.heldout: dict[int, float] = {}
+        """Accuracies by version, as the last reply told them."""
 
     async def run(self, *, num_steps: int | None = None) -> None:
         """Until the controller ends the run, or for `num_steps` steps as if it were killed then."""
@@ -33,6 +35,7 @@ class FakeTrainer:
                 reply = await self._take(
                     session, TakeRequest(self.version, outcomes, str(publication.folder), metrics)
                 )
+                self.heldout = reply.heldout
                 if reply.batch is None:
                     await self._commit(session)
                     return

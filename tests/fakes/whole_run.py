@@ -48,6 +48,13 @@ class WholeRun:
         self.recipe_path.write_text(yaml.safe_dump(recipe))
         self.process: subprocess.Popen[str] | None = None
 
+    def set(self, key: str, value: Any) -> None:
+        """Changes "section.key" of the recipe for the next start."""
+        recipe = yaml.safe_load(self.recipe_path.read_text())
+        section, _, name = key.partition(".")
+        recipe[section][name] = value
+        self.recipe_path.write_text(yaml.safe_dump(recipe))
+
     def start(self) -> "WholeRun":
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """A small finished run: metrics, journal, recipe and tokenizer, with every number known.
 
-Tokens are characters. Group 0 was trained at step 1, group 1 dropped as stale, group 2 is being generated.
+Tokens are characters. Group 0 was trained at step 2 (1 in the file), group 1 dropped as stale, group 2 is
+being generated.
 """
 
 import sqlite3

@@ -24,7 +24,7 @@ def test_staleness_is_the_step_less_the_version_and_unknown_before_a_take(run_fo
     browser = Browser(run_folder)
     trained, waiting = browser.group(0), browser.group(2)
     assert trained is not None and waiting is not None
-    # Trained at step 1, written by versions 0 and 1.
+    # Trained at step 2, by version 1; written by versions 0 and 1.
     assert [segment["staleness"] for segment in trained["trajectories"][0]["segments"]] == [1, 0]
     assert waiting["trajectories"][0]["segments"][0]["staleness"] is None
 
@@ -45,7 +45,7 @@ def test_the_overview_says_how_far_the_run_is(run_folder: Path) -> None:
     assert Browser(run_folder).overview() == {
         "name": "sums",
         "fates": {"trained": 1, "queued": 1, "dropped: stale": 1},
-        "steps": [1, 1],
+        "steps": [2, 2],
         "greedy_accuracy": 0.8,
         "evaluated_step": 10,
     }

@@ -27,7 +27,7 @@ def test_groups_come_newest_first_with_their_trajectories_summed_up(journal: Jou
     ("wanted", "ids"),
     [
         (GroupFilter(state="dropped"), [1]),
-        (GroupFilter(step=1), [0]),
+        (GroupFilter(step=2), [0]),
         (GroupFilter(outcome="wrong"), [0]),
         (GroupFilter(before=2), [1, 0]),
         (GroupFilter(before=2, limit=1), [1]),
@@ -51,7 +51,7 @@ def test_a_group_holds_its_trajectories_with_tokens_and_logprobs(journal: Journa
 
 def test_fates_count_each_group_once(journal: Journal) -> None:
     assert journal.fates() == {"trained": 1, "dropped: stale": 1, "queued": 1}
-    assert journal.step_range() == (1, 1)
+    assert journal.step_range() == (2, 2)
 
 
 def test_a_writer_goes_on_while_the_journal_is_read(run_folder: Path, journal: Journal) -> None:

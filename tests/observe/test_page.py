@@ -131,7 +131,7 @@ def test_a_served_group_shows_its_tokens_and_verdicts_in_a_browser(run_folder: P
     page = with_server(run_folder, lambda url, _: document(f"{url}#group=0", tmp_path / "profile"))
     assert '<h1 id="name">sums</h1>' in page
     assert page.count('data-group="') == 3
-    assert "trained at step 1, admitted at version 0" in page
+    assert "trained at step 2, admitted at version 0" in page
     assert "v0: 2 tokens, staleness 1" in page
     assert "v1: 1 tokens, staleness 0, continued in place" in page
     assert "answer: 5 · 5 is not 3" in page

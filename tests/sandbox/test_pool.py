@@ -80,16 +80,71 @@ def test_a_worker_killed_in_the_middle_costs_a_retry_and_no_wrong_answer():
     assert asyncio.run(main()).stdout == b"again\n"
 
 
-def test_a_zygote_killed_in_the_middle_costs_a_restart():
+@pytest.mark.parametrize("which", [[0], [1], [0, 1]], ids=["zygote", "keeper", "both"])
+def test_a_helper_killed_in_the_middle_costs_a_restart(which):
     async def main():
         async with SandboxPool(ONE) as sandbox:
             await sandbox.start()
             (worker,) = sandbox._idle
-            (zygote,) = psutil.Process(worker._process.pid).children()
-            zygote.kill()
+            helpers = psutil.Process(worker._process.pid).children()
+            for index in which:
+                helpers[index].kill()
             return await run(sandbox, "print('again')")
 
     assert asyncio.run(main()).stdout == b"again\n"
+
+
+def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await sandbox.start()
+            (worker,) = sandbox._idle
+            _, keeper = psutil.Process(worker._process.pid).children()
+            running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
+            while not keeper.children():
+                await asyncio.sleep(0.001)
+            keeper.kill()
+            return await running
+
+    assert asyncio.run(main()).stdout == b"again\n"
+
+
+def test_a_run_finds_no_trace_of_the_runs_before_it():
+    source = """
+import os
+open("mark", "w").write("x"); open("/tmp/mark", "w").write("x"); open("/dev/shm/mark", "w").write("x")
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        pass
+"""
+    looking = """
+import os
+print(os.listdir("."), os.listdir("/tmp"), os.listdir("/dev/shm"), os.getpid(), os.getppid(), os.getpgrp())
+print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
+"""
+
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            first = await run(sandbox, looking)
+            for _ in range(3):
+                assert (await run(sandbox, source)).status is Status.OK
+            return first, await run(sandbox, looking)
+
+    first, last = asyncio.run(main())
+    assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 1\n['1', '2']\n"
+
+
+def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
+    async def main():
+        async with SandboxPool(ONE) as sandbox:
+            await run(sandbox, "x = bytearray(64 << 20)\nfor _ in range(10**7): pass")
+            return await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
+
+    result = asyncio.run(main())
+    assert result.status is Status.TIME_LIMIT
+    assert 0.05 < result.cpu_seconds < 0.5
+    assert result.peak_memory_bytes < 48 << 20
 
 
 def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
@@ -217,7 +272,7 @@ def mounts():
 def groups():
     """Of workers that are gone; those of other sandboxes on this machine are none of ours."""
     found = [path for hierarchy in cgroup.this_machine() for path in hierarchy.home.glob("asyncrl-sandbox-*")]
-    return sorted(str(path) for path in found if not cgroup._is_alive(path.name.rpartition("-")[2]))
+    return sorted(str(path) for path in found if not cgroup.is_alive(path.name.rpartition("-")[2]))
 
 
 HOSTILE = (

@@ -91,6 +91,8 @@ class Server:
     # The process
 
     def start(self) -> None:
+        if self.is_up:
+            return
         self.is_up = True
         self._spawn(self._decode())
         self._notify()
@@ -188,6 +190,11 @@ class Server:
                 self.is_paused = False
                 self._notify()
                 return 200, {"status": "ok"}
+            case "/flush_cache":
+                if any(request.is_prefilled for request in self.running):
+                    return 400, "Flush cache failed."
+                self.cache = {}
+                return 200, "Cache flushed."
             case "/abort_request":
                 for request in (*self.running, *self.waiting):
                     # The scheduler matches by prefix.
@@ -227,10 +234,6 @@ class Server:
                 self.weights = f"{weights}!" if self._uses_up("corrupt_update") else weights
                 self.version = body["weight_version"]
                 self.world.note(f"{self.url} loads {self.weights}")
-                if body["flush_cache"]:
-                    if any(request.is_prefilled for request in self.running):
-                        return 400, {"success": False, "message": "requests are running"}
-                    self.cache = {}
                 return 200, {"success": True}
             finally:
                 self.is_updating = False

@@ -1,8 +1,9 @@
 """What the clients use of aiohttp's ClientSession, on simulated servers: latency, refusals, timeouts."""
 
 import asyncio
+import io
 import json as json_module
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -25,9 +26,16 @@ class SimulatedSession:
         self.is_cut = False
 
     def post(
-        self, url: str, *, json: Any = None, timeout: aiohttp.ClientTimeout | None = None
+        self,
+        url: str,
+        *,
+        json: Any = None,
+        data: io.BytesIO | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,
     ) -> "_Exchange":
-        return _Exchange(self, url, json, timeout or self.timeout)
+        body = json if data is None else json_module.loads(data.getvalue())
+        return _Exchange(self, url, body, timeout or self.timeout)
 
     def get(self, url: str, *, timeout: aiohttp.ClientTimeout | None = None) -> "_Exchange":
         return _Exchange(self, url, None, timeout or self.timeout)

@@ -17,6 +17,7 @@ def rows_of(lengths: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
 
 def naive_attention(query: Tensor, key: Tensor, value: Tensor, rows: list[np.ndarray]) -> list[Tensor]:
     """Each sequence alone, by the formula: [length, heads * size] per sequence."""
+    query, key, value = (x.squeeze(1) for x in (query, key, value))
     repeat = query.shape[1] // key.shape[1]
     outputs = []
     for row in rows:
@@ -34,7 +35,7 @@ def make_attention() -> PackedAttention:
 
 def random_heads(num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = ((num_tokens, 4, 8), (num_tokens, 2, 8), (num_tokens, 2, 8))
+    shapes = ((num_tokens, 1, 4, 8), (num_tokens, 1, 2, 8), (num_tokens, 1, 2, 8))
     return tuple(torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes)
 
 
@@ -43,6 +44,7 @@ def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[
     rows, positions = rows_of(lengths)
     heads = random_heads(len(positions))
     packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
+    packed = packed.squeeze(1)
     expected = torch.cat(naive_attention(*heads, rows))
     assert torch.allclose(packed, expected, atol=1e-6)
     direction = torch.randn_like(packed)
@@ -60,6 +62,7 @@ def test_a_shared_prompt_attends_once_and_collects_every_response_gradient():
     positions = np.array([0, 1, 2, 3, 4, 3, 4, 5, 6])
     heads = random_heads(9)
     packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
+    packed = packed.squeeze(1)
     first, second = naive_attention(*heads, rows)
     expected = torch.cat([first, second[3:]])
     assert torch.allclose(packed, expected, atol=1e-6)

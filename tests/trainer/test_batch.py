@@ -95,3 +95,22 @@ def test_the_plan_depends_on_the_batch_alone():
     plans = [plan_micro_batches(sequences, budget_tokens=40, num_ranks=2) for _ in range(2)]
     assert plans[0] == plans[1]
     assert np.unique([i for rank in plans[0] for chosen in rank for i in chosen]).size == len(sequences)
+
+
+def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
+    # The prompt is the padding's own token, which must not be taken for it.
+    sequence = Sequence("", [0, 0], [3, 4, 5], [-1.0] * 3, [0] * 3, [False] * 3, 1.0, 1.0)
+    plain, padded = (make_micro_batch([sequence], 0, token_multiple=multiple) for multiple in (1, 6))
+    assert plain.tokens.tolist() == [0, 0, 3, 4] and padded.tokens.tolist() == [0, 0, 3, 4, 0, 0]
+    assert padded.sequences.positions.tolist() == [0, 1, 2, 3, 0, 1]
+    assert sorted(padded.sequences.buckets) == [(1, 2), (1, 4)] or padded.sequences.buckets == ((2, 4),)
+    for name in ("predicting", "targets", "behavior", "sequence_ids"):
+        assert torch.equal(getattr(padded, name), getattr(plain, name))
+
+
+def test_interleaved_stages_get_micro_batches_in_turns():
+    batch = random_batch(0, num_groups=5, group_size=2)
+    for multiple in (1, 2, 3):
+        plan = plan_micro_batches(batch.sequences, budget_tokens=40, num_ranks=2, multiple=multiple)
+        assert [len(rank) % multiple for rank in plan] == [0, 0]
+        assert sorted(i for rank in plan for micro in rank for i in micro) == list(range(10))

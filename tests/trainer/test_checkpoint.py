@@ -1,21 +1,27 @@
+import errno
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from fakes.models import random_batch, write_model
 from fakes.recipes import make_recipe
+from torch.distributed.checkpoint import FileSystemWriter, save
 
-from asyncrl.trainer.checkpoint import Checkpoints, find_fault
+from asyncrl.errors import QueueError
+from asyncrl.trainer import saving
+from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.manifest import find_fault
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +141,79 @@ def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path:
     train(learner, 1, 2)
     checkpoints.save(learner, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    straight, learner = make_learner(folder), make_learner(folder)
+    wanted = train(straight, 0, 3)
+    may_write, committed = threading.Event(), []
+
+    def held_save(*arguments, **keywords):
+        assert may_write.wait(60)
+        return save(*arguments, **keywords)
+
+    monkeypatch.setattr(saving, "save", held_save)
+    checkpoints = Checkpoints(
+        tmp_path, num_kept=2, committed=lambda version, path: committed.append((version, path.exists()))
+    )
+    metrics = train(learner, 0, 1)
+    checkpoints.begin(learner, 1)
+    metrics += train(learner, 1, 3)
+    assert committed == [] and checkpoints.newest() is None
+    may_write.set()
+    checkpoints.wait()
+    assert committed == [(1, True)]
+    assert metrics == wanted
+    again = make_learner(folder)
+    assert checkpoints.load_newest(again) == 1
+    assert train(again, 1, 3) == wanted[1:]
+
+
+def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    learner, committed = make_learner(folder), []
+    train(learner, 0, 1)
+    checkpoints = Checkpoints(tmp_path, num_kept=1, committed=lambda version, _: committed.append(version))
+    checkpoints.save(learner, 1)
+
+    class FullDisk(FileSystemWriter):
+        def write_data(self, *_, **__):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(saving, "FileSystemWriter", FullDisk)
+    checkpoints.begin(learner, 2)
+    with pytest.raises(
+        saving.CheckpointError, match=r"\(rank 0: OSError: .*No space left.*before it is intact"
+    ):
+        checkpoints.wait()
+    with pytest.raises(saving.CheckpointError, match=r"\.step-2\.part"):
+        checkpoints.begin(learner, 3)
+    with pytest.raises(saving.CheckpointError):
+        checkpoints.check()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"] and committed == [1]
+    assert checkpoints.newest() == 1
+
+
+def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):
+    def refuse(version: int, path: Path) -> None:
+        raise QueueError("the queue says no")
+
+    checkpoints = Checkpoints(tmp_path, num_kept=1, committed=refuse)
+    with pytest.raises(saving.CheckpointError, match="the queue says no"):
+        checkpoints.save(make_learner(folder), 1)
+
+
+def test_the_best_is_kept_and_found_and_a_damaged_one_is_not_the_best(folder: Path, tmp_path: Path):
+    learner = make_learner(folder)
+    checkpoints = Checkpoints(tmp_path, num_kept=1, best_of_every=1)
+    train(learner, 0, 1)
+    for version, accuracy in ((1, 0.2), (2, 0.9), (3, 0.5), (4, 0.4)):
+        checkpoints.save(learner, version)
+        checkpoints.note_heldout({version: accuracy})
+    checkpoints.save(learner, 5)
+    assert checkpoints.versions() == [2, 5] and checkpoints.best() == 2
+    (tmp_path / "step-2" / "__0_0.distcp").write_bytes(b"")
+    assert checkpoints.best() is None

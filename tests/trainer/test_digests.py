@@ -1,8 +1,9 @@
 import hashlib
 
+import pytest
 import torch
 
-from asyncrl.trainer.digests import engine_digests, tensor_digest
+from asyncrl.trainer.digests import EngineDigests, engine_digests, tensor_digest
 
 
 def sha(tensor: torch.Tensor) -> str:
@@ -68,3 +69,32 @@ def test_the_feed_forward_width_is_padded_to_a_multiple_of_32():
         f"{prefix}gate_up_proj.weight": sha(torch.cat([gate, two_rows, up, two_rows])),
         f"{prefix}down_proj.weight": sha(torch.cat([down, two_columns], 1)),
     }
+
+
+def test_experts_are_stacked_in_the_order_of_their_numbers():
+    # Eleven experts: by name 10 would come before 2.
+    prefix = "model.layers.0.mlp.experts."
+    weights = {
+        f"{prefix}{expert}.{part}_proj.weight": torch.randn((3, 32) if part == "down" else (32, 3))
+        for expert in range(11)
+        for part in ("down", "gate", "up")
+    }
+    gate_up = [weights[f"{prefix}{e}.{part}_proj.weight"] for e in range(11) for part in ("gate", "up")]
+    down = [weights[f"{prefix}{e}.down_proj.weight"] for e in range(11)]
+    assert engine_digests(weights) == {
+        f"{prefix}w13_weight": sha(torch.cat(gate_up)),
+        f"{prefix}w2_weight": sha(torch.cat(down)),
+    }
+
+
+def test_parts_of_a_fused_tensor_that_come_in_another_order_are_an_error():
+    digests = EngineDigests()
+    with pytest.raises(AssertionError, match="part 1 of a fused tensor came where 0 belongs"):
+        digests.add("model.layers.0.mlp.up_proj.weight", torch.zeros(32, 3))
+
+
+def test_weights_pass_through_while_they_are_digested():
+    weights = {"model.norm.weight": torch.randn(3)}
+    digests = EngineDigests()
+    assert dict(digests.watch(weights.items())) == weights
+    assert digests.result() == engine_digests(weights)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
+from asyncrl.trainer import export
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import export_model, fresh_part, open_weights, remove, replace
 from asyncrl.trainer.folder import check_model_folder
@@ -31,6 +32,28 @@ def test_transformers_loads_an_export_and_computes_the_same(tmp_path: Path, is_t
     got, wanted = (reference_logprobs(reference_model(folder), sequence, 1.0) for folder in (target, trained))
     assert torch.equal(got, wanted)
     assert check_model_folder(target) == check_model_folder(base)
+
+
+def test_a_large_model_becomes_several_files_that_transformers_and_the_trainer_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(export, "SHARD_BYTES", 20_000)
+    base = write_model(tmp_path / "base")
+    shape = check_model_folder(base)
+    model = build_model(shape, torch.float32)
+    load_weights(model, open_weights(base))
+    export_model(model, base=base, target=tmp_path / "hf")
+    files = sorted(tmp_path.glob("hf/*.safetensors"))
+    assert len(files) > 3 and files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
+    assert all(file.stat().st_size < 25_000 for file in files)
+    index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * shape.num_parameters()
+    assert check_model_folder(tmp_path / "hf") == shape
+    sequence = random_batch(0).sequences[0]
+    got, wanted = (
+        reference_logprobs(reference_model(folder), sequence, 1.0) for folder in (tmp_path / "hf", base)
+    )
+    assert torch.equal(got, wanted)
 
 
 def test_an_export_replaces_the_one_before_it(tmp_path: Path):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -47,6 +48,27 @@ def test_positions_are_read_as_transformers_4_wrote_them(folder: Path):
 def test_every_tensor_that_transformers_saves_is_expected(family: str, is_tied: bool, tmp_path: Path):
     shape = check_model_folder(write_model(tmp_path, family, tie_word_embeddings=is_tied))
     assert len(list(expected_tensors(shape))) == len(set(expected_tensors(shape)))
+
+
+def test_experts_are_read_under_the_names_of_transformers_4_and_5(tmp_path: Path):
+    folder = write_model(
+        tmp_path, "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, head_dim=16
+    )
+    shape = check_model_folder(folder)
+    assert (shape.num_experts, shape.experts_per_token, shape.expert_ffn_size) == (4, 2, 24)
+    # router 4 x 32 and four networks of 3 x 24 x 32 instead of one of 3 x 48 x 32
+    dense = dataclasses.replace(shape, num_experts=None)
+    difference = 4 * 32 + 4 * 3 * 24 * 32 - 3 * 48 * 32
+    assert shape.num_parameters() == dense.num_parameters() + 2 * difference
+    edit_config(folder, num_local_experts=None, num_experts=4)
+    assert check_model_folder(folder) == shape
+
+
+def test_layers_without_experts_between_those_with_them_are_refused(tmp_path: Path):
+    folder = write_model(tmp_path, "Qwen3Moe", num_experts=4, moe_intermediate_size=24, head_dim=16)
+    edit_config(folder, mlp_only_layers=[0])
+    with pytest.raises(InputError, match="mlp_only_layers"):
+        check_model_folder(folder)
 
 
 def test_a_sharded_folder_is_read_as_one(tmp_path: Path):

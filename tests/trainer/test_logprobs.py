@@ -2,8 +2,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
-from asyncrl.trainer.logprobs import token_logprobs
+import asyncrl.trainer.logprobs as logprobs_module
+from asyncrl.trainer.logprobs import output_logprobs, token_logprobs
 
 
 def test_log_probs_are_of_the_tempered_distribution():
@@ -24,13 +26,72 @@ def test_bfloat16_logits_are_normalised_in_float32():
 
 def test_the_gradient_is_one_hot_minus_probabilities_over_temperature():
     logits = torch.tensor([[0.0, math.log(3)]], requires_grad=True)
-    logprobs, entropies = token_logprobs(logits, torch.tensor([0]), 0.5)
+    logprobs, _ = token_logprobs(logits, torch.tensor([0]), 0.5)
     logprobs.sum().backward()
     assert logits.grad.tolist()[0] == pytest.approx([(1 - 0.1) / 0.5, -0.9 / 0.5])
-    assert not entropies.requires_grad
 
 
 def test_an_impossible_token_has_a_finite_entropy_beside_it():
     logits = torch.tensor([[0.0, float("-inf")]])
     logprobs, entropies = token_logprobs(logits, torch.tensor([0]), 1.0)
     assert logprobs.item() == 0.0 and entropies.item() == 0.0
+
+
+def reference(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """By the formulas, in double precision."""
+    logprobs = torch.log_softmax(hidden.double() @ weight.double().t() / temperature, -1)
+    return logprobs[torch.arange(len(targets)), targets], -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("logits_at_once", [2**26, 7, 40, 100])
+def test_chunks_give_the_values_and_gradients_of_the_whole(
+    logits_at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    # 11 tokens of 19 words: at once, or 1, 2 or 5 tokens at a time
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", logits_at_once)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(11, 6, generator=generator, requires_grad=True)
+    weight = torch.randn(19, 6, generator=generator, requires_grad=True)
+    targets = torch.randint(0, 19, (11,), generator=generator)
+    got = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19)
+    wanted = reference(hidden, weight, targets, 0.7)
+    directions = torch.randn(2, 11, generator=generator)
+    for left, right in zip(got, wanted, strict=True):
+        assert (left - right).abs().max() < 1e-5
+    slopes, expected = (
+        torch.autograd.grad(values, (hidden, weight), tuple(directions.to(values[0].dtype)))
+        for values in (got, wanted)
+    )
+    for left, right in zip(slopes, expected, strict=True):
+        assert (left - right).abs().max() < 1e-5
+
+
+def test_log_probs_alone_have_their_gradient_in_chunks_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 8)
+    # logits / 0.5 = (0, 2 ln 3): probabilities 1 / 10 and 9 / 10
+    hidden = torch.tensor([[math.log(3)]] * 5, requires_grad=True)
+    weight = torch.tensor([[0.0], [1.0]])
+    logprobs, _ = output_logprobs(hidden, weight, torch.zeros(5, dtype=torch.int64), 0.5, vocab_size=2)
+    logprobs.sum().backward()
+    assert logprobs.tolist() == pytest.approx([math.log(0.1)] * 5)
+    # d log p_0 / d hidden = -(9 / 10) x 1 / 0.5
+    assert hidden.grad.flatten().tolist() == pytest.approx([-1.8] * 5)
+
+
+def test_padding_of_the_vocabulary_is_no_part_of_the_softmax():
+    weight = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    hidden = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    targets = torch.tensor([0, 4, 2])
+    got = output_logprobs(hidden, weight, targets, 1.0, vocab_size=5)
+    wanted = reference(hidden, weight[:5], targets, 1.0)
+    assert all((left - right).abs().max() < 1e-6 for left, right in zip(got, wanted, strict=True))
+    got[0].sum().backward()
+    assert weight.grad[5:].eq(0).all() and weight.grad[:5].ne(0).all()
+
+
+def test_a_chunk_without_tokens_has_gradients_of_zero():
+    weight = torch.randn(8, 4, requires_grad=True)
+    hidden = torch.zeros(0, 4, requires_grad=True)
+    logprobs, _ = output_logprobs(hidden, weight, torch.zeros(0, dtype=torch.int64), 1.0, vocab_size=5)
+    logprobs.sum().backward()
+    assert logprobs.shape == (0,) and weight.grad.eq(0).all()

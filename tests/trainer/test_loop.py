@@ -18,8 +18,14 @@ from fakes.recipes import make_recipe
 
 from asyncrl.recipe import dump_recipe
 from asyncrl.serving.publication import read_publication
+from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.convert import export_weights
+from asyncrl.trainer.digests import engine_digests
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
 
 NUM_STEPS = 4
+PER_CAUSE = ("ratio_mean", "ratio_max", "effective_share", *(f"kl_quarter_{n}" for n in range(1, 5)))
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "warmup_steps": 2, "learning_rate": 1e-3}
 
 
@@ -75,8 +81,10 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
         *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
-        *("mean_importance_ratio", "max_importance_ratio", "capped_share"),
-        *("staleness_mean", "staleness_max"),
+        *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),
+        *("policy_kl", "clipped_share", "staleness_mean", "staleness_max"),
+        *(f"{cause}_{number}" for cause in ("mismatch", "staleness") for number in PER_CAUSE),
+        *(f"staleness_kl_lag_{lag}" for lag in ("1", "2_3", "4_7", "8_15", "16_up")),
     }
     assert all(isinstance(value, float) for value in metrics.values())
 
@@ -108,6 +116,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     run = tmp_path / "run"
     processes = start_trainer(run, queue.url, make_recipe(folder, trainer=TRAINER))
     queue.wait_for_take(3)
+    queue.wait_for_commit(2)
     processes[0].send_signal(signal.SIGKILL)
     finish_trainer(processes)
     queue.let_go()
@@ -131,6 +140,75 @@ def test_two_ranks_make_the_same_weights_as_one(
             )
     got, wanted = final_weights(run), final_weights(straight[0])
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
+
+
+LAYOUTS = [{"num_processes": 1}, {"num_processes": 2}, {"num_processes": 1}]
+"""Of the trainer section; a run goes through them in turn, each from the checkpoint of the one before."""
+
+
+def test_a_run_changes_its_layout_at_every_restart(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    run = tmp_path / "run"
+    every_step = TRAINER | {"checkpoint_every_steps": 1}
+    for number, layout in enumerate(LAYOUTS, 1):
+        is_last = number == len(LAYOUTS)
+        if not is_last:
+            queue.hold(number)
+        processes = start_trainer(run, queue.url, make_recipe(folder, trainer=every_step | layout))
+        if not is_last:
+            queue.wait_for_take(number)
+            queue.wait_for_commit(number)
+            for process in processes:
+                process.kill()
+        codes = finish_trainer(processes)
+        queue.let_go()
+        assert is_last == (codes == [0] * len(processes)), read_log(run)
+    assert {take.step for take in queue.takes} == set(range(NUM_STEPS + 1))
+    got, wanted = final_weights(run), final_weights(straight[0])
+    assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
+
+
+def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    run = tmp_path / "run"
+    queue.heldout = {1: 0.25, 2: 0.75, 3: 0.5}
+    recipe = make_recipe(
+        folder,
+        data={"heldout": "none.jsonl"},
+        evaluation={"every_steps": 1},
+        trainer=TRAINER | {"keep_best": True, "keep_checkpoints": 1},
+    )
+    assert finish_trainer(start_trainer(run, queue.url, recipe)) == [0], read_log(run)
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"heldout.json", "step-2", "step-4"}
+    assert_equal_weights(run, straight[0])
+    best = dict(reference_model(run / "checkpoints" / "step-2" / "hf").named_parameters())
+    learner = Learner(check_model_folder(folder), make_recipe(folder))
+    Checkpoints(straight[0] / "checkpoints", num_kept=2).load(learner, 2)
+    assert all(torch.equal(best[name], tensor) for name, tensor in export_weights(learner.model))
+
+
+def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
+    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+):
+    run = tmp_path / "run"
+    run.mkdir()
+    parallel = {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True}
+    recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2, "parallel": parallel})
+    (run / "recipe.yaml").write_text(dump_recipe(recipe))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "asyncrl.trainer.main", "--run-folder", str(run), "--queue-url", queue.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
+    assert [commit.version for commit in queue.commits] == [2, 4]
+    got, wanted = final_weights(run), final_weights(straight[0])
+    assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-4
+    publication = read_publication(run / "publications" / "v4")
+    published = safetensors.torch.load_file(publication.folder / "model.safetensors")
+    assert publication.digests == engine_digests(published)
+    assert all(torch.equal(published[name], got[name]) for name in wanted)
 
 
 def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_exports(

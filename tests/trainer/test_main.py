@@ -31,3 +31,9 @@ def test_more_processes_in_the_recipe_than_were_started_are_refused(tmp_path: Pa
     run.mkdir()
     (run / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer={"num_processes": 2})))
     assert "WORLD_SIZE is 1 but trainer.num_processes is 2" in refusal(run, None)
+
+
+def test_a_loss_of_ones_own_that_breaks_the_contract_is_refused(tmp_path: Path):
+    (tmp_path / "own.py").write_text("def loss(inputs, algorithm): return inputs.current.sum()\n")
+    recipe = make_recipe(write_model(tmp_path / "model"), algorithm={"surrogate": f"{tmp_path}/own.py:loss"})
+    assert "own.py:loss gave () for 6 tokens; expected" in refusal(tmp_path / "run", recipe)

@@ -142,7 +142,8 @@ function responseText(trajectory) {
       position += 1;
     });
   });
-  if (position === 0) text.append("no token yet");
+  if (trajectory.runs) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
+  else if (position === 0) text.append("no token yet");
   return text;
 }
 
@@ -159,7 +160,8 @@ function segmentChips(trajectory) {
 }
 
 function trajectoryCard(trajectory) {
-  const length = trajectory.segments.reduce((sum, segment) => sum + segment.tokens.length, 0);
+  const lengths = trajectory.runs ? trajectory.runs.map((run) => run[1]) : trajectory.segments.map((segment) => segment.tokens.length);
+  const length = lengths.reduce((sum, each) => sum + each, 0);
   const outcome = trajectory.outcome ?? "no verdict yet";
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
   if (trajectory.finish) facts.push(trajectory.finish === "length" ? "cut at the length limit" : "ended by itself");

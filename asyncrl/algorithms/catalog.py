@@ -1,0 +1,71 @@
+"""The terms there are, read from their docstrings: formula, source, what each is for, how it fails.
+
+A term's docstring begins with its formula, then names Source, Use and Fails; a paragraph may run over lines.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.reductions import REDUCTIONS
+from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.shaping import soft_overlong
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.weights import WEIGHTS
+
+SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
+    "algorithm.advantage": dict(ADVANTAGES),
+    "algorithm.importance_weight": dict(WEIGHTS),
+    "algorithm.rejection": dict(REJECTIONS),
+    "algorithm.surrogate": dict(SURROGATES),
+    "algorithm.reduction": dict(REDUCTIONS),
+    "algorithm.kl_estimator": dict(DIVERGENCES),
+    "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
+}
+"""Recipe key -> its terms by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One term as a reader sees it."""
+
+    key: str
+    name: str
+    formula: str
+    source: str
+    use: str
+    fails: str
+
+
+def catalog() -> list[Entry]:
+    """Every built-in term. Raises ValueError for a docstring that lacks a part."""
+    return [_entry(key, name, term) for key, terms in SECTIONS.items() for name, term in terms.items()]
+
+
+def markdown() -> str:
+    """One table per recipe key."""
+    lines = []
+    entries = catalog()
+    for key in SECTIONS:
+        lines += [f"### `{key}`", "", "| name | formula | what it is for | how it fails | source |"]
+        lines += ["|---|---|---|---|---|"]
+        for e in (entry for entry in entries if entry.key == key):
+            cells = (f"`{e.name}`", e.formula, e.use, e.fails, e.source)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _entry(key: str, name: str, term: Callable[..., Any]) -> Entry:
+    text = inspect.getdoc(term) or ""
+    pattern = r"(?P<formula>.+?)\n\s*Source: (?P<source>.+?)\nUse: (?P<use>.+?)\nFails: (?P<fails>.+)"
+    match = re.fullmatch(pattern, text, re.DOTALL)
+    if match is None:
+        raise ValueError(
+            f"{key}: {name} is documented as {text!r}, expected a formula, then Source, Use, Fails."
+        )
+    return Entry(key, name, **{part: " ".join(found.split()) for part, found in match.groupdict().items()})

@@ -1,0 +1,76 @@
+"""What a term of the loss may look at, and the sums over a sequence that several terms need.
+
+A micro-batch holds whole sequences (packing never cuts one), so a sum over a sequence is local to it.
+Shapes: T response tokens of one micro-batch, N its sequences.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are bounded to +-20 before exp: e^20 = 5e8 is beyond any cap, and finite in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """What every term may look at."""
+
+    current: Tensor
+    """[T] float32 log-probs of the policy in training, with gradient."""
+    proximal: Tensor
+    """[T] float32 log-probs of the policy before this step, no gradient."""
+    behavior: Tensor
+    """[T] float32 log-probs as sampled; finite, also where `mask` is False."""
+    advantages: Tensor
+    """[T] float32, each token has its trajectory's, less what KL in the reward takes."""
+    mask: Tensor
+    """[T] bool; False takes a token out of numerator and denominator."""
+    sequence_ids: Tensor
+    """[T] int64, the token's trajectory within the micro-batch, ascending."""
+    entropies: Tensor | None = None
+    """[T] float32 entropy of the current policy where each token came from, with gradient."""
+    reference: Tensor | None = None
+    """[T] float32 log-probs of the frozen reference; None without one."""
+
+    def num_sequences(self) -> int:
+        return int(self.sequence_ids.max()) + 1 if len(self.sequence_ids) else 0
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """exp, with its argument bounded to +-MAX_LOG_RATIO."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def bounded_ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """exp(numerator - denominator), [T] -> [T], with the log-ratio bounded to +-MAX_LOG_RATIO."""
+    return bounded_exp(numerator - denominator)
+
+
+def sequence_sum(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] -> [N], over the tokens that count."""
+    counted = torch.where(inputs.mask, values, torch.zeros_like(values))
+    return counted.new_zeros(inputs.num_sequences()).index_add(0, inputs.sequence_ids, counted)
+
+
+def sequence_lengths(inputs: LossInputs) -> Tensor:
+    """[N], tokens that count; at least 1, so that it may divide."""
+    return sequence_sum(torch.ones_like(inputs.proximal), inputs).clamp(min=1)
+
+
+def sequence_mean(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] -> [T]: each token gets the mean over the tokens of its sequence that count."""
+    return (sequence_sum(values, inputs) / sequence_lengths(inputs))[inputs.sequence_ids]
+
+
+def sequence_total(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] -> [T]: each token gets the sum over the tokens of its sequence that count."""
+    return sequence_sum(values, inputs)[inputs.sequence_ids]
+
+
+def sum_from_here(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] -> [T]: each token gets the sum of itself and the later tokens of its sequence that count."""
+    exact = torch.where(inputs.mask, values, torch.zeros_like(values)).double()
+    ends = exact.new_zeros(inputs.num_sequences()).index_add(0, inputs.sequence_ids, exact).cumsum(0)
+    return (ends[inputs.sequence_ids] - exact.cumsum(0) + exact).to(values.dtype)

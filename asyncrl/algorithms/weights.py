@@ -1,0 +1,77 @@
+"""Importance weights: what a token sampled by mu is worth to the proximal policy. Never a gradient in them.
+
+Below, rho = pi_prox / mu of one token and prod rho that of its sequence; C is importance_cap, [lo, hi] is
+[mask_low, mask_high]. Shapes: T response tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_total
+from asyncrl.recipe import Algorithm
+
+
+def none(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """1
+
+    Source: Shao et al. 2024 (arXiv 2402.03300), which trains on what it sampled as if it were on-policy.
+    Use: synchronous runs (max_staleness 0) on engines that agree; the baseline of every comparison.
+    Fails: staleness and train-inference mismatch go uncorrected, a bias that grows until a run collapses.
+    """
+    return torch.ones_like(inputs.proximal)
+
+
+def truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """min(rho, C)
+
+    Source: TIS, Yao et al. 2025, fengyao.notion.site/off-policy-rl; before it IMPALA's clipped rho, Espeholt
+    et al. 2018 (arXiv 1802.01561).
+    Use: the default: corrects small gaps between the policies token by token at bounded variance.
+    Fails: a token weight ignores that the prefix was unlikely too; biased where the cap binds.
+    """
+    return bounded_ratio(inputs.proximal, inputs.behavior).clamp(max=algorithm.importance_cap)
+
+
+def sequence_truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """min(prod rho, C), the same for each token of a sequence
+
+    Source: sequence TIS, Liu et al. 2025, "When Speed Kills Stability".
+    Use: the unbiased weight of a whole response, with only the cap's bias: short responses, small gaps.
+    Fails: the log of prod rho grows with the length, so most long responses weigh nearly 0 or exactly C.
+    """
+    log_ratio = sequence_total(inputs.proximal - inputs.behavior, inputs)
+    return bounded_exp(log_ratio).clamp(max=algorithm.importance_cap)
+
+
+def masked(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """rho where lo <= rho <= hi, else 0
+
+    Source: IcePop, Ling Team 2025 (arXiv 2510.18855).
+    Use: engines that disagree badly on few tokens (mixtures of experts, low precision): these teach nothing.
+    Fails: with staleness, tokens that training moved most leave the range, so that learning slows there.
+    """
+    ratio = bounded_ratio(inputs.proximal, inputs.behavior)
+    is_inside = (ratio >= algorithm.mask_low) & (ratio <= algorithm.mask_high)
+    return torch.where(is_inside, ratio, torch.zeros_like(ratio))
+
+
+def sequence_masked(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """prod rho where prod rho <= C, else 0, the same for each token of a sequence
+
+    Source: sequence MIS, Liu et al. 2025, "When Speed Kills Stability".
+    Use: drops whole responses that the trainer finds far likelier than the server did, often corrupt ones.
+    Fails: prod rho widens with the length, so that long responses are dropped for being long.
+    """
+    ratio = bounded_exp(sequence_total(inputs.proximal - inputs.behavior, inputs))
+    return torch.where(ratio <= algorithm.importance_cap, ratio, torch.zeros_like(ratio))
+
+
+WEIGHTS = {
+    "none": none,
+    "truncated": truncated,
+    "sequence_truncated": sequence_truncated,
+    "masked": masked,
+    "sequence_masked": sequence_masked,
+}
+CAPPED = ("truncated", "sequence_truncated")
+"""Weights that are clamped to importance_cap."""

@@ -1,0 +1,60 @@
+"""`asyncrl journal RUN`: what became of every token, or of one group or trajectory, and why."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.observe.conservation import Conservation
+from asyncrl.observe.journal import Journal
+from asyncrl.replay.recovery import read_conservation
+from asyncrl.replay.why import conservation_lines, explain_group, explain_trajectory
+
+HELP = (
+    "Say what became of the tokens of a run: a table of all, or sentences about one group or trajectory. The "
+    "journal is one SQLite file that any tool can query, also while the run goes on: groups(group_id, "
+    "task_id, prompt, state, admitted_version, admitted_seconds, step, reason), trajectories(trajectory_id, "
+    "group_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, detail, "
+    "verify_seconds, text), segments(trajectory_id, position, version, is_continued, tokens int32, logprobs "
+    "float32), streams(trajectory_id, position, server, started_seconds), commits(version, "
+    "checkpoint_folder, committed_seconds), compacted(trajectory_id, num_tokens, version_min, version_max, "
+    "runs), starts(version, recipe, started_seconds), counters(name, value). In the file groups.step counts "
+    "from 0; here and in metrics.jsonl steps count from 1, so that step n made version n. Example: sqlite3 "
+    "RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run folder")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--group", type=int, metavar="ID", help="explain one group")
+    chosen.add_argument("--trajectory", metavar="ID", help="explain one trajectory, such as 00000012-03")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 2 when the run, the group or the trajectory is not there."""
+    try:
+        lines = _lines(arguments)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+def _lines(arguments: argparse.Namespace) -> list[str]:
+    path = arguments.run / "journal.sqlite"
+    journal = Journal(path)
+    if arguments.trajectory is not None:
+        group_id = journal.group_of(arguments.trajectory)
+        group = None if group_id is None else journal.group(group_id)
+        if group is None:
+            raise InputError(f"{path} holds no trajectory {arguments.trajectory}.")
+        (trajectory,) = (t for t in group["trajectories"] if t["trajectory_id"] == arguments.trajectory)
+        return explain_trajectory(journal, group, trajectory)
+    if arguments.group is not None:
+        group = journal.group(arguments.group)
+        if group is None:
+            raise InputError(f"{path} holds no group {arguments.group}.")
+        return explain_group(journal, group)
+    return conservation_lines(Conservation(read_conservation(path), journal.fates()))

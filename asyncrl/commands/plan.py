@@ -1,0 +1,213 @@
+"""`asyncrl plan RECIPE`: what a run would need and how stale its tokens would be, before anything starts."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import psutil
+
+from asyncrl.errors import InputError
+from asyncrl.launch.preflight import SERVER_MEMORY_BYTES, TRAINER_MEMORY_BYTES
+from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.trainer.folder import ModelShape, read_shape
+from asyncrl.trainer.memory import (
+    KINDS,
+    WHOLE,
+    Parallel,
+    RankMemory,
+    parameters_by_kind,
+    rank_memory,
+    server_memory,
+)
+
+HELP = (
+    "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
+    "model's config.json alone; exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
+)
+FULL_SHARE = 0.9
+"""Of a device's memory: the rest is the allocator's and the communication library's."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    parser.add_argument(
+        "--gpu-memory-gb",
+        type=float,
+        metavar="N",
+        help="plan for GPUs of N GB (10^9 bytes), one per trainer rank and one per server rank",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when it fits, 2 when not."""
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        shape = read_model_shape(recipe)
+        print(describe(recipe, shape))
+        check_fits(recipe, shape, gpu_memory_gb=arguments.gpu_memory_gb)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def read_model_shape(recipe: Recipe) -> ModelShape:
+    folder = Path(recipe.model.path)
+    if not folder.is_dir() and recipe.prepare is not None:
+        raise InputError(f"{folder} is not made yet. `asyncrl train` makes it first; plan after that.")
+    return read_shape(folder)
+
+
+def describe(recipe: Recipe, shape: ModelShape, *, parallel: Parallel = WHOLE) -> str:
+    """All lines of the plan."""
+    return "\n".join(
+        [
+            f"model      {recipe.model.path}: {shape.architecture}, {recipe.model.dtype}",
+            *_parameter_lines(shape),
+            *_trainer_lines(recipe, shape, parallel),
+            *_server_lines(recipe, shape),
+            *_token_lines(recipe),
+            *_staleness_lines(recipe),
+        ]
+    )
+
+
+def check_fits(
+    recipe: Recipe,
+    shape: ModelShape,
+    *,
+    gpu_memory_gb: float | None,
+    parallel: Parallel = WHOLE,
+) -> None:
+    """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
+    world, replica = recipe.trainer.num_processes, parallel.ranks_per_replica()
+    if world % replica:
+        raise InputError(
+            f"trainer.num_processes is {world} but one copy of the model takes {replica} ranks: it must be a "
+            f"multiple of {replica}."
+        )
+    rank = _rank(recipe, shape, parallel).total()
+    server = sum(server_memory(shape, recipe).values())
+    if gpu_memory_gb is not None:
+        room = FULL_SHARE * gpu_memory_gb * 1e9
+        _check_device("a trainer rank", rank, room, "trainer.tokens_per_micro_batch")
+        _check_device("a server rank", server, room, "serving.max_total_tokens")
+        return
+    num_servers = _num_local_servers(recipe)
+    ranks_per_server = recipe.serving.tensor_parallel_size
+    needed = world * (TRAINER_MEMORY_BYTES + rank)
+    needed += num_servers * (SERVER_MEMORY_BYTES + ranks_per_server * server)
+    there = psutil.virtual_memory().total
+    if needed > there:
+        raise InputError(
+            f"the run needs about {_size(needed)} ({world} trainer rank(s) of {_size(rank)}, {num_servers} "
+            f"server(s) of {_size(server * ranks_per_server)}), this machine has {_size(there)}. Lower "
+            f"trainer.num_processes, trainer.tokens_per_micro_batch, serving.num_servers or "
+            f"serving.max_total_tokens, or take a smaller model."
+        )
+
+
+def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
+    """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
+    rollout, serving = recipe.rollout, recipe.serving
+    num_servers = len(serving.servers) or serving.num_servers
+    fitting = num_servers * serving.max_running_requests // rollout.samples_per_group
+    allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
+    groups = min(fitting, allowed)
+    return groups / rollout.groups_per_batch, groups
+
+
+def _parameter_lines(shape: ModelShape) -> list[str]:
+    counts, total = parameters_by_kind(shape), shape.num_parameters()
+    lines = [f"parameters {total:,}"]
+    for kind in KINDS:
+        count = counts[kind]
+        per_layer = f" ({count // shape.num_layers:,} in each of {shape.num_layers} layers)"
+        if kind == "output layer" and shape.is_tied:
+            lines.append(f"  {kind:24s} the embedding")
+        elif count:
+            is_per_layer = kind in ("attention", "mlp", "experts")
+            lines.append(f"  {kind:24s} {count:,}" + (per_layer if is_per_layer else ""))
+    return lines
+
+
+def _trainer_lines(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> list[str]:
+    memory, section = _rank(recipe, shape, parallel), recipe.trainer
+    lines = [
+        f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
+        f"rank {_size(memory.total())}, with recomputation {_size(memory.total(is_recomputing=True))}"
+    ]
+    budget = f"{section.tokens_per_micro_batch} packed tokens"
+    for name, size, remark in (
+        ("weights", memory.weights, ""),
+        ("gradients", memory.gradients, "float32"),
+        ("optimizer states", memory.optimizer, "Adam"),
+        ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
+        ("activations", memory.activations, budget),
+        ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
+        ("logits", memory.logits, f"at most {budget} x {shape.vocab_size} entries"),
+    ):
+        lines.append(f"  {name:24s} {_size(size):>10s}  {remark}".rstrip())
+    return lines
+
+
+def _server_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
+    serving, memory = recipe.serving, server_memory(shape, recipe)
+    what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
+    return [
+        f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
+        f"{_size(sum(memory.values()))} and about {_size(SERVER_MEMORY_BYTES)} of process",
+        f"  {'weights':24s} {_size(memory['weights']):>10s}",
+        f"  {'key-value cache':24s} {_size(memory['kv_cache']):>10s}  {serving.max_total_tokens} tokens",
+    ]
+
+
+def _token_lines(recipe: Recipe) -> list[str]:
+    rollout = recipe.rollout
+    sequences = rollout.groups_per_batch * rollout.samples_per_group
+    most = sequences * rollout.max_new_tokens
+    return [
+        f"step       {rollout.groups_per_batch} groups x {rollout.samples_per_group} samples = {sequences} "
+        f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps"
+    ]
+
+
+def _staleness_lines(recipe: Recipe) -> list[str]:
+    bound = recipe.rollout.max_staleness
+    batches, groups = first_token_staleness(recipe)
+    first = min(float(bound), batches)
+    return [
+        f"staleness  at most {bound} (rollout.max_staleness); {groups} groups in flight at once are "
+        f"{batches:.1f} batches",
+        f"  while servers are the slower side, first tokens are about {first:.1f} versions old when trained, "
+        f"the average token {first / 2:.1f}",
+        f"  while the trainer is, finished groups wait for it: up to {bound}",
+    ]
+
+
+def _rank(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> RankMemory:
+    return rank_memory(
+        shape,
+        dtype=recipe.model.dtype,
+        tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
+        parallel=parallel,
+    )
+
+
+def _check_device(what: str, needed: int, room: float, knob: str) -> None:
+    if needed > room:
+        raise InputError(
+            f"{what} needs {needed / 1e9:.1f} GB, {FULL_SHARE:.0%} of --gpu-memory-gb is {room / 1e9:.1f} "
+            f"GB. Lower {knob}, or take a smaller model or a larger GPU."
+        )
+
+
+def _num_local_servers(recipe: Recipe) -> int:
+    return 0 if recipe.serving.servers else recipe.serving.num_servers
+
+
+def _size(num_bytes: float) -> str:
+    if num_bytes >= 2**30:
+        return f"{num_bytes / 2**30:.1f} GiB"
+    return f"{num_bytes / 2**20:.1f} MiB"

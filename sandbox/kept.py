@@ -1,0 +1,139 @@
+"""The worker's end of a keeper, and one run below it (keeper.py is the other end).
+
+A run is killed through the pidfd of its first process; the keeper then ends the rest and reports as always.
+A keeper that does not is killed, and its whole namespace with it: our own failure, never a result."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox import keeper
+from sandbox.result import SandboxError, Status
+from sandbox.running import Running
+from sandbox.zygote_process import ZygoteProcess
+
+_ANSWER_SECONDS = 10.0
+
+
+class Keeper:
+    """A live keeper process, a child of this one. `kill` ends and reaps it."""
+
+    def __init__(self, zygote: ZygoteProcess) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(_ANSWER_SECONDS)
+        with theirs:
+            self.pid = zygote.start_keeper(theirs.fileno())
+
+    def has_died(self) -> bool:
+        """Whether it was killed or hung up; between runs it says nothing else."""
+        if self.control.fileno() < 0:
+            return True
+        readable, _, _ = select.select([self.control], [], [], 0)
+        return bool(readable)
+
+    def kill(self) -> None:
+        """Ends the keeper and, by the kernel, every process of its namespace."""
+        self.control.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+@dataclass(frozen=True)
+class _Usage:
+    """What Running reads of a struct rusage."""
+
+    ru_utime: float = 0.0
+    ru_maxrss: int = 0
+    ru_stime: float = 0.0
+
+
+class Kept(Running):
+    """A run below a keeper. Its pid is the keeper's: the root of all that the run holds."""
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        stdin: bytes,
+        files: list[bytes],
+        zygote: ZygoteProcess,
+        keeper: Keeper,
+    ) -> None:
+        super().__init__(spec, stdin, files, zygote)
+        self._keeper = keeper
+        self._usage = _Usage()
+        self._wall_seconds = 0.0
+        self._awaits_report = self._is_ended = False
+        self._killed_at: float | None = None
+
+    def _clone(self, descriptors: list[int]) -> None:
+        order = keeper.ORDER.pack(self.limits["disk_bytes"])
+        try:
+            socket.send_fds(self._keeper.control, [order], descriptors)
+        except OSError as error:
+            raise SandboxError(f"the keeper does not answer: {error}") from error
+        self.pid = self._keeper.pid
+
+    def next_descriptors(self) -> list[int]:
+        if not self._is_listening:
+            self._is_listening = True
+            return [stream.descriptor for stream in self.streams]
+        # The keeper holds the report until the run's last process, and with it every pipe, is gone.
+        if self._awaits_report or any(stream.is_open for stream in self.streams):
+            return []
+        self._awaits_report = True
+        return [self._keeper.control.fileno()]
+
+    def on_readable(self, descriptor: int) -> bool:
+        if descriptor != self._keeper.control.fileno():
+            return super().on_readable(descriptor)
+        self._hear()
+        return not self._is_ended
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_ended
+
+    def _hear(self) -> None:
+        """Takes the keeper's next message."""
+        try:
+            message, fds, _, _ = socket.recv_fds(self._keeper.control, keeper.REPORT.size, 1)
+        except OSError as error:
+            raise SandboxError(f"the keeper does not answer: {error}") from error
+        if message == keeper.STARTED:
+            (self._pidfd,) = fds
+            return
+        self._is_ended = True
+        # A keeper that hangs up was killed by the machine, for want of memory; `outcome` judges that.
+        if message:
+            _, self.wait_status, wall, cpu, peak_bytes = keeper.REPORT.unpack(message)
+            self._wall_seconds = wall / 1e9
+            self._usage = _Usage(cpu / 1e9, peak_bytes // 1024)
+
+    def kill(self, reason: Status | None, detail: str = "") -> None:
+        if self._is_ended or not self.pid:
+            return
+        if self.killed_for is None:
+            self.killed_for, self.detail = reason, detail
+        now = time.monotonic()
+        self._killed_at = self._killed_at or now
+        if now > self._killed_at + _ANSWER_SECONDS:
+            raise SandboxError(f"the run's processes outlived SIGKILL by {_ANSWER_SECONDS:g} s")
+        if self._pidfd < 0:
+            self._hear()
+        if not self._is_ended:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _abandon(self) -> None:
+        self._keeper.kill()
+        self._is_ended = True
+
+    def _report(self) -> tuple[int, float, list[bytes]] | None:
+        self._raise_complaint()
+        return None if self.wait_status is None else (self.wait_status, self._wall_seconds, [])

@@ -1,0 +1,47 @@
+"""The catalog: every term is documented, and every name of the recipe is a term."""
+
+import pytest
+
+from asyncrl import recipe
+from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
+from asyncrl.algorithms.divergences import DIVERGENCES
+from asyncrl.algorithms.reductions import REDUCTIONS
+from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.commands import algorithms
+from asyncrl.recipe import Algorithm
+
+
+@pytest.mark.parametrize("entry", catalog(), ids=lambda entry: f"{entry.key}={entry.name}")
+def test_every_term_has_a_formula_a_source_with_a_year_a_use_and_a_failure(entry):
+    assert entry.formula and len(entry.use) > 20 and len(entry.fails) > 20
+    assert any(f"{year}" in entry.source for year in (1992, *range(2015, 2027))), entry.source
+
+
+def test_every_name_in_the_recipe_is_a_term():
+    fields = Algorithm.model_fields
+    assert set(recipe.ADVANTAGE_NAMES) == set(ADVANTAGES)
+    assert set(recipe.WEIGHT_NAMES) == set(WEIGHTS)
+    assert set(recipe.REJECTION_NAMES) == set(REJECTIONS)
+    assert set(recipe.SURROGATE_NAMES) == set(SURROGATES)
+    assert set(fields["reduction"].annotation.__args__) == set(REDUCTIONS)
+    assert set(fields["kl_estimator"].annotation.__args__) == set(DIVERGENCES)
+
+
+def test_the_documentation_of_a_key_names_each_of_its_terms():
+    for key, terms in SECTIONS.items():
+        section = key.removeprefix("algorithm.")
+        if section not in ("kl_estimator", "overlong_buffer_tokens"):
+            assert all(name in Algorithm.model_fields[section].description for name in terms), key
+
+
+def test_the_command_prints_one_table_per_key(capsys: pytest.CaptureFixture[str]):
+    assert algorithms.run(None) == 0
+    printed = capsys.readouterr().out
+    assert printed == markdown()
+    assert [line for line in printed.splitlines() if line.startswith("###")] == [
+        f"### `{k}`" for k in SECTIONS
+    ]
+    assert sum(line.startswith("| `") for line in printed.splitlines()) == len(catalog())

@@ -1,0 +1,74 @@
+"""The contract of a recipe's own terms: the built-in ones keep it, and each breach has its sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl.algorithms.contract import check_rejection, check_surrogate, check_terms, check_weight
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.errors import InputError
+from asyncrl.recipe import Algorithm
+
+OWN = """
+import torch
+def half(inputs, algorithm): return torch.full_like(inputs.proximal, 0.5)
+def live(inputs, algorithm): return inputs.current.exp()
+def scalar(inputs, algorithm): return torch.tensor(1.0)
+def unbounded(inputs, algorithm): return (inputs.proximal - inputs.behavior).exp()
+def negative(inputs, algorithm): return -torch.ones_like(inputs.proximal)
+def over_the_pack(inputs, algorithm): return inputs.proximal.exp() / inputs.proximal.exp().sum()
+def number(inputs, algorithm): return torch.ones_like(inputs.proximal)
+def dead(inputs, algorithm): return -inputs.advantages * inputs.proximal
+def squared(inputs, algorithm): return -inputs.advantages * inputs.current + 0.1 * inputs.current ** 2
+def crash(inputs, algorithm): return inputs.nothing
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "own.py").write_text(OWN)
+    return f"{tmp_path}/own.py"
+
+
+@pytest.mark.parametrize("name", sorted(WEIGHTS))
+def test_built_in_weights_keep_the_contract(name: str):
+    check_weight(name, WEIGHTS[name], Algorithm())
+
+
+@pytest.mark.parametrize("name", sorted(REJECTIONS))
+def test_built_in_rejections_keep_the_contract(name: str):
+    check_rejection(name, REJECTIONS[name], Algorithm())
+
+
+@pytest.mark.parametrize("name", sorted(SURROGATES))
+def test_built_in_surrogates_keep_the_contract(name: str):
+    check_surrogate(name, SURROGATES[name], Algorithm())
+
+
+def test_terms_of_ones_own_are_used(own: str):
+    algorithm = Algorithm(importance_weight=f"{own}:half", surrogate=f"{own}:squared")
+    check_terms(algorithm)
+    assert make_loss(algorithm, max_new_tokens=8) is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "message"),
+    [
+        ("importance_weight", "live", "with a gradient; a weight has none"),
+        ("importance_weight", "scalar", r"gave \(\) for 6 tokens; expected a tensor of shape \(6,\)"),
+        ("importance_weight", "unbounded", "expected finite numbers. Bound log-ratios"),
+        ("importance_weight", "negative", "expected weights of at least 0"),
+        ("importance_weight", "over_the_pack", "a token may depend on its own sequence only"),
+        ("importance_weight", "crash", "raised AttributeError"),
+        ("importance_weight", "missing", 'has no "missing"'),
+        ("rejection", "number", r"expected torch\.bool"),
+        ("surrogate", "dead", "without a gradient"),
+    ],
+)
+def test_a_term_that_breaks_the_contract_is_refused_by_name(own: str, key: str, name: str, message: str):
+    value = f"{own}:{name}"
+    with pytest.raises(InputError, match=message):
+        check_terms(Algorithm(**{key: [value] if key == "rejection" else value}))

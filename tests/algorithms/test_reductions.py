@@ -1,0 +1,36 @@
+"""Reductions: the same three tokens under each."""
+
+import pytest
+from fakes.loss_inputs import gradient, make_inputs
+
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.recipe import Algorithm
+
+
+@pytest.mark.parametrize(
+    ("reduction", "total", "denominator", "slopes"),
+    [
+        # losses -1 (twice) in sequence 0 and 3 in sequence 1
+        ("token_mean", 1.0, 3, [-1.0, -1.0, 3.0]),
+        ("dr_grpo_constant", 1.0, 2 * 16, [-1.0, -1.0, 3.0]),
+        # (-1 - 1) / 2 + 3 / 1 over two sequences
+        ("sequence_mean", 2.0, 2, [-0.5, -0.5, 3.0]),
+    ],
+)
+def test_each_reduction_sums_and_counts(reduction: str, total: float, denominator: int, slopes: list[float]):
+    inputs = make_inputs(current=[-1.0] * 3, advantages=[1.0, 1.0, -3.0], sequence_ids=[0, 0, 1])
+    parts = make_loss(Algorithm(reduction=reduction), max_new_tokens=16)(inputs)
+    assert (parts.total.item(), parts.denominator.item()) == (pytest.approx(total), denominator)
+    assert gradient(parts.total, inputs) == pytest.approx(slopes)
+
+
+def test_a_sequence_mean_is_over_the_tokens_that_count():
+    inputs = make_inputs(current=[-1.0] * 3, mask=[True, False, True])
+    parts = make_loss(Algorithm(reduction="sequence_mean"), max_new_tokens=16)(inputs)
+    assert gradient(parts.total, inputs) == pytest.approx([-0.5, 0.0, -0.5])
+
+
+def test_a_sequence_without_a_token_that_counts_is_in_no_sequence_mean():
+    inputs = make_inputs(current=[-1.0] * 3, mask=[False, True, True], sequence_ids=[0, 1, 1])
+    parts = make_loss(Algorithm(reduction="sequence_mean"), max_new_tokens=16)(inputs)
+    assert (parts.total.item(), parts.denominator.item()) == (-1.0, 1)

@@ -1,0 +1,110 @@
+"""Surrogates: values and gradients worked out by hand."""
+
+import math
+
+import pytest
+from fakes.loss_inputs import gradient, make_inputs
+
+from asyncrl.algorithms.surrogates import cispo, gmpo, gspo, ppo_clip, reinforce
+from asyncrl.recipe import Algorithm
+
+DEFAULT = Algorithm()
+
+
+def test_reinforce_is_minus_advantage_times_log_prob():
+    inputs = make_inputs(current=[-0.5, -2.0], advantages=[2.0, -1.0])
+    losses = reinforce(inputs, DEFAULT)
+    assert losses.tolist() == [1.0, -2.0]
+    assert gradient(losses.sum(), inputs) == [-2.0, 1.0]
+
+
+def test_ppo_at_the_proximal_policy_has_the_gradient_of_reinforce():
+    inputs = make_inputs(current=[-0.5, -2.0], advantages=[2.0, -1.0])
+    losses = ppo_clip(inputs, DEFAULT)
+    assert losses.tolist() == [-2.0, 1.0]
+    assert gradient(losses.sum(), inputs) == [-2.0, 1.0]
+
+
+def test_ppo_clips_a_ratio_that_moved_far_in_the_direction_of_its_advantage():
+    # ratios e^0.5 = 1.65 (above 1.2), e^-0.5 = 0.61 (below 0.8), then the same with the other sign
+    inputs = make_inputs(
+        current=[-0.5, -1.5, -0.5, -1.5],
+        proximal=[-1.0, -1.0, -1.0, -1.0],
+        advantages=[1.0, -1.0, -1.0, 1.0],
+    )
+    losses = ppo_clip(inputs, DEFAULT)
+    up, down = math.exp(0.5), math.exp(-0.5)
+    assert losses.tolist() == pytest.approx([-1.2, 0.8, up, -down])
+    # d(-r A)/d log pi = -r A where the clip does not bind, else 0
+    assert gradient(losses.sum(), inputs) == pytest.approx([0.0, 0.0, up, -down])
+
+
+def test_ppo_clip_bounds_may_differ_above_and_below():
+    higher = Algorithm(clip_low=0.1, clip_high=0.5)
+    inputs = make_inputs(current=[0.0, -2.0], proximal=[-1.0, -1.0], advantages=[1.0, -1.0])
+    assert ppo_clip(inputs, higher).tolist() == pytest.approx([-1.5, 0.9])
+
+
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage():
+    # ratio e^2 = 7.4 with A = -0.5: the loss 3.69 is cut at 3 x 0.5, and with it the gradient
+    algorithm = Algorithm(dual_clip=3.0)
+    inputs = make_inputs(current=[-0.1, -0.9], proximal=[-2.1, -1.0], advantages=[-0.5, -0.5])
+    losses = ppo_clip(inputs, algorithm)
+    assert losses.tolist() == pytest.approx([1.5, 0.5 * math.exp(0.1)])
+    assert gradient(losses.sum(), inputs) == pytest.approx([0.0, 0.5 * math.exp(0.1)])
+
+
+def test_ratios_may_be_taken_against_the_policy_that_sampled():
+    algorithm = Algorithm(clip_around="behavior", importance_weight="none")
+    inputs = make_inputs(current=[-1.0], proximal=[-1.0], behavior=[-1.1], advantages=[2.0])
+    losses = ppo_clip(inputs, algorithm)
+    assert losses.tolist() == pytest.approx([-2 * math.exp(0.1)])
+    assert gradient(losses.sum(), inputs) == pytest.approx([-2 * math.exp(0.1)])
+
+
+def test_gspo_gives_each_token_the_geometric_mean_ratio_of_its_sequence():
+    # log-ratios 0.1 and 0.05: s = e^0.075 = 1.078, inside [0.8, 1.2]; ds / dlog pi_t = s / 2
+    inputs = make_inputs(current=[-0.9, -0.95], proximal=[-1.0, -1.0], advantages=[2.0, 2.0])
+    losses = gspo(inputs, DEFAULT)
+    s = math.exp(0.075)
+    assert losses.tolist() == pytest.approx([-2 * s, -2 * s])
+    assert gradient(losses.sum() / 2, inputs) == pytest.approx([-2 * s / 2, -2 * s / 2])
+
+
+def test_gspo_clips_a_sequence_as_a_whole():
+    # s = e^0.4 = 1.49 > 1.2: no gradient, though one token stayed where it was
+    inputs = make_inputs(current=[-0.2, -1.0], proximal=[-1.0, -1.0])
+    losses = gspo(inputs, DEFAULT)
+    assert losses.tolist() == pytest.approx([-1.2, -1.2])
+    assert gradient(losses.sum(), inputs) == [0.0, 0.0]
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    # ratio e^0.5 = 1.65, clipped to 1.2; the gradient of -sg[1.2] A log pi is -1.2 A
+    inputs = make_inputs(current=[-0.5, -1.0], proximal=[-1.0, -1.0], advantages=[2.0, -1.0])
+    losses = cispo(inputs, DEFAULT)
+    assert losses.tolist() == pytest.approx([1.2 * 2 * 0.5, -1.0])
+    assert gradient(losses.sum(), inputs) == pytest.approx([-2.4, 1.0])
+
+
+def test_gmpo_clips_each_log_ratio_on_the_side_of_its_advantage_and_takes_the_geometric_mean():
+    # A > 0: log-ratios 0.5 (clipped to log 1.2) and -0.5 (not clipped); mean (log 1.2 - 0.5) / 2
+    inputs = make_inputs(current=[-0.5, -1.5], proximal=[-1.0, -1.0], advantages=[3.0, 3.0])
+    losses = gmpo(inputs, DEFAULT)
+    mean = math.exp((math.log(1.2) - 0.5) / 2)
+    assert losses.tolist() == pytest.approx([-3 * mean, -3 * mean])
+    # d/dlog pi_t of the mean over the two tokens: 0 where clipped, else -A mean / 2
+    assert gradient(losses.sum() / 2, inputs) == pytest.approx([0.0, -3 * mean / 2])
+
+
+def test_gmpo_clips_low_where_the_advantage_is_negative():
+    inputs = make_inputs(current=[-0.5, -1.5], proximal=[-1.0, -1.0], advantages=[-1.0, -1.0])
+    mean = math.exp((0.5 + math.log(0.8)) / 2)
+    assert gmpo(inputs, DEFAULT).tolist() == pytest.approx([mean, mean])
+
+
+@pytest.mark.parametrize("surrogate", [reinforce, ppo_clip, gspo, cispo, gmpo])
+def test_at_the_proximal_policy_every_surrogate_has_the_gradient_of_reinforce(surrogate):
+    # With one step per batch and one advantage per sequence they differ in nothing.
+    inputs = make_inputs(current=[-0.5, -2.0, -1.0], advantages=[2.0, 2.0, -1.0], sequence_ids=[0, 0, 1])
+    assert gradient(surrogate(inputs, DEFAULT).sum(), inputs) == pytest.approx([-2.0, -2.0, 1.0])

@@ -1,0 +1,137 @@
+"""Training throughput on the GPUs of this machine: tokens per second, MFU and memory of Qwen3 shapes.
+
+    python tests/benchmarks/gpu_throughput.py [--model 0.6b|1.7b] [--recompute none|selective|full]
+    torchrun --nproc-per-node 8 tests/benchmarks/gpu_throughput.py --model 1.7b --tensor 2 --sequence-parallel
+
+Random weights, random prompts of 512 tokens with 8 responses of 256 to 4096 each, bfloat16 with float32
+master weights, whole steps (forward, backward, clipping, Adam). The best and the median of the steps after
+the second. MFU counts what flops.py says: a shared prompt once, no recomputation.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from fakes.recipes import make_recipe
+
+from asyncrl.trainer import ranks
+from asyncrl.trainer.folder import ModelShape
+from asyncrl.trainer.layout import check_layout
+from asyncrl.types import Batch, Sequence
+
+
+def qwen3(num_layers: int, hidden_size: int, ffn_size: int) -> ModelShape:
+    return ModelShape(
+        architecture="Qwen3ForCausalLM",
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=16,
+        num_kv_heads=8,
+        head_size=128,
+        ffn_size=ffn_size,
+        vocab_size=151_936,
+        max_positions=40_960,
+        rope_theta=1e6,
+        rope_scaling_factor=None,
+        norm_epsilon=1e-6,
+        is_tied=True,
+        has_qkv_bias=False,
+        has_qk_norm=True,
+    )
+
+
+SHAPES = {"0.6b": qwen3(28, 1024, 3072), "1.7b": qwen3(28, 2048, 6144)}
+
+
+def make_batch(step: int, num_groups: int, longest: int) -> Batch:
+    """Lengths are log-uniform, so that the long ones are few."""
+    source = random.Random(step)
+    sequences = []
+    for group in range(num_groups):
+        prompt = [source.randrange(150_000) for _ in range(512)]
+        for member in range(8):
+            length = round(256 * (longest / 256) ** source.random())
+            sequences.append(
+                Sequence(
+                    sequence_id=f"{group}-{member}",
+                    prompt_tokens=prompt,
+                    response_tokens=[source.randrange(150_000) for _ in range(length)],
+                    behavior_logprobs=[-11.9] * length,
+                    token_versions=[step] * length,
+                    are_continued=[False] * length,
+                    advantage=source.gauss(0, 1),
+                    reward=0.0,
+                )
+            )
+    return Batch(step, 1.0, sequences)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=SHAPES, default="0.6b")
+    parser.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
+    parser.add_argument("--tokens-per-micro-batch", type=int, default=16384)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--longest", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=8)
+    for size in ("tensor", "pipeline", "virtual-stages", "context"):
+        parser.add_argument(f"--{size}", type=int, default=1)
+    parser.add_argument("--sequence-parallel", action="store_true")
+    parser.add_argument("--distributed-optimizer", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device", file=sys.stderr)
+        return 2
+    warnings.filterwarnings("ignore")
+    names = ("tensor", "pipeline", "virtual_stages", "context", "sequence_parallel", "distributed_optimizer")
+    trainer = {
+        "num_processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "parallel": {name: getattr(arguments, name) for name in names},
+        "recompute": arguments.recompute,
+        "tokens_per_micro_batch": arguments.tokens_per_micro_batch,
+        # Small enough that random weights stay what they are.
+        "learning_rate": 1e-7,
+    }
+    recipe = make_recipe(Path("none"), trainer=trainer, model={"dtype": "bfloat16"})
+    shape = SHAPES[arguments.model]
+    ranks.start(threads=1, seed=0, layout=check_layout(recipe.trainer, shape))
+    from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.model import has_transformer_engine
+
+    learner = Learner(shape, recipe)
+    learner.weights_changed()
+    seconds, tokens, shares = [], [], []
+    for step in range(arguments.steps):
+        batch = make_batch(step, arguments.groups, arguments.longest)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        metrics = learner.step(batch)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+        tokens.append(metrics["num_packed_tokens"])
+        shares.append(learner.utilisation(seconds[-1]).get("mfu", float("nan")))
+    if ranks.is_first():
+        rates = [count / each for count, each in zip(tokens, seconds, strict=True)][2:]
+        spec = "Transformer Engine" if has_transformer_engine() else "local layers"
+        print(f"{torch.cuda.get_device_name()} x {trainer['num_processes']}, Qwen3 {arguments.model}, {spec}")
+        print(f"packed tokens/s: best {max(rates):,.0f}, median {statistics.median(rates):,.0f}")
+        print(f"MFU: best {max(shares[2:]):.1%}, median {statistics.median(shares[2:]):.1%}")
+        print(f"peak memory of rank 0: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    ranks.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""`asyncrl check` on recipes that bring terms of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl import cli
+
+RECIPE = """
+name: own
+model: {path: nowhere}
+data: {train: none.jsonl}
+evaluation: {every_steps: 0}
+algorithm: {importance_weight: "./own.py:weight", rejection: ["./own.py:keep"]}
+"""
+GOOD = """
+import torch
+def weight(inputs, algorithm): return torch.ones_like(inputs.proximal)
+def keep(inputs, algorithm): return inputs.mask
+"""
+
+
+def test_a_term_that_breaks_the_contract_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "own.py").write_text(GOOD.replace("inputs.mask", "inputs.proximal"))
+    assert cli.main(["check", str(tmp_path / "recipe.yaml")]) == 2
+    assert "own.py:keep gave torch.float32; expected torch.bool" in capsys.readouterr().err
+
+
+def test_terms_that_keep_the_contract_pass_and_the_check_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "own.py").write_text(GOOD)
+    assert cli.main(["check", str(tmp_path / "recipe.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("model.path is nowhere, which is not a folder")

@@ -1,0 +1,90 @@
+"""One of several ranks that take the same steps under one layout after another, in one spawn.
+
+    python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
+
+CASES is a JSON list of {"name", "model", "trainer", "algorithm", "saves", "resumes"}; rank 0 writes
+FOLDER/<name>.json, the metrics of each step, and FOLDER/<name>/, what a publication of the model would
+hold. A case that saves makes a checkpoint before the last step; one that resumes takes that step only, from
+another's.
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from fakes.models import random_batch
+from fakes.recipes import make_recipe
+
+NUM_STEPS = 2
+TRAINER = {
+    "learning_rate": 1e-2,
+    # As large as a small gradient: with a tiny one Adam shows the rounding of a gradient near zero in full.
+    "adam_epsilon": 1e-2,
+    "weight_decay": 0.1,
+    "tokens_per_micro_batch": 60,
+    "clip_grad_norm": 0.5,
+}
+
+
+def take_steps(
+    model: Path,
+    trainer: dict,
+    result: Path,
+    *,
+    algorithm: dict,
+    saves: bool = False,
+    resumes: str | None = None,
+) -> None:
+    """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
+    from asyncrl.trainer import ranks
+    from asyncrl.trainer.checkpoint import Checkpoints
+    from asyncrl.trainer.convert import export_weights, load_weights
+    from asyncrl.trainer.export import open_weights, write_weights
+    from asyncrl.trainer.folder import check_model_folder
+    from asyncrl.trainer.layout import check_layout
+    from asyncrl.trainer.learner import Learner
+
+    recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm)
+    shape = check_model_folder(model)
+    ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
+    learner = Learner(shape, recipe)
+    metrics, first = [], 0
+    if resumes is None:
+        load_weights(learner.model, open_weights(model))
+        learner.weights_changed()
+    else:
+        first = Checkpoints(checkpoints_of(result.with_name(resumes)), num_kept=1).load_newest(learner)
+    for step in range(first, NUM_STEPS):
+        if saves and step == NUM_STEPS - 1:
+            Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
+        metrics.append(learner.step(random_batch(step, num_groups=6, temperature=0.8)))
+    weights = export_weights(learner.model)
+    if not ranks.is_first():
+        assert list(weights) == []
+        return
+    result.mkdir()
+    write_weights(result, weights)
+    result.with_suffix(".json").write_text(json.dumps(metrics))
+
+
+def checkpoints_of(result: Path) -> Path:
+    return result.with_name(f"{result.name} checkpoints")
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    from asyncrl.trainer import ranks
+
+    ranks.start(threads=1, seed=0)
+    for case in json.loads(sys.argv[1]):
+        result = Path(sys.argv[2]) / case["name"]
+        options = {key: case[key] for key in ("algorithm", "saves", "resumes")}
+        take_steps(Path(case["model"]), case["trainer"], result, **options)
+    torch.distributed.barrier()
+    ranks.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""One GPU in bfloat16 against transformers in float32 on the CPU, with whatever kernels are installed."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.recipes import make_recipe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+# Tensor cores want multiples of 16.
+SIZES = {"hidden_size": 64, "head_dim": 32, "intermediate_size": 128, "vocab_size": 96}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+MODELS = {
+    "qwen3": ("Qwen3", SIZES),
+    "tied": ("Qwen2", {**SIZES, "head_dim": None, "tie_word_embeddings": True}),
+    "llama": ("Llama", SIZES),
+    "experts": ("Qwen3Moe", SIZES | EXPERTS),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_group() -> Iterator[None]:
+    from asyncrl.trainer import ranks
+
+    ranks.start(threads=1, seed=0)
+    yield
+    ranks.stop()
+
+
+def make_learner(folder: Path, dtype: str, **trainer: object):
+    from asyncrl.trainer.convert import load_weights
+    from asyncrl.trainer.export import open_weights
+    from asyncrl.trainer.folder import check_model_folder
+    from asyncrl.trainer.learner import Learner
+
+    recipe = make_recipe(folder, trainer=trainer, model={"dtype": dtype})
+    learner = Learner(check_model_folder(folder), recipe)
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def write(folder: Path, name: str) -> Path:
+    family, sizes = MODELS[name]
+    return write_model(folder, family, **{key: value for key, value in sizes.items() if value is not None})
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-3), ("bfloat16", 0.15)])
+def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: float, tmp_path: Path):
+    from asyncrl.trainer.batch import make_micro_batch
+
+    folder = write(tmp_path, name)
+    batch = random_batch(1, longest=40, temperature=0.7)
+    micro = make_micro_batch(batch.sequences, 1).to(torch.device("cuda"))
+    model = make_learner(folder, dtype).parallel_chunks[0]
+    with torch.no_grad():
+        logprobs, _ = model(micro, 0.7)
+        reference = reference_model(folder)
+        expected = torch.cat([reference_logprobs(reference, s, 0.7) for s in batch.sequences])
+    assert expected.std() > 0.5, "logits of this model are too flat to test anything"
+    difference = (logprobs.cpu() - expected).abs()
+    # A few tokens of a bfloat16 model of experts may be sent to another expert.
+    assert difference.median() < tolerance / 3
+    assert difference.max() < tolerance or name == "experts"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_return_bit_for_bit(name: str, tmp_path: Path):
+    from asyncrl.trainer.convert import export_weights
+
+    folder = write(tmp_path, name)
+    wanted = safetensors.torch.load_file(folder / "model.safetensors")
+    got = dict(export_weights(make_learner(folder, "bfloat16").model))
+    assert got.keys() == wanted.keys()
+    assert all(torch.equal(got[key].cpu(), tensor.bfloat16()) for key, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("is_distributed", [False, True])
+def test_bfloat16_steps_follow_float32_steps(recompute: str, is_distributed: bool, tmp_path: Path):
+    folder = write(tmp_path, "qwen3")
+    exact = make_learner(folder, "float32", learning_rate=1e-3)
+    parallel = {"distributed_optimizer": is_distributed}
+    learner = make_learner(folder, "bfloat16", learning_rate=1e-3, recompute=recompute, parallel=parallel)
+    for step in range(3):
+        batch = random_batch(step, vocabulary=96)
+        got, wanted = learner.step(batch), exact.step(batch)
+        assert got["num_tokens"] == wanted["num_tokens"]
+        assert got["loss"] == pytest.approx(wanted["loss"], abs=0.05)
+        assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=0.2)
+
+
+def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients():
+    from asyncrl.trainer import logprobs
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    hidden = torch.randn(1500, 64, device="cuda", generator=generator, requires_grad=True)
+    weight = (torch.randn(151_936, 64, device="cuda", generator=generator) / 8).requires_grad_()
+    targets = torch.randint(0, 151_936, (1500,), device="cuda", generator=generator)
+    assert len(hidden) * len(weight) > logprobs.LOGITS_AT_ONCE
+    got = logprobs.output_logprobs(hidden, weight, targets, 0.9, vocab_size=len(weight))
+    wanted = logprobs.token_logprobs(hidden @ weight.t(), targets, 0.9)
+    directions = torch.randn(2, 1500, device="cuda", generator=generator)
+    for left, right in zip(got, wanted, strict=True):
+        assert (left - right).abs().max() < 1e-3
+    slopes, expected = (
+        torch.autograd.grad(values, (hidden, weight), tuple(directions)) for values in (got, wanted)
+    )
+    for left, right in zip(slopes, expected, strict=True):
+        assert (left - right).abs().max() < 1e-2 * right.abs().max()
+
+
+def test_digests_are_those_of_sglang_on_cuda():
+    from sglang.srt.managers.mm_utils import tensor_hash
+
+    from asyncrl.trainer.digests import EngineDigests
+
+    layer = "model.layers.0."
+    weights = {f"{layer}self_attn.{part}_proj.weight": torch.randn(64, 32).bfloat16() for part in "qkv"}
+    weights["model.norm.weight"] = torch.randn(32).bfloat16()
+    digests = EngineDigests(has_cuda=True)
+    for name, tensor in weights.items():
+        digests.add(name, tensor.cuda())
+    fused = torch.cat([weights[f"{layer}self_attn.{part}_proj.weight"] for part in "qkv"]).cuda()
+    assert digests.result() == {
+        f"{layer}self_attn.qkv_proj.weight": f"{tensor_hash(fused):016x}",
+        "model.norm.weight": f"{tensor_hash(weights['model.norm.weight'].cuda()):016x}",
+    }
+    plain = hashlib.sha256(fused.cpu().view(torch.int16).numpy().tobytes()).hexdigest()[:16]
+    assert digests.result()[f"{layer}self_attn.qkv_proj.weight"] != plain

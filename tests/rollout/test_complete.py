@@ -1,0 +1,134 @@
+"""From a generated group to a ready one: shaped rewards, the greedy baseline, faults - on a real queue."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fakes.records import make_score, make_task
+
+from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.recipe import Algorithm
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.journal import Journal
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.signal import Signal
+from asyncrl.types import Finish, Score, Segment, Task
+
+LIMIT = 10
+
+
+class Grades:
+    """Verdicts in the order in which they are asked for."""
+
+    def __init__(self, *rewards: float | None) -> None:
+        self._scores = [make_score(reward) for reward in rewards]
+
+    async def grade(self, task: Task, response: str) -> Score:
+        return self._scores.pop(0)
+
+
+def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: float | None) -> None:
+    """Grades a generated group and readies or drops it."""
+    completion = GroupCompletion(
+        queue,
+        SimpleNamespace(limit_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing()),  # type: ignore[arg-type]
+        Grades(*rewards),  # type: ignore[arg-type]
+        SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
+        find_advantage(algorithm),
+        algorithm,
+        Signal(),
+        SignalFilter(is_on=False, max_in_a_row=1),
+    )
+    asyncio.run(completion.run(group))
+
+
+async def _nothing():
+    for nothing in ():
+        yield nothing
+
+
+def generated(queue: ReplayQueue, *lengths: int) -> Group:
+    """A group whose trajectories have ended, with so many tokens each."""
+    queue.announce(0)
+    group = queue.admit(make_task())
+    for trajectory, length in zip(group.trajectories, lengths, strict=True):
+        tokens = list(range(length))
+        queue.append(group, trajectory, [Segment(0, tokens, [-0.5] * length)], Finish.STOP)
+    return group
+
+
+def journal_queue(folder: Path, **settings: object) -> ReplayQueue:
+    return ReplayQueue(
+        Journal(folder / "journal.sqlite"),
+        groups_per_batch=1,
+        samples_per_group=2,
+        max_staleness=0,
+        num_steps=4,
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def test_a_long_answer_loses_reward_and_keeps_its_correctness(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    algorithm = Algorithm(advantage="dr_grpo", overlong_buffer_tokens=4, overlong_penalty=0.5)
+    group = generated(queue, 8, 3)
+    complete(queue, algorithm, group, 1.0, 0.0)
+    # 8 tokens are 2 of the 4 in the buffer before 10: half of the penalty of 0.5
+    scores = [group.scores[t.trajectory_id] for t in group.trajectories]
+    assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.75), (0.0, 0.0)]
+    assert list(group.advantages.values()) == [0.375, -0.375]
+    queue.journal.close()
+
+
+def test_a_fault_is_not_shaped_into_a_reward(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = generated(queue, 10, 10)
+    complete(queue, Algorithm(overlong_buffer_tokens=4), group, None, 1.0)
+    assert group.scores[group.trajectories[0].trajectory_id].reward is None
+    assert group.state is GroupState.DROPPED
+    queue.journal.close()
+
+
+def test_the_greedy_trajectory_gives_the_baseline_and_is_not_trained(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path, has_greedy=True)
+    group = generated(queue, 3, 4, 5)
+    assert [t.is_greedy for t in group.trajectories] == [False, False, True]
+    complete(queue, Algorithm(advantage="remax"), group, 1.0, 0.0, 0.25)
+    assert list(group.advantages.values()) == [0.75, -0.25]
+    taken = queue.take(0)
+    assert taken is not None
+    batch = batch_of(taken, 0, 1.0)
+    assert [len(s.response_tokens) for s in batch.sequences] == [3, 4]
+    queue.journal.barrier_blocking()
+    assert load_batch(queue.journal, 0, 1.0) == batch
+    table = queue.conservation()
+    assert (table["generated"], table["taken"], table["dropped: baseline"]) == (12, 7, 5)
+    queue.journal.close()
+
+
+@pytest.mark.parametrize("rewards", [(1.0, 0.0, None), (1.0, None, 0.0)])
+def test_without_a_baseline_or_two_answers_the_group_is_dropped(
+    tmp_path: Path, rewards: tuple[float | None, ...]
+) -> None:
+    queue = journal_queue(tmp_path, has_greedy=True)
+    group = generated(queue, 3, 4, 5)
+    complete(queue, Algorithm(advantage="remax"), group, *rewards)
+    assert group.state is GroupState.DROPPED
+    table = queue.conservation()
+    assert table["generated"] == table["dropped: fault"] == 12
+    queue.journal.close()
+
+
+def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path, has_greedy=True)
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    again = journal_queue(tmp_path, has_greedy=True)
+    restore(again, lambda task_id: make_task())
+    assert [t.is_greedy for t in again.live[0].trajectories] == [False, False, True]
+    again.journal.close()

@@ -1,0 +1,190 @@
+"""The same steps in every layout: loss, gradient norm and weights of several ranks are those of one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from fakes.layout_worker import take_steps
+from fakes.models import write_model
+
+TESTS = Path(__file__).parents[1]
+SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
+MODELS = {
+    "qwen3": ("Qwen3", SIZES),
+    "tied": ("Qwen2", SIZES | {"tie_word_embeddings": True}),
+    "experts": (
+        "Qwen3Moe",
+        SIZES
+        | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
+    ),
+}
+MODELS["everything"] = MODELS["qwen3"]
+ALGORITHMS = {
+    "everything": {
+        "advantage": "reinforce_pp_baseline",
+        "importance_weight": "sequence_truncated",
+        "rejection": ["second_moment", "token_veto"],
+        "second_moment_limit": 2.0,
+        "surrogate": "gspo",
+        "reduction": "sequence_mean",
+        "kl_coefficient": 0.1,
+        "entropy_coefficient": 0.01,
+    }
+}
+"""Of a model's runs: sums over sequences, several steps, a reference model, a gradient through entropies."""
+STEPS_PER_BATCH = {"everything": 2}
+TWO_RANKS = {
+    "data": ("qwen3", {}),
+    "data, optimizer": ("qwen3", {"distributed_optimizer": True}),
+    "tensor": ("qwen3", {"tensor": 2}),
+    "tensor, tied": ("tied", {"tensor": 2}),
+    "tensor, sequence": ("qwen3", {"tensor": 2, "sequence_parallel": True}),
+    "pipeline": ("qwen3", {"pipeline": 2}),
+    "pipeline, tied": ("tied", {"pipeline": 2}),
+    "pipeline, interleaved": ("qwen3", {"pipeline": 2, "virtual_stages": 2}),
+    "context": ("qwen3", {"context": 2}),
+    "context, optimizer": ("tied", {"context": 2, "distributed_optimizer": True}),
+    "expert": ("experts", {"expert": 2}),
+    "expert, pipeline": ("experts", {"pipeline": 2}),
+    "everything, data": ("everything", {}),
+    "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
+    "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
+    "everything, context": ("everything", {"context": 2}),
+    "resumed as tensor, sequence": (
+        "qwen3",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
+    "resumed as interleaved": (
+        "qwen3",
+        {"pipeline": 2, "virtual_stages": 2, "distributed_optimizer": True},
+    ),
+    "resumed as pipeline": ("tied", {"pipeline": 2}),
+    "resumed as expert": ("experts", {"expert": 2}),
+}
+RESUMED = {
+    "resumed as tensor, sequence": "data, optimizer",
+    "resumed as interleaved": "data, optimizer",
+    "resumed as pipeline": "tensor, tied",
+    "resumed as expert": "expert",
+}
+FOUR_RANKS = {
+    "tensor, pipeline, optimizer": ("qwen3", {"tensor": 2, "pipeline": 2, "distributed_optimizer": True}),
+    "tensor, sequence, context": ("qwen3", {"tensor": 2, "context": 2, "sequence_parallel": True}),
+    "tensor, sequence, data, optimizer": (
+        "tied",
+        {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
+    ),
+    "interleaved, data": ("tied", {"pipeline": 2, "virtual_stages": 2, "distributed_optimizer": True}),
+    "pipeline of four": ("qwen3", {"pipeline": 4}),
+    # Two key-value heads among four ranks.
+    "context of four": ("qwen3", {"context": 4}),
+    "pipeline, context": ("tied", {"pipeline": 2, "context": 2}),
+    "tensor, sequence, expert, data": (
+        "experts",
+        {"tensor": 2, "sequence_parallel": True, "expert": 2, "distributed_optimizer": True},
+    ),
+    "expert, data": ("experts", {"expert": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: write_model(root / name, family, **sizes) for name, (family, sizes) in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes of each model."""
+    root = tmp_path_factory.mktemp("alone")
+    for name, folder in models.items():
+        take_steps(folder, trainer_keys(name), root / name, algorithm=ALGORITHMS.get(name, {}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def together(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_cases(TWO_RANKS, 2, models, tmp_path_factory.mktemp("together"))
+
+
+def trainer_keys(model: str) -> dict[str, int]:
+    return {"optimizer_steps_per_batch": STEPS_PER_BATCH.get(model, 1)}
+
+
+def run_cases(
+    cases: dict[str, tuple[str, dict]], num_ranks: int, models: dict[str, Path], root: Path
+) -> Path:
+    arguments = [
+        {
+            "name": name,
+            "model": str(models[model]),
+            "trainer": {"num_processes": num_ranks, "parallel": sizes} | trainer_keys(model),
+            "algorithm": ALGORITHMS.get(model, {}),
+            "saves": name in RESUMED.values(),
+            "resumes": RESUMED.get(name),
+        }
+        for name, (model, sizes) in cases.items()
+    ]
+    command = [sys.executable, "-m", "fakes.layout_worker", json.dumps(arguments), str(root)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_PORT": str(port)}
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment["PYTHONPATH"] = path
+    ranks = [
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(num_ranks)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=300)[0].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(outputs)[-6000:]
+    return root
+
+
+def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
+    found, expected = (json.loads(path.with_suffix(".json").read_text()) for path in (got, wanted))
+    # A case that was resumed took the last steps only.
+    assert found
+    for left, right in zip(found, expected[-len(found) :], strict=True):
+        assert left["loss"] == pytest.approx(right["loss"], abs=1e-5)
+        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
+        for metric in left.keys() - {"num_packed_tokens"}:
+            assert left[metric] == pytest.approx(right[metric], rel=1e-4, abs=1e-5, nan_ok=True), metric
+    found, expected = (safetensors.torch.load_file(path / "model.safetensors") for path in (got, wanted))
+    assert found.keys() == expected.keys()
+    worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
+    assert max(worst.values()) < 1e-5, max(worst, key=worst.get)
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
+    assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
+
+
+@pytest.mark.slow
+def test_four_ranks_take_the_steps_of_one(
+    alone: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+):
+    root = run_cases(FOUR_RANKS, 4, models, tmp_path_factory.mktemp("four"))
+    for name, (model, _) in FOUR_RANKS.items():
+        assert_same_steps(name, root / name, alone / model)
+
+
+def test_the_steps_move_every_weight(alone: Path, models: dict[str, Path]):
+    for name, folder in models.items():
+        before = safetensors.torch.load_file(folder / "model.safetensors")
+        after = safetensors.torch.load_file(alone / name / "model.safetensors")
+        still = [key for key, tensor in after.items() if torch.allclose(tensor, before[key], atol=1e-4)]
+        assert not still

@@ -1,0 +1,259 @@
+"""The learner under every algorithm: splits, several steps, reference and entropy, on a real tiny model."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.recipes import make_recipe
+from torch import Tensor
+
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.trainer.batch import mini_batches, rank_micro_batches
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.logprobs import token_logprobs
+from asyncrl.types import Batch, Sequence
+
+REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
+WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}
+COMBINATIONS = [
+    {"surrogate": "ppo_clip", "importance_weight": "masked", "rejection": REJECTIONS, **WIDE},
+    {"surrogate": "ppo_clip", "importance_weight": "none", "clip_around": "behavior", "dual_clip": 3.0},
+    {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
+    {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
+    {"surrogate": "cispo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
+    {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+def make_learner(folder: Path, **sections: dict) -> Learner:
+    recipe = make_recipe(folder, **sections)
+    learner = Learner(check_model_folder(folder), recipe)
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def weights(learner: Learner) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
+
+
+def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
+    budget = learner.section.tokens_per_micro_batch
+    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    now = learner.evaluate(learner.parallel_chunks, micro_batches, batch.temperature)
+    # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
+    proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
+    metrics = learner.accumulate(micro_batches, batch.temperature, proximals=proximals)
+    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
+
+
+def near(batch: Batch, folder: Path, *, noise: float = 0.3) -> Batch:
+    """The batch with behavior log-probs near the model's own, so that no weight is extreme."""
+    model, generator = reference_model(folder), torch.Generator().manual_seed(3)
+    sequences = []
+    for sequence in batch.sequences:
+        with torch.no_grad():
+            exact = reference_logprobs(model, sequence, batch.temperature)
+        behavior = exact + noise * torch.randn(len(exact), generator=generator)
+        sequences.append(dataclasses.replace(sequence, behavior_logprobs=behavior.tolist()))
+    return dataclasses.replace(batch, sequences=sequences)
+
+
+def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_splitting_into_micro_batches_changes_nothing(folder: Path, algorithm: dict):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder)
+    whole, split = (
+        make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 30)
+    )
+    metrics, wanted = gradients(whole, batch)
+    split_metrics, got = gradients(split, batch)
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["loss"] != 0.0
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5, nan_ok=True), name
+
+
+def test_a_micro_batch_holds_its_sequences_whole_and_in_order():
+    batch = random_batch(2, num_groups=6, group_size=4)
+    found = []
+    for micro in rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1):
+        counts = torch.bincount(micro.sequence_ids)
+        assert torch.equal(micro.sequence_ids, torch.repeat_interleave(counts))
+        ends = counts.cumsum(0).tolist()
+        found += [micro.targets[b - n : b].tolist() for n, b in zip(counts.tolist(), ends, strict=True)]
+    assert sorted(found) == sorted(s.response_tokens for s in batch.sequences)
+
+
+def test_kl_in_the_loss_pulls_back_to_the_base_model(folder: Path):
+    algorithm = {"kl_coefficient": 0.5, "kl_estimator": "k3", "importance_weight": "none"}
+    learner = make_learner(folder, algorithm=algorithm)
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(1)
+    still = Batch(1, 0.8, [dataclasses.replace(s, advantage=0.0) for s in batch.sequences])
+    metrics, got = gradients(learner, still)
+    moved, base = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in still.sequences:
+        difference = reference_logprobs(moved, sequence, 0.8)
+        with torch.no_grad():
+            reference = reference_logprobs(base, sequence, 0.8)
+        difference = difference - reference
+        total = total + 0.5 * ((-difference).exp() - 1 + difference).sum()
+        num_tokens += len(difference)
+    (total / num_tokens).backward()
+    assert metrics["loss"] == pytest.approx((total / num_tokens).item(), rel=1e-4)
+    assert worst_difference(got, {n: p.grad for n, p in moved.named_parameters()}) < 1e-4
+
+
+def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: Path):
+    algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "importance_weight": "none"}
+    learner = make_learner(folder, algorithm=algorithm | {"surrogate": "reinforce"})
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(1)
+    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    metrics = learner.accumulate(micro_batches, batch.temperature)
+    moved, base = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        total, num_tokens = 0.0, 0
+        for sequence in batch.sequences:
+            current = reference_logprobs(moved, sequence, 1.0)
+            charged = 0.5 * (current - reference_logprobs(base, sequence, 1.0))
+            for t in range(len(current)):
+                total -= (sequence.advantage - charged[t:].sum().item()) * current[t].item()
+                num_tokens += 1
+    assert metrics["loss"] == pytest.approx(total / num_tokens, abs=1e-4)
+
+
+def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
+    assert make_learner(folder).reference_chunks is None
+    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
+    before = [parameter.clone() for parameter in learner.reference_chunks[0].parameters()]
+    learner.step(random_batch(0))
+    after = list(learner.reference_chunks[0].parameters())
+    assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
+
+
+def test_entropies_and_their_gradient_are_those_of_autograd():
+    logits = (3 * torch.randn(7, 11, generator=torch.Generator().manual_seed(0))).double().requires_grad_()
+    _, found = token_logprobs(logits, torch.zeros(7, dtype=torch.long), 0.7)
+    logprobs = torch.log_softmax(logits / 0.7, -1)
+    wanted = -(logprobs.exp() * logprobs).sum(-1)
+    assert torch.allclose(found.double(), wanted, atol=1e-5)
+    scale = torch.arange(1.0, 8.0)
+    (got,) = torch.autograd.grad((found * scale).sum(), logits)
+    (expected,) = torch.autograd.grad((wanted * scale).sum(), logits)
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def test_mini_batches_share_out_every_sequence_in_order():
+    batch = random_batch(0, num_groups=5, group_size=3)
+    parts = mini_batches(batch, 4)
+    assert [len(part.sequences) for part in parts] == [3, 4, 4, 4]
+    assert [s for part in parts for s in part.sequences] == batch.sequences
+    assert len(mini_batches(Batch(0, 1.0, batch.sequences[:2]), 4)) == 2
+    assert [part.sequences for part in mini_batches(Batch(0, 1.0, []), 4)] == [[]]
+
+
+def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: Path):
+    trainer = {"optimizer_steps_per_batch": 3, "learning_rate": 1e-3}
+    batch = near(random_batch(4, num_groups=6), folder)
+    learner = make_learner(folder, trainer=trainer)
+    metrics = learner.step(batch)
+    # By hand: the proximal log-probs of all mini-batches before the first step, then one step after another.
+    again = make_learner(folder, trainer={"learning_rate": 1e-3})
+    parts = [
+        rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1) for part in mini_batches(batch, 3)
+    ]
+    proximals = [again.evaluate(again.parallel_chunks, part, 1.0) for part in parts]
+    again.schedule.step(increment=1)
+    for part, proximal in zip(parts, proximals, strict=True):
+        again.accumulate(part, 1.0, proximals=proximal)
+        again.optimizer.step()
+    wanted = weights(again)
+    assert all(torch.allclose(tensor, wanted[name], atol=1e-6) for name, tensor in weights(learner).items())
+    assert metrics["num_tokens"] == sum(len(s.response_tokens) for s in batch.sequences)
+    assert metrics["policy_kl"] > 0.0
+
+
+def test_with_one_step_the_policy_has_not_moved(folder: Path):
+    metrics = make_learner(folder).step(random_batch(4))
+    assert metrics["policy_kl"] == metrics["clipped_share"] == 0.0
+
+
+def test_proximal_log_probs_that_are_computed_are_those_that_come_for_free(folder: Path):
+    learner = make_learner(folder)
+    batch = random_batch(4)
+    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    free = learner.accumulate(micro_batches, 1.0)
+    computed = learner.evaluate(learner.parallel_chunks, micro_batches, 1.0)
+    assert not any(each.requires_grad for each in computed)
+    assert learner.accumulate(micro_batches, 1.0, proximals=computed) == pytest.approx(free, nan_ok=True)
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_log_probs_that_are_no_numbers_leave_sequence_terms_finite(folder: Path, surrogate: str):
+    algorithm = {
+        "surrogate": surrogate,
+        "importance_weight": "sequence_truncated",
+        "reduction": "sequence_mean",
+    }
+    batch = near(random_batch(3), folder)
+    first, *rest = batch.sequences
+    broken = dataclasses.replace(first, behavior_logprobs=[math.nan] * len(first.response_tokens))
+    metrics, got = gradients(make_learner(folder, algorithm=algorithm), Batch(3, 1.0, [broken, *rest]))
+    _, wanted = gradients(make_learner(folder, algorithm=algorithm), Batch(3, 1.0, rest))
+    assert worst_difference(got, wanted) < 1e-5
+    assert metrics["nonfinite_tokens"] == len(first.response_tokens)
+
+
+def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
+    learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
+    before = weights(learner)
+    metrics = learner.step(Batch(0, 1.0, [Sequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
+    assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+
+
+def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder: Path):
+    batch = random_batch(3)
+    far = [
+        dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    learner = make_learner(folder, algorithm={"rejection": ["token_range"]})
+    before = weights(learner)
+    metrics = learner.step(Batch(3, 1.0, far))
+    assert (metrics["masked_share"], metrics["grad_norm"]) == (1.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+
+
+def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
+    source = "def loss(inputs, algorithm): return -inputs.advantages * inputs.current\n"
+    (tmp_path / "own.py").write_text(source)
+    own = make_learner(folder, algorithm={"surrogate": f"{tmp_path}/own.py:loss"})
+    built_in = make_learner(folder, algorithm={"surrogate": "reinforce"})
+    for learner in (own, built_in):
+        learner.step(random_batch(0))
+    wanted = weights(built_in)
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights(own).items())

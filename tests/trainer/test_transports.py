@@ -1,0 +1,92 @@
+"""Every way of sending weights, to a real server: what it holds afterwards is what the trainer published."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from serving.engine.servers import running_server, write_model
+
+from asyncrl.trainer.convert import load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.model import PolicyModel, build_model
+from asyncrl.trainer.publish import Publisher
+from asyncrl.trainer.transports import buckets
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    home = tmp_path_factory.mktemp("models")
+    return [write_model(home / f"model-{seed}", seed=seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def server(folders: list[Path], tmp_path_factory: pytest.TempPathFactory):
+    with running_server(folders[0], tmp_path_factory.mktemp("server") / "log") as (url, _):
+        yield url
+
+
+@pytest.fixture
+def model(folders: list[Path]) -> PolicyModel:
+    return build_model(check_model_folder(folders[0]), torch.float32)
+
+
+@pytest.fixture(params=["disk", "tensor", "distributed"])
+def publisher(request, folders: list[Path], tmp_path: Path):
+    publisher = Publisher(tmp_path / "publications", base=folders[0], transport=request.param)
+    yield publisher
+    publisher.close()
+
+
+def test_two_versions_in_a_row_arrive_whole(publisher, server, model, folders, monkeypatch):
+    # Several buckets, one of them a tensor larger than the limit.
+    monkeypatch.setattr("asyncrl.trainer.transports.BUCKET_BYTES", 100_000)
+    for version, folder in enumerate(folders[1:], start=1):
+        load_weights(model, open_weights(folder))
+        (outcome,) = publisher.install(publisher.write(version, model), [server]).values()
+        assert outcome.is_installed, outcome.detail
+
+
+def test_weights_changed_on_their_way_are_noticed(publisher, server, model, folders):
+    load_weights(model, open_weights(folders[1]))
+    publication = publisher.write(1, model)
+    (file,) = publication.folder.glob("*.safetensors")
+    with file.open("r+b") as opened:
+        opened.seek(-5, 2)
+        (byte,) = opened.read(1)
+        opened.seek(-5, 2)
+        opened.write(bytes([byte ^ 1]))
+
+    (outcome,) = publisher.install(publication, [server]).values()
+
+    assert not outcome.is_installed and "tensors differ" in outcome.detail
+    load_weights(model, open_weights(folders[2]))
+    (outcome,) = publisher.install(publisher.write(2, model), [server]).values()
+    assert outcome.is_installed, outcome.detail
+
+
+@pytest.mark.parametrize("publisher", ["tensor", "distributed"], indirect=True)
+def test_a_session_left_open_by_a_dead_trainer_is_closed(publisher, server, model, folders):
+    body = urllib.request.Request(
+        f"{server}/begin_weight_update", json.dumps({}).encode(), {"Content-Type": "application/json"}
+    )
+    assert urllib.request.urlopen(body).status == 200
+    load_weights(model, open_weights(folders[1]))
+
+    (outcome,) = publisher.install(publisher.write(1, model), [server]).values()
+
+    assert outcome.is_installed, outcome.detail
+
+
+def test_a_server_that_is_gone_is_an_outcome(publisher, model, folders):
+    load_weights(model, open_weights(folders[1]))
+    (outcome,) = publisher.install(publisher.write(1, model), ["http://127.0.0.1:9"]).values()
+    assert not outcome.is_installed and "pause_generation failed" in outcome.detail
+
+
+def test_buckets_keep_the_order_and_bound_the_bytes():
+    weights = [(name, torch.zeros(size)) for name, size in zip("abcde", (10, 10, 10, 100, 1), strict=True)]
+    found = [list(bucket) for bucket in buckets(weights, max_bytes=80)]
+    assert found == [["a", "b"], ["c"], ["d"], ["e"]]
