@@ -1,4 +1,4 @@
-# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | test | test-all | bench | chaos
+# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | test | test-all | bench | ablation | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -9,7 +9,7 @@ READY := .venv/.ready
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
-.PHONY: setup train eval check view chat test test-all lint bench chaos clean
+.PHONY: setup train eval check view chat test test-all lint bench ablation chaos clean
 
 setup: $(READY)
 
@@ -53,6 +53,10 @@ check: lint
 
 bench: setup
 	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+# What staleness does with and without correction: 48 short runs, resumable (about 40 minutes).
+ablation: setup
+	@$(BIN)/python tests/benchmarks/ablation.py $(ARGS)
 
 # Kills, stops and corrupts parts of a real run 100 times and audits its journal (about 25 minutes).
 chaos: setup

@@ -109,8 +109,8 @@ class Controller:
             samples_per_group=recipe.rollout.samples_per_group,
             max_staleness=recipe.rollout.max_staleness,
             num_steps=recipe.trainer.num_steps,
-            order=recipe.replay.order,
             has_greedy=recipe.algorithm.needs_greedy(),
+            order=recipe.replay.order,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)

@@ -114,10 +114,11 @@ class Rollout(Section):
 
 
 class Replay(Section):
-    order: Literal["admission", "strict_admission", "freshness", "signal"] = "admission"
+    order: Literal["admission", "strict_admission", "freshness", "signal", "stalest"] = "admission"
     """Which ready groups a batch takes first: the oldest, those with the newest tokens, or those with the
     largest variance of correctness; the staleness bound comes before. strict_admission waits for stragglers:
-    no length bias, but the trainer waits with them."""
+    no length bias, but the trainer waits with them. stalest waits until all that the bound admits is ready:
+    every batch is as stale as allowed, for experiments."""
     drops_no_signal: bool = False
     """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
     max_dropped_in_a_row: Positive = 256

@@ -40,18 +40,16 @@ def has_signal(group: Group) -> bool:
 
 
 def _correctness(group: Group) -> list[float]:
-    """Of what may be trained: without faults and without a greedy baseline."""
-    baselines = {t.trajectory_id for t in group.trajectories if t.is_greedy}
-    return [
-        score.correctness
-        for name, score in group.scores.items()
-        if score.correctness is not None and name not in baselines
-    ]
+    """Of the sampled trajectories that got a verdict."""
+    greedy = {t.trajectory_id for t in group.trajectories if t.is_greedy}
+    scores = (score for name, score in group.scores.items() if name not in greedy)
+    return [score.correctness for score in scores if score.correctness is not None]
 
 
 ORDERS: dict[str, Preference] = {
     "admission": lambda group: (group.group_id,),
     "strict_admission": lambda group: (group.group_id,),
+    "stalest": lambda group: (group.group_id,),
     "freshness": lambda group: (-mean_version(group), group.group_id),
     "signal": lambda group: (-signal(group), group.group_id),
 }

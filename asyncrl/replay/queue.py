@@ -46,8 +46,8 @@ class ReplayQueue:
         samples_per_group: int,
         max_staleness: int,
         num_steps: int,
-        order: str = "admission",
         has_greedy: bool = False,
+        order: str = "admission",
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -56,10 +56,10 @@ class ReplayQueue:
         self.samples_per_group = samples_per_group
         self.max_staleness = max_staleness
         self.num_steps = num_steps
-        self.order = order
-        """A key of `policy.ORDERS`."""
         self.has_greedy = has_greedy
         """Each group has one more trajectory, the last, greedy and never trained."""
+        self.order = order
+        """A key of `policy.ORDERS`."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -230,10 +230,16 @@ class ReplayQueue:
         self.highest_version = max(self.highest_version, version)
         self._changed()
 
+    def _is_full(self) -> bool:
+        """Whether all that the bound admits is there and ready."""
+        return not self.can_admit() and all(g.state is GroupState.READY for g in self.live.values())
+
     def take(self, step: int) -> list[Group] | None:
         """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
         a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
+        if self.order == "stalest" and not self._is_full():
+            return None
         batch = choose(
             list(self.live.values()),
             step,

@@ -13,7 +13,7 @@ from asyncrl.replay.group import DropReason
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
     DropReason.BASELINE: "it was the greedy answer that the others' advantages are taken against",
-    DropReason.NO_SIGNAL: "all its answers were equally correct, and replay.drops_no_signal asks for others",
+    DropReason.NO_SIGNAL: "its trajectories were all equally correct (replay.drops_no_signal)",
     DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }

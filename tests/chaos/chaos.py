@@ -189,7 +189,12 @@ def chaos(folder: Path, *, num_faults: int, seed: int) -> list[str]:
     """Runs, disturbs and audits; the faults found."""
     run = WholeRun(
         folder,
-        trainer={"num_steps": NUM_STEPS_AHEAD, "learning_rate": 3e-3, "checkpoint_every_steps": 10},
+        trainer={
+            "num_steps": NUM_STEPS_AHEAD,
+            "learning_rate": 3e-3,
+            "checkpoint_every_steps": 10,
+            "step_timeout_seconds": 20.0,
+        },
         serving={"num_servers": 2, "request_timeout_seconds": 15.0},
         verifying={"num_workers": 2},
     ).start()

@@ -41,7 +41,7 @@ def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: f
         find_advantage(algorithm),
         algorithm,
         Signal(),
-        SignalFilter(is_on=False, max_in_a_row=1),
+        SignalFilter(False, 1),
     )
     asyncio.run(completion.run(group))
 
