@@ -179,12 +179,9 @@ class Schedule:
         if kind == "die":
             server.die()
             if self.plan.are_servers_external:
-                # It comes back with weights that it was started with; tokens of those are refused.
-                self.world.has_protocol_fault = True
                 asyncio.get_running_loop().call_later(2.0, server.start)
         elif kind == "bounce":
             # Somebody restarted it, and nobody was told.
-            self.world.has_protocol_fault = True
             server.die()
             server.start()
         elif kind == "hang":

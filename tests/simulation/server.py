@@ -289,6 +289,8 @@ class Server:
         token = rng.choice(STOP_TOKENS) if is_stop else rng.randrange(FIRST_TOKEN, 1000)
         # A process that somebody else restarted says "default", and its tokens are refused.
         is_known = world.valid_weights is None or self.weights in (*world.valid_weights, "default")
+        # They are delivered and not counted, as is a line that cannot be read.
+        world.has_protocol_fault |= self.weights == "default"
         if self.weights.endswith("!"):
             world.violate(f"{self.url} samples from corrupt weights {self.weights}")
         elif not is_known and "-eval-" not in request.rid:
