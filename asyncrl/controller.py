@@ -126,6 +126,7 @@ class Controller:
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
             install_seconds=recipe.serving.request_timeout_seconds,
+            interrupt=recipe.rollout.interrupt,
         )
         sampling = SamplingParams(
             recipe.rollout.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
@@ -142,6 +143,8 @@ class Controller:
             silence_seconds=recipe.serving.request_timeout_seconds,
             max_retries=retries,
             run_id=run_id,
+            is_cache_recomputed=recipe.rollout.interrupt == "retract",
+            tokens_per_round=recipe.rollout.tokens_per_round,
         )
         self._completion = GroupCompletion(
             self.queue,

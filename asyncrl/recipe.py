@@ -103,6 +103,12 @@ class Rollout(Section):
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk: smaller loses less at a crash, larger costs less."""
+    interrupt: Literal["continue", "retract", "abort"] = "continue"
+    """What a publish does to a trajectory in work: it goes on over the old version's keys and values (tagged
+    so), has them computed anew, or is aborted and resumed from its prefix on any server."""
+    tokens_per_round: Positive | None = None
+    """At most this many tokens per request: a longer trajectory is parked in the queue, which frees its place
+    on the server, and resumed from its prefix where there is room (Kimi k1.5). Default: no limit."""
     max_fault_retries: Count = 2
     """Times a faulty verification or a broken stream is tried again before its trajectory is dropped."""
 

@@ -43,6 +43,10 @@ class Generator:
     max_retries: int
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
+    is_cache_recomputed: bool = False
+    """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
+    tokens_per_round: int | None = None
+    """Longest request; what is longer is parked between two requests."""
     is_stopping: bool = False
     is_held: bool = False
     """Nothing new may stream: the trainer went back, and what it lost must end first."""
@@ -61,8 +65,9 @@ class Generator:
                 self.queue.append(group, trajectory, [], finish)
                 yield trajectory
         num_failures = 0
+        server: Server | None = None
         while pending := _pending(group):
-            server = await self._wait_for_server(len(pending), group)
+            server = await self._wait_for_server(len(pending), group, before=server)
             if server is None:
                 return
             tokens_before = group.num_tokens()
@@ -102,27 +107,33 @@ class Generator:
         except ServerError as error:
             log.warning("%s", error)
 
-    async def _wait_for_server(self, num_requests: int, group: Group) -> Server | None:
+    async def _wait_for_server(
+        self, num_requests: int, group: Group, *, before: Server | None
+    ) -> Server | None:
         """A server with room, once the trainer has caught up with what was journaled; None when stopping."""
+        newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
+
+        def found() -> Server | None:
+            return self.fleet.pick(num_requests, before=before, at_least=newest)
+
         await self.signal.wait_until(
             lambda: (
                 self.is_stopping
-                or (
-                    not self.is_held
-                    and not self.queue.is_catching_up()
-                    and self.fleet.pick(num_requests) is not None
-                )
+                or (not self.is_held and not self.queue.is_catching_up() and found() is not None)
             ),
             owner=f"group {group.group_id}",
-            blocker=f"a serving server with room for {num_requests} requests",
+            blocker=f"a serving server of version {newest} or later with room for {num_requests} requests",
         )
-        return None if self.is_stopping else self.fleet.pick(num_requests)
+        return None if self.is_stopping else found()
 
     async def _stream(
         self, server: Server, group: Group, pending: list[Trajectory]
     ) -> AsyncIterator[Trajectory]:
         assert server.version is not None
-        requests = {self._request_id(t): _Request(t, Confirmation(server.version)) for t in pending}
+        requests = {
+            self._request_id(t): _Request(t, Confirmation(server.version, self.is_cache_recomputed))
+            for t in pending
+        }
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
         self.queue.stream_from(server.url, pending)
@@ -153,6 +164,10 @@ class Generator:
         finish = chunk.end.finish() if chunk.end is not None else None
         if chunk.end is not None and request.confirmation.pending_tokens:
             raise ServerError(f"request {chunk.request_id} ended without version spans")
+        num_new = sum(len(segment.tokens) for segment in segments)
+        if finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
+            # The round is over, not the trajectory.
+            finish = None
         if segments or finish is not None:
             self.queue.append(group, request.trajectory, segments, finish)
         return finish
@@ -167,7 +182,9 @@ class Generator:
 
     def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
-        return Prefix(request_id, tokens, self._num_left(trajectory), trajectory.is_greedy)
+        num_left = self._num_left(trajectory)
+        limit = min(num_left, self.tokens_per_round or num_left)
+        return Prefix(request_id, tokens, limit, trajectory.is_greedy)
 
     def limit_tokens(self, trajectory: Trajectory) -> int:
         """Response tokens after which a trajectory is cut off."""

@@ -44,8 +44,14 @@ class Server:
     busy_since_seconds: float = 0.0
     num_restarts: int = 0
     num_joins: int = 0
+    seen_version: PolicyVersion = -1
+    """The newest version that made a token here since it joined: shows a publish before it is announced."""
     reason: str = "starting"
     """Why it does not serve."""
+
+    def newest_version(self) -> PolicyVersion:
+        """What its next token is made by, as far as anybody here can know."""
+        return max(self.seen_version, -1 if self.version is None else self.version)
 
 
 class Fleet:
@@ -63,6 +69,7 @@ class Fleet:
         max_running_requests: int,
         restart: Callable[[str], Awaitable[None]],
         install_seconds: float = INSTALL_SECONDS,
+        interrupt: str = "continue",
     ) -> None:
         self.servers = {url: Server(url) for url in urls}
         self.session = session
@@ -70,6 +77,7 @@ class Fleet:
         self._signal = signal
         self._restart = restart
         self._install_seconds = install_seconds
+        self._interrupt = interrupt
         self._publication: Publication | None = None
         self.trainer_owns_wire = False
         self._handed: dict[str, None] = {}
@@ -82,14 +90,25 @@ class Fleet:
     def num_running(self) -> int:
         return sum(server.num_running for server in self.servers.values())
 
-    def pick(self, num_requests: int) -> Server | None:
-        """The least loaded serving server with room for `num_requests` more, or None."""
-        open_servers = [
+    def pick(
+        self, num_requests: int, *, before: Server | None = None, at_least: PolicyVersion = 0
+    ) -> Server | None:
+        """The least loaded serving server with room for `num_requests` more, or None.
+
+        `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
+        unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
+        their tokens: while a publish reaches one server before the next, they must not go back to an older.
+        """
+        fitting = [
             server
             for server in self.serving()
             if server.num_running + num_requests <= max(self.max_running_requests, num_requests)
+            and server.newest_version() >= at_least
         ]
-        return min(open_servers, key=lambda server: server.num_running, default=None)
+        least = min(fitting, key=lambda server: server.num_running, default=None)
+        if least is None or before is None or before not in fitting:
+            return least
+        return before if before.num_running - least.num_running <= num_requests else least
 
     def salt(self, server: Server) -> str:
         """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
@@ -234,7 +253,13 @@ class Fleet:
             with self._signal.waiting(
                 f"server {server.url}", f"the install of version {publication.version}"
             ):
-                await install(self.session, server.url, publication, timeout_seconds=self._install_seconds)
+                await install(
+                    self.session,
+                    server.url,
+                    publication,
+                    interrupt=self._interrupt,
+                    timeout_seconds=self._install_seconds,
+                )
         except ServerError as error:
             server.reason = str(error)
             log.warning("server %s does not join: %s", server.url, error)
@@ -244,5 +269,6 @@ class Fleet:
             return self._spawn(self._join(server))
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
+        server.seen_version = publication.version
         log.info("server %s serves version %d, digests verified", server.url, publication.version)
         self._signal.notify()

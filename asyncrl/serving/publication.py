@@ -17,6 +17,8 @@ import aiohttp
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
+PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort"}
+"""rollout.interrupt -> what SGLang calls it."""
 MANIFEST = "publication.json"
 _JSON = {"Content-Type": "application/json"}
 INSTALL_SECONDS = 300.0
@@ -65,26 +67,45 @@ async def install(
     url: str,
     publication: Publication,
     *,
+    interrupt: str = "continue",
     load: Load = load_from_disk,
     timeout_seconds: float = INSTALL_SECONDS,
 ) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
+    `interrupt` (a key of PAUSE_MODES) says what becomes of running requests meanwhile.
     Raises ServerError, also when one of its answers takes longer than `timeout_seconds`, and WeightMismatch
     when the loaded bytes differ; the server then stays paused, because a token sampled from unknown weights
     would be worse than none.
     """
-    await post(session, url, "/pause_generation", {"mode": "in_place"}, timeout_seconds=timeout_seconds)
+    await post(
+        session, url, "/pause_generation", {"mode": PAUSE_MODES[interrupt]}, timeout_seconds=timeout_seconds
+    )
     try:
         async with asyncio.timeout(timeout_seconds):
             await load(session, url, publication)
     except TimeoutError:
         raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
+    if interrupt == "retract":
+        # A retracted request would find the keys and values of its own salt again.
+        await _flush_cache(session, url, timeout_seconds)
     check = {"action": "checksum"}
     reply = await post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     compare_digests(url, publication, reply)
     go_on = {"torch_empty_cache": False}
     await post(session, url, "/continue_generation", go_on, timeout_seconds=timeout_seconds)
+
+
+async def _flush_cache(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> None:
+    """Forgets all keys and values; a server refuses while requests hold some. Raises ServerError."""
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    try:
+        async with session.post(f"{url}/flush_cache", timeout=timeout) as response:
+            status, answer = response.status, await response.text()
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ServerError(f"{url}/flush_cache failed: {type(error).__name__}: {error}") from error
+    if status != 200:
+        raise ServerError(f"{url}/flush_cache answered {status}: {answer[:300]}")
 
 
 def compare_digests(url: str, publication: Publication, reply: object) -> None:

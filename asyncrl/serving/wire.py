@@ -168,6 +168,8 @@ class Confirmation:
 
     salt_version: PolicyVersion
     """The version the prefix cache of this request was salted with."""
+    is_cache_recomputed: bool = False
+    """Whether a publish discards all keys and values, those of running requests too (rollout.interrupt)."""
     num_confirmed: int = 0
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[float] = field(default_factory=list)
@@ -194,7 +196,8 @@ class Confirmation:
                 continue
             if span.start > position:
                 break
-            used_old_cache = index > 0 or (chunk.num_cached_tokens > 0 and span.version != self.salt_version)
+            found_in_cache = chunk.num_cached_tokens > 0 and span.version != self.salt_version
+            used_old_cache = (index > 0 or found_in_cache) and not self.is_cache_recomputed
             first, last = position - self.num_confirmed, end - self.num_confirmed
             segments.append(
                 Segment(

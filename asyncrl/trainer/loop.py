@@ -35,7 +35,12 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         best_of_every=recipe.evaluation.every_steps if section.keep_best else 0,
         committed=lambda version, folder: _commit(queue_url, version, folder),
     )
-    publisher = Publisher(run_folder / "publications", base=base, transport=recipe.serving.weight_transport)
+    publisher = Publisher(
+        run_folder / "publications",
+        base=base,
+        transport=recipe.serving.weight_transport,
+        interrupt=recipe.rollout.interrupt,
+    )
     queue = QueueClient(queue_url) if ranks.is_first() else None
     version = saved = _restore(learner, checkpoints, queue_url, base)
     outcomes: dict[str, PublishOutcome] = {}

@@ -29,9 +29,13 @@ NUM_KEPT = 2
 class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
-    def __init__(self, folder: Path, *, base: Path, transport: str = "disk") -> None:
+    def __init__(
+        self, folder: Path, *, base: Path, transport: str = "disk", interrupt: str = "continue"
+    ) -> None:
+        """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt."""
         self.folder = folder
         self._transport = make_transport(transport)
+        self._interrupt = interrupt
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
@@ -77,7 +81,13 @@ class Publisher:
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(self._session, url, publication, load=self._transport.load)
+            await install(
+                self._session,
+                url,
+                publication,
+                load=self._transport.load,
+                interrupt=self._interrupt,
+            )
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

@@ -163,3 +163,11 @@ def test_a_chunk_that_is_missing_doubled_or_out_of_place_is_refused(
             confirmation.feed(
                 Chunk("r1", tokens, [-0.5] * len(tokens), None, None, 0, num_tokens_so_far=num_tokens_so_far)
             )
+
+
+def test_after_a_retraction_nothing_stands_on_an_older_cache() -> None:
+    spans = [Span(3, 0, 2), Span(4, 2, 4)]
+    (first, second) = Confirmation(3, is_cache_recomputed=True).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    assert [(s.version, s.is_continued_in_place) for s in (first, second)] == [(3, False), (4, False)]
+    (_, in_place) = Confirmation(3).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    assert in_place.is_continued_in_place

@@ -42,6 +42,8 @@ class Plan:
     samples_per_group: int
     max_staleness: int
     order: str
+    interrupt: str
+    tokens_per_round: int | None
     drops_no_signal: bool
     num_steps: int
     max_new_tokens: int
@@ -74,6 +76,8 @@ def draw(seed: int) -> Plan:
         groups_per_batch=rng.choice((1, 2, 2, 3)),
         samples_per_group=rng.choice((2, 2, 3)),
         max_staleness=rng.choice((0, 1, 1, 2)),
+        interrupt=rng.choice(("continue", "continue", "retract", "abort")),
+        tokens_per_round=rng.choice((None, None, 1, 4)),
         order=rng.choice(tuple(ORDERS)),
         drops_no_signal=rng.random() < 0.3,
         num_steps=rng.choice((2, 3, 4)),

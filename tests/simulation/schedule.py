@@ -182,7 +182,6 @@ class Schedule:
                 asyncio.get_running_loop().call_later(2.0, server.start)
         elif kind == "bounce":
             # Somebody restarted it, and nobody was told.
-            self.world.has_protocol_fault = True
             server.die()
             server.start()
         elif kind == "hang":
@@ -206,6 +205,8 @@ def make_recipe(plan: Plan) -> Recipe:
                 "samples_per_group": plan.samples_per_group,
                 "max_staleness": plan.max_staleness,
                 "max_new_tokens": plan.max_new_tokens,
+                "interrupt": plan.interrupt,
+                "tokens_per_round": plan.tokens_per_round,
             },
             "replay": {
                 "order": plan.order,

@@ -91,6 +91,8 @@ class Server:
     # The process
 
     def start(self) -> None:
+        if self.is_up:
+            return
         self.is_up = True
         self._spawn(self._decode())
         self._notify()
@@ -182,12 +184,17 @@ class Server:
             case "/model_info":
                 return 200, {"weight_version": self.version}
             case "/pause_generation":
-                self.is_paused = True
+                await self._pause(body["mode"])
                 return 200, {"status": "ok"}
             case "/continue_generation":
                 self.is_paused = False
                 self._notify()
                 return 200, {"status": "ok"}
+            case "/flush_cache":
+                if any(request.is_prefilled for request in self.running):
+                    return 400, "Flush cache failed."
+                self.cache = {}
+                return 200, "Cache flushed."
             case "/abort_request":
                 for request in (*self.running, *self.waiting):
                     # The scheduler matches by prefix.
@@ -199,6 +206,20 @@ class Server:
             case "/weights_checker":
                 return 200, {"success": True, "ranks": [{"checksums": {"w": self.weights}}]}
         raise AssertionError(path)
+
+    async def _pause(self, mode: str) -> None:
+        self.is_paused = True
+        if mode == "abort":
+            for request in (*self.running, *self.waiting):
+                request.is_aborted = True
+                self._send(request, "abort")
+            await asyncio.sleep(self.world.delay(0.2))
+        elif mode == "retract":
+            for request in self.running:
+                # Back to the waiting queue, tokens kept; a prefill computes all keys and values anew.
+                request.is_prefilled = False
+                request.num_cached = 0
+                request.cached_weights = set()
 
     async def _update(self, body: dict[str, Any]) -> Reply:
         async with self._update_lock:
@@ -268,6 +289,8 @@ class Server:
         token = rng.choice(STOP_TOKENS) if is_stop else rng.randrange(FIRST_TOKEN, 1000)
         # A process that somebody else restarted says "default", and its tokens are refused.
         is_known = world.valid_weights is None or self.weights in (*world.valid_weights, "default")
+        # They are delivered and not counted, as is a line that cannot be read.
+        world.has_protocol_fault |= self.weights == "default"
         if self.weights.endswith("!"):
             world.violate(f"{self.url} samples from corrupt weights {self.weights}")
         elif not is_known and "-eval-" not in request.rid:
@@ -306,7 +329,7 @@ class Server:
         request.num_sent = last
         self._deliver(request, b"data: " + json.dumps(event).encode())
         if kind is not None:
-            self.running.remove(request)
+            (self.running if request in self.running else self.waiting).remove(request)
             if not any(r.channel is request.channel for r in (*self.running, *self.waiting)):
                 request.channel.put(b"data: [DONE]")
                 request.channel.put(None)

@@ -11,6 +11,7 @@ from simulation.schedule import run_schedule
 
 from asyncrl.controller import Controller
 from asyncrl.replay.group import GroupState
+from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving import publication
@@ -21,6 +22,13 @@ MAX_SEEDS = 400
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
+def two_batches_too_many(queue: ReplayQueue) -> bool:
+    if queue.is_catching_up() or queue.version is None:
+        return False
+    bound = min(queue.max_staleness + queue.version + 3, queue.num_steps)
+    return queue.num_admitted - queue.num_dropped < bound * queue.groups_per_batch
+
+
 def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
     ready = [group for group in live if group.state is GroupState.READY]
     return ready[:batch_size] if len(ready) >= batch_size else None
@@ -29,7 +37,7 @@ def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
 @contextlib.contextmanager
 def no_staleness_bound() -> Iterator[None]:
     with (
-        mock.patch.object(ReplayQueue, "can_admit", lambda queue: not queue.is_catching_up()),
+        mock.patch.object(ReplayQueue, "can_admit", two_batches_too_many),
         mock.patch("asyncrl.replay.queue.choose", whoever_is_ready),
         mock.patch.object(ReplayQueue, "_check_staleness", lambda *_: None),
     ):
@@ -74,6 +82,14 @@ def chunks_that_are_not_counted() -> Any:
 
 def one_prefix_cache_for_all_versions() -> Any:
     return mock.patch.object(Fleet, "salt", lambda *_: "same")
+
+
+def groups_that_are_due_and_left_behind() -> Any:
+    def choose(live: Any, step: int, *, batch_size: int, order: str, **_: Any) -> Any:
+        ready = sorted((g for g in live if g.state is GroupState.READY), key=ORDERS[order])
+        return sorted(ready[:batch_size], key=lambda g: g.group_id) if len(ready) >= batch_size else None
+
+    return mock.patch("asyncrl.replay.queue.choose", choose)
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
@@ -127,6 +143,7 @@ def tokens_that_are_not_counted_when_a_stream_breaks() -> Any:
         a_tag_from_the_salt,
         chunks_that_are_not_counted,
         one_prefix_cache_for_all_versions,
+        groups_that_are_due_and_left_behind,
         a_lost_trainer_that_nobody_notices,
         a_dead_trainers_take_that_goes_on,
         a_fault_that_counts_as_wrong,

@@ -166,7 +166,7 @@ class Trainer:
 
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         try:
-            await install(self._session, url, publication)
+            await install(self._session, url, publication, interrupt=self.world.plan.interrupt)
         except ServerError as error:
             return PublishOutcome(False, 0.0, str(error))
         return PublishOutcome(True, 0.0)
