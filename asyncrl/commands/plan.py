@@ -10,10 +10,9 @@ from asyncrl.errors import InputError
 from asyncrl.launch.preflight import SERVER_MEMORY_BYTES, TRAINER_MEMORY_BYTES
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.trainer.folder import ModelShape, read_shape
+from asyncrl.trainer.layout import check_layout
 from asyncrl.trainer.memory import (
     KINDS,
-    WHOLE,
-    Parallel,
     RankMemory,
     parameters_by_kind,
     rank_memory,
@@ -59,13 +58,13 @@ def read_model_shape(recipe: Recipe) -> ModelShape:
     return read_shape(folder)
 
 
-def describe(recipe: Recipe, shape: ModelShape, *, parallel: Parallel = WHOLE) -> str:
+def describe(recipe: Recipe, shape: ModelShape) -> str:
     """All lines of the plan."""
     return "\n".join(
         [
             f"model      {recipe.model.path}: {shape.architecture}, {recipe.model.dtype}",
             *_parameter_lines(shape),
-            *_trainer_lines(recipe, shape, parallel),
+            *_trainer_lines(recipe, shape),
             *_server_lines(recipe, shape),
             *_token_lines(recipe),
             *_staleness_lines(recipe),
@@ -73,21 +72,10 @@ def describe(recipe: Recipe, shape: ModelShape, *, parallel: Parallel = WHOLE) -
     )
 
 
-def check_fits(
-    recipe: Recipe,
-    shape: ModelShape,
-    *,
-    gpu_memory_gb: float | None,
-    parallel: Parallel = WHOLE,
-) -> None:
+def check_fits(recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None) -> None:
     """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
-    world, replica = recipe.trainer.num_processes, parallel.ranks_per_replica()
-    if world % replica:
-        raise InputError(
-            f"trainer.num_processes is {world} but one copy of the model takes {replica} ranks: it must be a "
-            f"multiple of {replica}."
-        )
-    rank = _rank(recipe, shape, parallel).total()
+    world = recipe.trainer.num_processes
+    rank = _rank(recipe, shape).total(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
@@ -132,8 +120,8 @@ def _parameter_lines(shape: ModelShape) -> list[str]:
     return lines
 
 
-def _trainer_lines(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> list[str]:
-    memory, section = _rank(recipe, shape, parallel), recipe.trainer
+def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
+    memory, section = _rank(recipe, shape), recipe.trainer
     lines = [
         f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
         f"rank {_size(memory.total())}, with recomputation {_size(memory.total(is_recomputing=True))}"
@@ -146,7 +134,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> lis
         ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
         ("activations", memory.activations, budget),
         ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
-        ("logits", memory.logits, f"at most {budget} x {shape.vocab_size} entries"),
+        ("logits", memory.logits, "of a chunk of tokens"),
     ):
         lines.append(f"  {name:24s} {_size(size):>10s}  {remark}".rstrip())
     return lines
@@ -186,12 +174,12 @@ def _staleness_lines(recipe: Recipe) -> list[str]:
     ]
 
 
-def _rank(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> RankMemory:
+def _rank(recipe: Recipe, shape: ModelShape) -> RankMemory:
     return rank_memory(
         shape,
         dtype=recipe.model.dtype,
         tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
-        parallel=parallel,
+        layout=check_layout(recipe.trainer, shape),
     )
 
 

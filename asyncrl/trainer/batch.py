@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.trainer.attention import PackedSequences, describe_pack
-from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.layout import ONE_PROCESS, Layout
 from asyncrl.types import Batch, PolicyVersion, Sequence
-
-ONE_PROCESS = Layout()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ class Layout:
         return -(-size // self.tensor) * self.tensor
 
 
+ONE_PROCESS = Layout()
+
+
 def make_layout(section: Trainer) -> Layout:
     """The layout of a recipe that passed its own checks."""
     parallel = section.parallel

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-LOGITS_AT_ONCE = 2**26
-"""Of float32: 256 MiB."""
+from asyncrl.trainer.memory import LOGITS_AT_ONCE
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

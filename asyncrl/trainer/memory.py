@@ -2,35 +2,22 @@
 
 Weights, gradients and optimizer states are exact for what Megatron allocates here; activations are counted
 from what autograd was measured to hold (within a factor of 1.5 over shapes and packs, see the tests), logits
-from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks repeat all of it.
+from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks repeat all of it,
+but for the optimizer's states where those are distributed.
 """
 
 import math
 from dataclasses import dataclass
 
-from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.folder import ModelShape, expected_tensors
+from asyncrl.trainer.layout import ONE_PROCESS, Layout
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
+LOGITS_AT_ONCE = 2**26
+"""Float32, 256 MiB: log-probs are computed for as many tokens at a time as keep below it."""
 LOGIT_COPIES = 4
 """Float32 [T, V] alive at once, as measured: logits, log-probs, probabilities and entropies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """Over how many ranks one copy of the model is spread."""
-
-    tensor: int = 1
-    pipeline: int = 1
-    expert: int = 1
-    """Over how many of the data-parallel ranks each layer's experts are spread."""
-
-    def ranks_per_replica(self) -> int:
-        return self.tensor * self.pipeline
-
-
-WHOLE = Parallel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +49,26 @@ def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
 
 
 def rank_memory(
-    shape: ModelShape, *, dtype: str, tokens_per_micro_batch: int, parallel: Parallel = WHOLE
+    shape: ModelShape, *, dtype: str, tokens_per_micro_batch: int, layout: Layout = ONE_PROCESS
 ) -> RankMemory:
-    """Of the fullest rank. Raises InputError when the model cannot be divided so."""
-    _check_divisible(shape, parallel)
+    """Of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
-    parameters = _rank_parameters(shape, parallel)
-    layers = math.ceil(shape.num_layers / parallel.pipeline)
+    parameters = _rank_parameters(shape, layout)
+    layers = math.ceil(shape.num_layers / layout.pipeline)
     # Of 1F1B, the first stage holds as many micro-batches as there are stages.
-    tokens = tokens_per_micro_batch * parallel.pipeline
-    layer = _layer_floats(shape, parallel.tensor) * width * tokens
+    tokens = tokens_per_micro_batch * layout.pipeline // layout.context
+    layer = _layer_floats(shape, layout.tensor) * width * tokens
+    sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
+    optimizer = parameters * (12 if is_mixed else 8) // sharing
+    logits = min(tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size), LOGITS_AT_ONCE)
     return RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
-        optimizer=parameters * (12 if is_mixed else 8),
-        checkpoint_copy=parameters * (width + (12 if is_mixed else 8)),
+        optimizer=optimizer,
+        checkpoint_copy=parameters * width + optimizer,
         activations=layers * layer,
         activations_recomputed=layer + layers * shape.hidden_size * width * tokens,
-        logits=LOGIT_COPIES * 4 * tokens_per_micro_batch * (shape.vocab_size // parallel.tensor),
+        logits=LOGIT_COPIES * 4 * logits // layout.tensor,
     )
 
 
@@ -106,18 +95,18 @@ def _kind(name: str) -> str:
     return "attention" if ".self_attn." in name else "mlp"
 
 
-def _rank_parameters(shape: ModelShape, parallel: Parallel) -> int:
+def _rank_parameters(shape: ModelShape, layout: Layout) -> int:
     """Of the fullest rank: its layers, and the embedding or the output layer, whichever stage has more."""
     counts = parameters_by_kind(shape)
-    share = math.ceil(shape.num_layers / parallel.pipeline) / shape.num_layers
-    layers = round(share * (counts["attention"] + counts["mlp"])) // parallel.tensor
-    experts = round(share * counts["experts"]) // (parallel.tensor * parallel.expert)
+    share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
+    layers = round(share * (counts["attention"] + counts["mlp"])) // layout.tensor
+    experts = round(share * counts["experts"]) // (layout.tensor * layout.expert)
     norms = round(share * counts["norms"])
     ends = counts["embedding"] + counts["output layer"]
-    if parallel.pipeline > 1:
+    if layout.pipeline > 1:
         # The last stage of a tied model has a copy of the embedding in place of an output layer.
         ends = max(counts["embedding"], counts["output layer"])
-    return layers + experts + norms + ends // parallel.tensor
+    return layers + experts + norms + ends // layout.tensor
 
 
 def _layer_floats(shape: ModelShape, tensor: int) -> float:
@@ -125,18 +114,3 @@ def _layer_floats(shape: ModelShape, tensor: int) -> float:
     query = shape.num_heads * shape.head_size
     key_value = 2 * shape.num_kv_heads * shape.head_size
     return 6 * shape.hidden_size + (7 * query + 2 * key_value + 5 * shape.ffn_size) / tensor
-
-
-def _check_divisible(shape: ModelShape, parallel: Parallel) -> None:
-    for name, size, ranks in (
-        ("attention heads", shape.num_heads, parallel.tensor),
-        ("key-value heads", shape.num_kv_heads, parallel.tensor),
-        ("feed-forward units", shape.ffn_size, parallel.tensor),
-        ("vocabulary entries", shape.vocab_size, parallel.tensor),
-        ("layers", shape.num_layers, parallel.pipeline),
-    ):
-        if size % ranks:
-            raise InputError(
-                f"the model has {size} {name}, which {ranks} ranks cannot share evenly. Expected a divisor "
-                f"of {size}."
-            )

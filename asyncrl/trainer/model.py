@@ -32,11 +32,10 @@ from torch import Tensor
 from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.logprobs import output_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ONE_PROCESS = Layout()
 
 
 class PolicyModel(GPTModel):

@@ -18,7 +18,7 @@ from asyncrl.replay.starts import recipes_of_steps
 from asyncrl.trainer.manifest import newest_version
 from asyncrl.types import PolicyVersion
 
-LAYOUT = ("num_processes", "threads_per_process", "tokens_per_micro_batch")
+LAYOUT = ("num_processes", "threads_per_process", "tokens_per_micro_batch", "parallel")
 """Keys of the trainer that a resumed run may change and that decide in which order numbers are summed."""
 
 

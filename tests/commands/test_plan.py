@@ -11,7 +11,6 @@ from fakes.shapes import tiny_shape
 from asyncrl import cli
 from asyncrl.commands.plan import check_fits, first_token_staleness
 from asyncrl.errors import InputError
-from asyncrl.trainer.memory import Parallel
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -103,7 +102,7 @@ def test_staleness_follows_from_what_is_in_flight(
     assert first_token_staleness(recipe) == expected
 
 
-def test_a_world_that_no_copy_of_the_model_divides_is_refused():
-    recipe = make_recipe(Path("none"), trainer={"num_processes": 3})
-    with pytest.raises(InputError, match="takes 2 ranks"):
-        check_fits(recipe, tiny_shape(), gpu_memory_gb=None, parallel=Parallel(tensor=2))
+def test_a_layout_that_the_model_does_not_divide_into_is_refused():
+    recipe = make_recipe(Path("none"), trainer={"num_processes": 4, "parallel": {"tensor": 4}})
+    with pytest.raises(InputError, match="trainer.parallel.tensor"):
+        check_fits(recipe, tiny_shape(), gpu_memory_gb=None)

@@ -1,5 +1,6 @@
 """The arithmetic of `asyncrl plan` against what the trainer really allocates."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,12 @@ from fakes.models import random_batch, write_model
 from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
-from asyncrl.errors import InputError
 from asyncrl.trainer.batch import rank_micro_batches
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.folder import check_model_folder, read_shape
+from asyncrl.trainer.layout import Layout
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.memory import Parallel, RankMemory, parameters_by_kind, rank_memory
+from asyncrl.trainer.memory import LOGITS_AT_ONCE, RankMemory, parameters_by_kind, rank_memory
 
 
 def learner_of(folder: Path, dtype: str = "float32") -> Learner:
@@ -105,16 +106,31 @@ def test_recomputation_holds_one_layer_and_the_inputs_of_all():
 def test_tensor_and_pipeline_ranks_divide_the_layers_and_not_the_norms():
     shape = tiny_shape()
     counts = parameters_by_kind(shape)
-    halved = rank_memory(shape, dtype="float32", tokens_per_micro_batch=8, parallel=Parallel(tensor=2))
+    halved = memory_at(Layout(tensor=2))
     divided = counts["attention"] + counts["mlp"] + counts["embedding"] + counts["output layer"]
     assert halved.weights == 4 * (divided // 2 + counts["norms"])
-    staged = rank_memory(shape, dtype="float32", tokens_per_micro_batch=8, parallel=Parallel(pipeline=2))
+    staged = memory_at(Layout(pipeline=2))
     layers = (counts["attention"] + counts["mlp"]) // 2
     assert staged.weights == 4 * (layers + round(counts["norms"] / 2) + counts["embedding"])
 
 
-def test_what_cannot_be_divided_is_refused():
-    with pytest.raises(InputError, match="2 key-value heads, which 4 ranks"):
-        rank_memory(tiny_shape(), dtype="float32", tokens_per_micro_batch=8, parallel=Parallel(tensor=4))
-    with pytest.raises(InputError, match="2 layers, which 3 ranks"):
-        rank_memory(tiny_shape(), dtype="float32", tokens_per_micro_batch=8, parallel=Parallel(pipeline=3))
+def test_data_parallel_ranks_share_the_optimizer_only_when_it_is_distributed():
+    alone = memory_at(Layout())
+    assert memory_at(Layout(data=2)) == alone
+    shared = memory_at(Layout(data=2, is_optimizer_distributed=True))
+    assert shared.optimizer == alone.optimizer // 2
+    assert (shared.weights, shared.gradients) == (alone.weights, alone.gradients)
+
+
+def test_context_ranks_share_the_tokens():
+    assert memory_at(Layout(context=2)).activations == memory_at(Layout()).activations // 2
+
+
+def test_logits_of_a_large_vocabulary_are_those_of_a_chunk():
+    shape = dataclasses.replace(tiny_shape(), vocab_size=152_000)
+    few, many = (rank_memory(shape, dtype="float32", tokens_per_micro_batch=n).logits for n in (4096, 65536))
+    assert few == many == 4 * 4 * LOGITS_AT_ONCE
+
+
+def memory_at(layout: Layout) -> RankMemory:
+    return rank_memory(tiny_shape(), dtype="float32", tokens_per_micro_batch=8, layout=layout)
