@@ -50,7 +50,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.publication import read_publication
+from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Batch, SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
@@ -180,6 +180,7 @@ class Controller:
         self._heldout: list[tuple[int, float]] = []
         self._num_takes_waiting = 0
         self._newest_take: TakeRequest | None = None
+        self._is_asked_to_republish = False
         """Older requests that still wait here came from a trainer that is gone."""
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._num_takes = 0
@@ -324,18 +325,26 @@ class Controller:
         self._close_step(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
-            await self._evaluate("before")
+            await self._evaluate("before", unless=lambda: self.fleet.wants_publication)
             self._check_is_newest(request)
+            if self.fleet.wants_publication:
+                return self._ask_to_republish()
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
             self.is_over = True
             self.signal.notify()
             return TakeReply(None, heldout=dict(self._heldout))
         batch, verdicts = await self._batch(request)
+        if batch is None and self.fleet.wants_publication and not self.is_over:
+            return self._ask_to_republish()
         if batch is None:
             return TakeReply(None, heldout=dict(self._heldout))
         await self.signal.wait_until(
-            lambda: bool(self.fleet.serving()), owner="take", blocker="a serving server"
+            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
+            owner="take",
+            blocker="a serving server",
         )
+        if not self.fleet.serving():
+            return self._ask_to_republish()
         with self.signal.waiting("take", "the journal's disk"):
             await self.queue.journal.barrier()
         self._check_is_newest(request)
@@ -345,17 +354,21 @@ class Controller:
         self._compaction.run()
         return TakeReply(batch, servers, dict(self._heldout))
 
+    def _ask_to_republish(self) -> TakeReply:
+        self._is_asked_to_republish = True
+        return TakeReply(None, must_republish=True)
+
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
+        if self._is_asked_to_republish:
+            self._is_asked_to_republish = False
+            self.fleet.renew(_publication_of(request))
         if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self._check_is_newest(request)
-        try:
-            publication = read_publication(Path(request.publication_folder))
-        except (OSError, ValueError, KeyError) as error:
-            raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error
+        publication = _publication_of(request)
         self.queue.announce(request.step)
         await self.fleet.announce(publication, request.published)
         self._generator.is_held = False
@@ -395,7 +408,7 @@ class Controller:
             is_asked = not self.is_over and self._is_newest(request)
             if is_asked and not taken and step == self.queue.num_steps_taken:
                 taken.extend(self.queue.take(step) or [])
-            return bool(taken) or not is_asked
+            return bool(taken) or not is_asked or self.fleet.wants_publication
 
         await self.signal.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
         self._check_is_newest(request)
@@ -462,11 +475,13 @@ class Controller:
             self._evaluations[key] = self._start(self._run_evaluation(*key), f"evaluation {key}")
         return self._evaluations[key]
 
-    async def _evaluate(self, when: str) -> None:
+    async def _evaluate(self, when: str, *, unless: Callable[[], bool] = lambda: False) -> None:
         if self._inputs.heldout_tasks and self.queue.version is not None:
             task = self._start_evaluation(when)
             task.add_done_callback(lambda _: self.signal.notify())
-            await self.signal.wait_until(task.done, owner="train", blocker=f"the evaluation {when} training")
+            await self.signal.wait_until(
+                lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
+            )
 
     async def _run_evaluation(self, version: int, when: str) -> None:
         tasks, section = self._inputs.heldout_tasks, self._recipe.evaluation
@@ -552,3 +567,10 @@ class Controller:
         # A group that is dropped because its servers fail is no progress.
         tokens = self.queue.counters.get(GENERATED, 0)
         return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers
+
+
+def _publication_of(request: TakeRequest) -> Publication:
+    try:
+        return read_publication(Path(request.publication_folder))
+    except (OSError, ValueError, KeyError) as error:
+        raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error

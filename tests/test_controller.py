@@ -222,6 +222,26 @@ def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path: Path)
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_damaged_publication_is_written_anew_when_no_server_can_load_it(
+    tmp_path: Path, version: int
+) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeEngine() as engine,
+            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            trainer.damages = {version}
+            await controller.run(trainer.run)
+            assert trainer.num_republished == 1
+            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+            assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
+            assert controller.fleet.servers[engine.url].num_restarts <= 1
+
+    asyncio.run(scenario())
+
+
 def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
     async def scenario() -> None:
         recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})

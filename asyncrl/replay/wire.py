@@ -27,11 +27,14 @@ class TakeRequest:
 @dataclass(frozen=True, slots=True)
 class TakeReply:
     batch: Batch | None
-    """None: the run is over or was asked to stop; save a checkpoint, commit and exit."""
+    """None: the run is over or was asked to stop; save a checkpoint, commit and exit. Or `must_republish`."""
     servers: list[str] = field(default_factory=list)
     """Where the version that this batch makes is to be published."""
     heldout: dict[PolicyVersion, float] = field(default_factory=dict)
     """Version -> greedy held-out accuracy, of the evaluations that this controller has finished."""
+    must_republish: bool = False
+    """No batch yet: a server found other bytes in the publication than were published. Write it once more
+    and take again."""
 
 
 @dataclass(frozen=True, slots=True)

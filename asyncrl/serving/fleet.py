@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import aiohttp
 
-from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
 from asyncrl.serving.client import weight_version
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
 from asyncrl.signal import Signal, now_seconds
@@ -46,6 +46,8 @@ class Server:
     num_joins: int = 0
     seen_version: PolicyVersion = -1
     """The newest version that made a token here since it joined: shows a publish before it is announced."""
+    num_mismatches: int = 0
+    """Publications in a row whose loaded digests were not the published ones."""
     reason: str = "starting"
     """Why it does not serve."""
 
@@ -79,6 +81,9 @@ class Fleet:
         self._install_seconds = install_seconds
         self._interrupt = interrupt
         self._publication: Publication | None = None
+        self.wants_publication = False
+        """A server loaded other bytes than were published: the files may be damaged, and the trainer has the
+        weights."""
         self.trainer_owns_wire = False
         self._handed: dict[str, None] = {}
         """URLs that the trainer was last told to publish to, until it says what became of them."""
@@ -140,7 +145,7 @@ class Fleet:
         A server that was handed to a trainer and of which nobody says what became (the trainer died) is
         stale: it may hold, or be about to load, a version that was lost.
         """
-        self._publication = publication
+        self.renew(publication)
         self.trainer_owns_wire = False
         for url, outcome in outcomes.items():
             server = self.servers.get(url)
@@ -156,6 +161,11 @@ class Fleet:
             if is_unknown or server.version != publication.version:
                 self._verify_anew(server, "missed a publish")
         self._handed = {}
+        self._signal.notify()
+
+    def renew(self, publication: Publication) -> None:
+        """The trainer has written a publication: servers join with this one from now on."""
+        self._publication, self.wants_publication = publication, False
         self._signal.notify()
 
     def hand_wire_to_trainer(self) -> list[str]:
@@ -241,6 +251,18 @@ class Fleet:
         log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
         self._signal.notify()
 
+    async def _join_after(self, server: Server, damaged: Publication) -> None:
+        """Joins with what the trainer writes next; a server that fails with that too is restarted."""
+        if self._publication is damaged:
+            self.wants_publication = True
+            self._signal.notify()
+        await self._signal.wait_until(
+            lambda: self._publication is not damaged,
+            owner=f"server {server.url}",
+            blocker="the trainer's publication, written anew",
+        )
+        await self._join(server)
+
     async def _join(self, server: Server) -> None:
         await self._signal.wait_until(
             lambda: self._publication is not None and server.url not in self._handed,
@@ -263,12 +285,16 @@ class Fleet:
         except ServerError as error:
             server.reason = str(error)
             log.warning("server %s does not join: %s", server.url, error)
+            if isinstance(error, WeightMismatch) and server.num_mismatches == 0:
+                server.num_mismatches += 1
+                return self._spawn(self._join_after(server, publication))
             return self._spawn(self._restart_and_join(server))
         if self._publication is not publication:
             # Another version was announced meanwhile.
             return self._spawn(self._join(server))
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
+        server.num_mismatches = 0
         server.seen_version = publication.version
         log.info("server %s serves version %d, digests verified", server.url, publication.version)
         self._signal.notify()

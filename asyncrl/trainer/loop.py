@@ -50,7 +50,10 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     while True:
         watch = Stopwatch()
         with watch("wait_seconds"):
-            reply = _take(queue, TakeRequest(version, outcomes, str(publication.folder), metrics))
+            request = TakeRequest(version, outcomes, str(publication.folder), metrics)
+            while (reply := _take(queue, request)).must_republish:
+                log.warning("%s does not verify on a server: it is written anew", publication.folder)
+                publication = publisher.write(version, learner.model)
         checkpoints.check()
         if ranks.is_first():
             checkpoints.note_heldout(reply.heldout)

@@ -7,6 +7,7 @@ wrong weights.
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +28,8 @@ class FakeEngine:
         self.may_generate.set()
         self.break_streams = 0
         self.is_corrupt = False
+        self._is_damaged = False
+        """Whether the folder that was loaded last holds a file of that name."""
         self.bodies: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.aborted: set[str] = set()
@@ -81,11 +84,13 @@ class FakeEngine:
         self.calls.append(request.path)
         with open(f"{body['model_path']}/publication.json") as file:
             self.digests = json.load(file)["digests"]
+        self._is_damaged = Path(body["model_path"], "damaged").exists()
         self.version = body["weight_version"]
         return web.json_response({"success": True, "message": ""})
 
     async def _check(self, request: web.Request) -> web.Response:
-        digests = {name: "f" * 16 if self.is_corrupt else value for name, value in self.digests.items()}
+        is_wrong = self.is_corrupt or self._is_damaged
+        digests = {name: "f" * 16 if is_wrong else value for name, value in self.digests.items()}
         return web.json_response({"success": True, "ranks": [{"checksums": digests}]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:

@@ -19,6 +19,9 @@ class FakeTrainer:
         self.folder = folder
         self.version = version
         self.commit_every = commit_every
+        self.damages: set[int] = set()
+        """Versions whose publication is damaged when it is written first."""
+        self.num_republished = 0
         self.batches: list[Batch] = []
         self.heldout: dict[int, float] = {}
         """Accuracies by version, as the last reply told them."""
@@ -32,9 +35,10 @@ class FakeTrainer:
             for done in range(1_000_000):
                 if done == num_steps:
                     return
-                reply = await self._take(
-                    session, TakeRequest(self.version, outcomes, str(publication.folder), metrics)
-                )
+                request = TakeRequest(self.version, outcomes, str(publication.folder), metrics)
+                while (reply := await self._take(session, request)).must_republish:
+                    self.num_republished += 1
+                    publication = self._publish()
                 self.heldout = reply.heldout
                 if reply.batch is None:
                     await self._commit(session)
@@ -52,6 +56,10 @@ class FakeTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         publication = Publication(self.version, folder, {"weight": f"{self.version:016x}"})
         publication.write_manifest()
+        (folder / "damaged").unlink(missing_ok=True)
+        if self.version in self.damages:
+            (folder / "damaged").touch()
+            self.damages.discard(self.version)
         return publication
 
     async def _take(self, session: aiohttp.ClientSession, request: TakeRequest) -> TakeReply:

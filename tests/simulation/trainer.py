@@ -113,7 +113,9 @@ class Trainer:
         while True:
             await self._point("before take")
             request = TakeRequest(version, outcomes, str(publication.folder), metrics)
-            reply = await self._dying("during take", self._service.take(request))
+            while (reply := await self._dying("during take", self._service.take(request))).must_republish:
+                world.note(f"trainer {self.life} writes version {version} anew")
+                publication = self._write(version)
             # From here on the controller knows this trainer's history.
             world.valid_weights = tuple(self.weights)
             world.note(f"trainer {self.life} has the batch of step {version}: {reply.batch is not None}")
