@@ -23,7 +23,7 @@ import itertools
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ import aiohttp
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.errors import AsyncrlError, QueueError
+from asyncrl.errors import AsyncrlError, QueueError, ServerError
 from asyncrl.evaluate import EvaluationFailed, Evaluator
 from asyncrl.recipe import Recipe
 from asyncrl.replay.compaction import Compaction
@@ -50,6 +50,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Batch, SamplingParams, Task
@@ -97,6 +98,8 @@ class Controller:
         server_urls: list[str],
         restart_server: Callable[[str], Awaitable[None]],
         observer: Observer,
+        evaluation_urls: Sequence[str] = (),
+        run_folder: Path | None = None,
     ) -> None:
         recipe = inputs.recipe
         self._recipe = recipe
@@ -156,8 +159,23 @@ class Controller:
             self.signal,
             SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
         )
+        self._pinned: PinnedServers | None = None
+        if evaluation_urls:
+            assert run_folder is not None, "the pinned publications need a place"
+            self._pinned = PinnedServers(
+                Fleet(
+                    list(evaluation_urls),
+                    session=session,
+                    signal=self.signal,
+                    max_running_requests=recipe.serving.max_running_requests,
+                    restart=restart_server,
+                    install_seconds=recipe.serving.request_timeout_seconds,
+                ),
+                self.signal,
+                run_folder / "evaluation",
+            )
         self._evaluator = Evaluator(
-            fleet=self.fleet,
+            fleet=self._pinned.fleet if self._pinned else self.fleet,
             signal=self.signal,
             grader=self._grader,
             codec=inputs.codec,
@@ -206,6 +224,8 @@ class Controller:
     async def __aexit__(self, *exception: object) -> None:
         await self._service.close()
         await self.fleet.close()
+        if self._pinned is not None:
+            await self._pinned.fleet.close()
         await self._grader.__aexit__(*exception)
 
     def stop(self) -> None:
@@ -325,7 +345,7 @@ class Controller:
         self._close_step(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
-            await self._evaluate("before", unless=lambda: self.fleet.wants_publication)
+            await self._evaluate("before", unless=self._may_train_beside)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
                 return self._ask_to_republish()
@@ -357,6 +377,10 @@ class Controller:
     def _ask_to_republish(self) -> TakeReply:
         self._is_asked_to_republish = True
         return TakeReply(None, must_republish=True)
+
+    def _may_train_beside(self) -> bool:
+        """Whether nobody waits for the first evaluation: it has servers of its own, or files are damaged."""
+        return self._pinned is not None or self.fleet.wants_publication
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
@@ -472,7 +496,8 @@ class Controller:
         assert self._loops is not None and self.queue.version is not None
         key = (self.queue.version, when)
         if key not in self._evaluations:
-            self._evaluations[key] = self._start(self._run_evaluation(*key), f"evaluation {key}")
+            pinned = self._pinned.pin(self.fleet.published()) if self._pinned else None
+            self._evaluations[key] = self._start(self._run_evaluation(*key, pinned), f"evaluation {key}")
         return self._evaluations[key]
 
     async def _evaluate(self, when: str, *, unless: Callable[[], bool] = lambda: False) -> None:
@@ -483,14 +508,16 @@ class Controller:
                 lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
             )
 
-    async def _run_evaluation(self, version: int, when: str) -> None:
-        tasks, section = self._inputs.heldout_tasks, self._recipe.evaluation
+    async def _run_evaluation(self, version: int, when: str, pinned: Publication | None) -> None:
         row: dict[str, Any] = {"step": version, "when": when}
+        section = self._recipe.evaluation
         try:
-            if when != "during":
-                row.update(await self._evaluator.sampled(tasks, num_samples=section.samples_per_task))
-            row.update(await self._evaluator.greedy(tasks))
-        except EvaluationFailed as error:
+            if self._pinned is not None and pinned is not None:
+                async with self._pinned.holding(pinned):
+                    row.update(await self._measure(when))
+            else:
+                row.update(await self._measure(when))
+        except (EvaluationFailed, ServerError) as error:
             # Training does not depend on it.
             self._observer.note(f"the evaluation {when} training of version {version} failed: {error}")
             return
@@ -503,6 +530,13 @@ class Controller:
             )
             self.is_over = True
             self.signal.notify()
+
+    async def _measure(self, when: str) -> dict[str, float]:
+        tasks, found = self._inputs.heldout_tasks, {}
+        if when != "during":
+            samples = self._recipe.evaluation.samples_per_task
+            found = await self._evaluator.sampled(tasks, num_samples=samples)
+        return found | await self._evaluator.greedy(tasks)
 
     async def _interrupt(self) -> None:
         await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)

@@ -323,6 +323,9 @@ class Evaluation(Section):
     """For avg@k and pass@k before and after training; during training only greedy answers are taken."""
     temperature: PositiveFloat = 1.0
     """Of the samples for avg@k and pass@k."""
+    num_servers: Count = 0
+    """Local servers for evaluations alone: they hold the version they evaluate while training publishes on
+    to the others. With 0 the rollout servers answer, and an evaluation may span versions."""
     stop_at_accuracy: Fraction | None = None
     """End the run early when a greedy evaluation during training reaches this."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def make_tasks(count: int) -> list[Task]:
 
 @contextlib.asynccontextmanager
 async def controller_on(
-    folder: Path, recipe: Recipe, engines: list[FakeEngine]
+    folder: Path, recipe: Recipe, engines: list[FakeEngine], evaluators: Sequence[FakeEngine] = ()
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
@@ -85,6 +85,8 @@ async def controller_on(
             server_urls=[engine.url for engine in engines],
             restart_server=restart,
             observer=notebook,
+            evaluation_urls=[engine.url for engine in evaluators],
+            run_folder=folder / "run",
         )
         async with controller:
             yield controller, notebook
@@ -132,6 +134,36 @@ def test_the_trainer_is_told_what_evaluations_have_found(tmp_path: Path) -> None
             found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
             # The one of version 0 was complete before the first batch was given.
             assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
+
+    asyncio.run(scenario())
+
+
+def test_an_evaluation_on_its_own_server_holds_one_version_while_training_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(evaluation={"every_steps": 1, "samples_per_task": 2, "num_servers": 1})
+        engine, apart = FakeEngine(), FakeEngine()
+        async with (
+            engine,
+            apart,
+            controller_on(tmp_path, recipe, [engine], [apart]) as (controller, notebook),
+        ):
+            apart.hold()
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+            running = asyncio.create_task(controller.run(trainer.run))
+            # All steps are made although not even the first evaluation has got an answer.
+            while len(trainer.batches) < 4:
+                await asyncio.sleep(0.001)
+            assert notebook.evaluations == []
+            apart.let_go()
+            await running
+            rows = [(row["when"], row["step"]) for row in notebook.evaluations]
+            assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
+            assert all(
+                row["step"] == row["version_min"] == row["version_max"] for row in notebook.evaluations
+            )
+            heldout_ids = [rid for body in engine.bodies for rid in body["rid"] if "-eval-" in rid]
+            assert heldout_ids == []
+            assert list((tmp_path / "run" / "evaluation").iterdir()) == []
 
     asyncio.run(scenario())
 

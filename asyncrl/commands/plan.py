@@ -192,7 +192,8 @@ def _check_device(what: str, needed: int, room: float, knob: str) -> None:
 
 
 def _num_local_servers(recipe: Recipe) -> int:
-    return 0 if recipe.serving.servers else recipe.serving.num_servers
+    rollout = 0 if recipe.serving.servers else recipe.serving.num_servers
+    return rollout + recipe.evaluation.num_servers
 
 
 def _size(num_bytes: float) -> str:

@@ -88,6 +88,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             logs=folder.logs,
             session=session,
             has_gpu=has_gpu(),
+            num_evaluation=recipe.evaluation.num_servers,
         )
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
@@ -99,6 +100,8 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             server_urls=servers.urls,
             restart_server=servers.restart,
             observer=observer,
+            evaluation_urls=servers.evaluation_urls,
+            run_folder=folder.path,
         )
         await stack.enter_async_context(controller)
         committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]

@@ -100,6 +100,7 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
         recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     )
     num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
+    num_servers += recipe.evaluation.num_servers
     # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
     # checkpoint is written from; and gradients.
     state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)

@@ -32,37 +32,49 @@ class LocalServers:
         logs: Path,
         session: aiohttp.ClientSession,
         has_gpu: bool,
+        num_evaluation: int = 0,
     ) -> None:
         self._recipe = recipe
         self._session = session
         self.processes: dict[str, ChildProcess] = {}
         self.urls = list(recipe.serving.servers)
+        self.evaluation_urls: list[str] = []
+        """Of those that are not for rollouts."""
         if not self.urls:
             for index, port in enumerate(choose_ports(recipe)):
-                url = f"http://127.0.0.1:{port}"
-                self.urls.append(url)
-                self.processes[url] = ChildProcess(
-                    f"server {index}",
-                    engine_arguments(
-                        recipe.serving,
-                        recipe.model,
-                        has_gpu=has_gpu,
-                        port=port,
-                        model_folder=model_folder,
-                        stream_interval=recipe.rollout.stream_interval_tokens,
-                        seed=recipe.seed + index,
-                    ),
-                    environment=engine_environment(
-                        threads=recipe.serving.threads_per_server, has_gpu=has_gpu
-                    ),
-                    log_path=logs / f"server-{index}.log",
+                self.urls.append(
+                    self._add(
+                        f"server {index}", port, recipe.seed + index, model_folder, logs, has_gpu=has_gpu
+                    )
                 )
+        for index, port in enumerate(free_ports(num_evaluation)):
+            name, seed = f"evaluation server {index}", recipe.seed + len(self.urls) + index
+            self.evaluation_urls.append(self._add(name, port, seed, model_folder, logs, has_gpu=has_gpu))
+
+    def _add(self, name: str, port: int, seed: int, model_folder: Path, logs: Path, *, has_gpu: bool) -> str:
+        """The URL of one more process, not yet started."""
+        url, recipe = f"http://127.0.0.1:{port}", self._recipe
+        self.processes[url] = ChildProcess(
+            name,
+            engine_arguments(
+                recipe.serving,
+                recipe.model,
+                has_gpu=has_gpu,
+                port=port,
+                model_folder=model_folder,
+                stream_interval=recipe.rollout.stream_interval_tokens,
+                seed=seed,
+            ),
+            environment=engine_environment(threads=recipe.serving.threads_per_server, has_gpu=has_gpu),
+            log_path=logs / f"{name.replace(' ', '-')}.log",
+        )
+        return url
 
     async def start(self) -> None:
         """Starts all; returns when each is ready. Raises ServerError with the words of one that is not."""
         for process in self.processes.values():
             await process.start()
-        await asyncio.gather(*(self._first_start(url) for url in self.urls))
+        await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
 
     async def _first_start(self, url: str) -> None:
         """A server that refuses to start is a mistake of the recipe; one that was killed is started again."""
@@ -116,6 +128,10 @@ def choose_ports(recipe: Recipe) -> list[int]:
     first, count = recipe.serving.first_port, recipe.serving.num_servers
     if first:
         return list(range(first, first + count))
+    return free_ports(count)
+
+
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for listener in sockets:

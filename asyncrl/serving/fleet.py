@@ -168,6 +168,11 @@ class Fleet:
         self._publication, self.wants_publication = publication, False
         self._signal.notify()
 
+    def published(self) -> Publication:
+        """The version that was announced last."""
+        assert self._publication is not None, "the trainer announces its version before anything else"
+        return self._publication
+
     def hand_wire_to_trainer(self) -> list[str]:
         """URLs to publish the next version to; the fleet leaves their weights alone until it is announced."""
         self.trainer_owns_wire = True
@@ -178,6 +183,14 @@ class Fleet:
         """Every server joins as soon as it is ready and the first publication is known."""
         for server in self.servers.values():
             self._spawn(self._join(server))
+
+    def serve_only(self, publication: Publication) -> None:
+        """Every server joins with this version, and with no other until the next call."""
+        self.renew(publication)
+        for server in self.servers.values():
+            if server.state is not ServerState.DEAD:
+                server.num_mismatches = 0
+                self._verify_anew(server, f"to hold version {publication.version}", is_routine=True)
 
     def serve_fixed(self, version: PolicyVersion) -> None:
         """Without a trainer: every server serves the weights it was started with, as `version`."""
@@ -231,9 +244,9 @@ class Fleet:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def _verify_anew(self, server: Server, why: str) -> None:
+    def _verify_anew(self, server: Server, why: str, *, is_routine: bool = False) -> None:
         server.state, server.reason = ServerState.STALE, why
-        log.warning("server %s joins anew: %s", server.url, why)
+        log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins anew: %s", server.url, why)
         self._spawn(self._join(server))
         self._signal.notify()
 
