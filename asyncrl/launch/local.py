@@ -7,6 +7,7 @@ others with it, and the same command resumes from the journal and the last check
 import asyncio
 import contextlib
 import importlib.metadata
+import itertools
 import logging
 import signal
 from collections.abc import AsyncIterator
@@ -142,19 +143,32 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
 
 
 async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRanks) -> None:
-    """Waits for the servers, but no longer than the trainer lives or nobody asks to stop."""
-    ready = asyncio.create_task(starting)
-    others = [asyncio.create_task(stopped.wait()), asyncio.create_task(trainers.wait())]
+    """Waits for the servers, but no longer than the trainer lives or nobody asks to stop.
+
+    A trainer that was killed meanwhile is started again, MAX_RESTARTS times.
+    """
+    ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
+    ended = asyncio.create_task(trainers.wait())
     try:
-        await asyncio.wait((ready, *others), return_when=asyncio.FIRST_COMPLETED)
-        if others[1].done():
-            others[1].result()
+        for attempt in itertools.count():
+            await asyncio.wait((ready, asked, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                break
+            error = ended.exception()
+            if attempt < MAX_RESTARTS and isinstance(error, TrainerFailed) and error.was_killed:
+                log.warning("%s It starts again.", str(error).splitlines()[0])
+                await trainers.stop()
+                await trainers.start()
+                ended = asyncio.create_task(trainers.wait())
+                continue
+            ended.result()
+            break
         if ready.done():
             ready.result()
     finally:
-        for task in (ready, *others):
+        for task in (ready, asked, ended):
             task.cancel()
-        await asyncio.gather(ready, *others, return_exceptions=True)
+        await asyncio.gather(ready, asked, ended, return_exceptions=True)
 
 
 async def _keep_training(
@@ -170,7 +184,7 @@ async def _keep_training(
                 return
             steps = controller.queue.num_steps_taken
             num_failures = num_failures + 1 if steps == steps_before else 1
-            if steps == 0 or num_failures > MAX_RESTARTS:
+            if (steps == 0 and not error.was_killed) or num_failures > MAX_RESTARTS:
                 raise
             steps_before = steps
             log.error("%s", error)

@@ -19,6 +19,11 @@ STOP_SECONDS = 1.0
 class TrainerFailed(AsyncrlError):
     """The trainer ended with an error that a restart did not mend; the message holds its last lines."""
 
+    def __init__(self, message: str, *, was_killed: bool) -> None:
+        super().__init__(message)
+        self.was_killed = was_killed
+        """By a signal: says nothing against the recipe."""
+
 
 class TrainerRanks:
     """`num_processes` processes under torchrun's environment variables."""
@@ -66,7 +71,8 @@ class TrainerRanks:
                     if task.result() != 0:
                         raise TrainerFailed(
                             f"{rank.name} ended with exit code {task.result()}. Its last lines "
-                            f"({rank.log_path}):\n{rank.last_lines()}"
+                            f"({rank.log_path}):\n{rank.last_lines()}",
+                            was_killed=task.result() < 0,
                         )
         finally:
             for task in running:

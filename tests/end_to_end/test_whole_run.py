@@ -124,3 +124,11 @@ def test_a_dead_server_and_a_dead_trainer_are_replaced_and_ctrl_c_stops_all(tmp_
     dropped = sum(value for name, value in counters.items() if name.startswith("tokens_dropped"))
     assert counters["tokens_generated"] - dropped == live
     assert counters["tokens_trained"] <= live
+
+
+def test_a_trainer_killed_while_the_run_starts_is_started_again(tmp_path: Path) -> None:
+    run = WholeRun(tmp_path, trainer={"num_steps": 2}).start()
+    run.wait_for(lambda: bool(run.children("asyncrl.trainer.main")), "the trainer's start")
+    run.child("asyncrl.trainer.main").kill()
+    assert run.finish() == 0, run.output()
+    assert "It starts again" in run.output()

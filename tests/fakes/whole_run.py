@@ -108,9 +108,12 @@ class WholeRun:
 
     def child(self, word: str) -> psutil.Process:
         """The child of the launcher with `word` in its command line."""
+        return next(iter(self.children(word)))
+
+    def children(self, word: str) -> list[psutil.Process]:
         assert self.process is not None
         children = psutil.Process(self.process.pid).children()
-        return next(child for child in children if any(word in part for part in child.cmdline()))
+        return [child for child in children if any(word in part for part in child.cmdline())]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None
