@@ -194,6 +194,8 @@ class Controller:
         """The step that the trainer asked for last, and the meters at that moment."""
         self._taken: dict[str, Any] = {}
         """What is known of its batch."""
+        self.num_steps_made = 0
+        """Of all trainers since this start, repeated ones too."""
         self._rewards: list[float] = []
         self._heldout: list[tuple[int, float]] = []
         self._num_takes_waiting = 0
@@ -367,6 +369,9 @@ class Controller:
             return self._ask_to_republish()
         with self.signal.waiting("take", "the journal's disk"):
             await self.queue.journal.barrier()
+        await self.signal.wait_until(
+            lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
+        )
         self._check_is_newest(request)
         servers = self.fleet.hand_wire_to_trainer()
         self._taken = {**batch_metrics(batch), **verdicts}
@@ -469,6 +474,7 @@ class Controller:
         trained = {
             name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
         }
+        self.num_steps_made += 1
         self._rewards.append(self._taken.get("correct_mean") or 0.0)
         self._observer.step(
             {

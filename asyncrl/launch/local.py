@@ -175,14 +175,14 @@ async def _keep_training(
     trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it makes steps in between."""
-    num_failures, steps_before = 0, controller.queue.num_steps_taken
+    num_failures, steps_before = 0, controller.num_steps_made
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
         except TrainerFailed as error:
             if stopped.is_set():
                 return
-            steps = controller.queue.num_steps_taken
+            steps = controller.num_steps_made
             num_failures = num_failures + 1 if steps == steps_before else 1
             if (steps == 0 and not error.was_killed) or num_failures > MAX_RESTARTS:
                 raise

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
 """Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
+MAX_MISSED = 2
+"""Joins that may be too late before the next batch waits for the one under way."""
 
 
 class ServerState(StrEnum):
@@ -46,6 +48,10 @@ class Server:
     num_joins: int = 0
     seen_version: PolicyVersion = -1
     """The newest version that made a token here since it joined: shows a publish before it is announced."""
+    is_installing: bool = False
+    """While it joins: a publication is on its way to it."""
+    num_missed: int = 0
+    """Joins in a row that were too late: training published meanwhile."""
     num_mismatches: int = 0
     """Publications in a row whose loaded digests were not the published ones."""
     reason: str = "starting"
@@ -152,13 +158,14 @@ class Fleet:
             if server is None or server.state is not ServerState.SERVING:
                 continue
             if outcome.is_installed:
-                server.version, server.num_restarts = publication.version, 0
+                server.version, server.num_restarts, server.num_missed = publication.version, 0, 0
             else:
                 self.fail(server, outcome.detail)
         for server in self.serving():
             is_unknown = server.url in self._handed and server.url not in outcomes
             # A server the trainer did not reach must not serve an older version than the announced one.
             if is_unknown or server.version != publication.version:
+                server.num_missed += 1
                 self._verify_anew(server, "missed a publish")
         self._handed = {}
         self._signal.notify()
@@ -167,6 +174,11 @@ class Fleet:
         """The trainer has written a publication: servers join with this one from now on."""
         self._publication, self.wants_publication = publication, False
         self._signal.notify()
+
+    def has_late_joiner(self) -> bool:
+        """Whether a server that was too late before is on its way: steps may be shorter than an install, and
+        it would never arrive."""
+        return any(s.is_installing and s.num_missed >= MAX_MISSED for s in self.servers.values())
 
     def published(self) -> Publication:
         """The version that was announced last."""
@@ -284,6 +296,7 @@ class Fleet:
         )
         publication = self._publication
         assert publication is not None
+        server.is_installing = True
         try:
             with self._signal.waiting(
                 f"server {server.url}", f"the install of version {publication.version}"
@@ -302,8 +315,12 @@ class Fleet:
                 server.num_mismatches += 1
                 return self._spawn(self._join_after(server, publication))
             return self._spawn(self._restart_and_join(server))
+        finally:
+            server.is_installing = False
+            self._signal.notify()
         if self._publication is not publication:
             # Another version was announced meanwhile.
+            server.num_missed += 1
             return self._spawn(self._join(server))
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
