@@ -21,19 +21,20 @@ ends and says who waited for what.
 import asyncio
 import itertools
 import logging
-import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
-from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
+from asyncrl.accounting import Reading, batch_metrics, group_metrics
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.errors import AsyncrlError, QueueError, ServerError
-from asyncrl.evaluate import EvaluationFailed, Evaluator
+from asyncrl.errors import AsyncrlError, QueueError
+from asyncrl.evaluate import Evaluator
+from asyncrl.heldout import HeldOut
+from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.replay.compaction import Compaction
 from asyncrl.replay.group import DropReason, Group
@@ -53,6 +54,7 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.signal import Signal, now_seconds
+from asyncrl.step_report import StepReport
 from asyncrl.types import Batch, SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
 
@@ -64,14 +66,6 @@ MAX_TRAINER_KILLS = 3
 """Of hung trainers in a run; the next one that hangs ends it."""
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
-
-
-class Observer(Protocol):
-    """Who is told what happened: the terminal, the metrics file."""
-
-    def step(self, row: dict[str, Any]) -> None: ...
-    def evaluation(self, row: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -159,10 +153,10 @@ class Controller:
             self.signal,
             SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
         )
-        self._pinned: PinnedServers | None = None
+        pinned: PinnedServers | None = None
         if evaluation_urls:
             assert run_folder is not None, "the pinned publications need a place"
-            self._pinned = PinnedServers(
+            pinned = PinnedServers(
                 Fleet(
                     list(evaluation_urls),
                     session=session,
@@ -174,8 +168,8 @@ class Controller:
                 self.signal,
                 run_folder / "evaluation",
             )
-        self._evaluator = Evaluator(
-            fleet=self._pinned.fleet if self._pinned else self.fleet,
+        evaluator = Evaluator(
+            fleet=pinned.fleet if pinned else self.fleet,
             signal=self.signal,
             grader=self._grader,
             codec=inputs.codec,
@@ -187,21 +181,28 @@ class Controller:
             run_id=run_id,
             counter=itertools.count(),
         )
+        self._heldout = HeldOut(
+            recipe.evaluation,
+            inputs.heldout_tasks,
+            evaluator,
+            pinned,
+            signal=self.signal,
+            observer=observer,
+            spawn=self._start,
+            reached_target=self._end,
+        )
+        self.report = StepReport(
+            observer,
+            read=self._read,
+            pool_metrics=self._grader.pool_metrics,
+            heldout=lambda: self._heldout.accuracies,
+        )
         self._service = QueueService(self._on_take, self._on_commit)
-        self._evaluations: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._loops: asyncio.TaskGroup | None = None
-        self._open_step: tuple[int, Reading] | None = None
-        """The step that the trainer asked for last, and the meters at that moment."""
-        self._taken: dict[str, Any] = {}
-        """What is known of its batch."""
-        self.num_steps_made = 0
-        """Of all trainers since this start, repeated ones too."""
-        self._rewards: list[float] = []
-        self._heldout: list[tuple[int, float]] = []
         self._num_takes_waiting = 0
         self._newest_take: TakeRequest | None = None
-        self._is_asked_to_republish = False
         """Older requests that still wait here came from a trainer that is gone."""
+        self._is_asked_to_republish = False
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._num_takes = 0
         self._is_training = False
@@ -226,8 +227,7 @@ class Controller:
     async def __aexit__(self, *exception: object) -> None:
         await self._service.close()
         await self.fleet.close()
-        if self._pinned is not None:
-            await self._pinned.fleet.close()
+        await self._heldout.close()
         await self._grader.__aexit__(*exception)
 
     def stop(self) -> None:
@@ -260,8 +260,8 @@ class Controller:
                 self._is_training = False
                 self.is_over = self._generator.is_stopping = True
                 self.signal.notify()
-                if not self.is_stopped:
-                    await self._evaluate("after")
+                if not self.is_stopped and self.queue.version is not None:
+                    await self._heldout.wait(self.fleet.published(), "after")
                 for task in background:
                     task.cancel()
         finally:
@@ -344,22 +344,21 @@ class Controller:
             lambda: self._loops is not None, owner="take", blocker="the start of the servers"
         )
         self._check_is_newest(request)
-        self._close_step(request)
+        self.report.asked(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
-            await self._evaluate("before", unless=self._may_train_beside)
+            await self._heldout.wait(self.fleet.published(), "before", unless=self._may_train_beside)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
                 return self._ask_to_republish()
         if request.step >= self._recipe.trainer.num_steps or self.is_over:
-            self.is_over = True
-            self.signal.notify()
-            return TakeReply(None, heldout=dict(self._heldout))
+            self._end()
+            return TakeReply(None, heldout=dict(self._heldout.accuracies))
         batch, verdicts = await self._batch(request)
         if batch is None and self.fleet.wants_publication and not self.is_over:
             return self._ask_to_republish()
         if batch is None:
-            return TakeReply(None, heldout=dict(self._heldout))
+            return TakeReply(None, heldout=dict(self._heldout.accuracies))
         await self.signal.wait_until(
             lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
             owner="take",
@@ -374,10 +373,15 @@ class Controller:
         )
         self._check_is_newest(request)
         servers = self.fleet.hand_wire_to_trainer()
-        self._taken = {**batch_metrics(batch), **verdicts}
+        self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
         self._compaction.run()
-        return TakeReply(batch, servers, dict(self._heldout))
+        return TakeReply(batch, servers, dict(self._heldout.accuracies))
+
+    def _end(self) -> None:
+        """The trainer is given no further batch."""
+        self.is_over = True
+        self.signal.notify()
 
     def _ask_to_republish(self) -> TakeReply:
         self._is_asked_to_republish = True
@@ -385,7 +389,7 @@ class Controller:
 
     def _may_train_beside(self) -> bool:
         """Whether nobody waits for the first evaluation: it has servers of its own, or files are damaged."""
-        return self._pinned is not None or self.fleet.wants_publication
+        return self._heldout.pinned is not None or self.fleet.wants_publication
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
@@ -404,11 +408,8 @@ class Controller:
         for url, outcome in request.published.items():
             if not outcome.is_installed:
                 self._observer.note(f"server {url} leaves: {outcome.detail}")
-        every = self._recipe.evaluation.every_steps
-        is_last = request.step >= self._recipe.trainer.num_steps
-        if every and request.step and request.step % every == 0 and not is_last:
-            assert self._loops is not None
-            self._start_evaluation("during")
+        if self._heldout.is_due(request.step, self._recipe.trainer.num_steps):
+            self._heldout.start(publication, "during")
 
     def _is_newest(self, request: TakeRequest) -> bool:
         """A trainer that died leaves its request waiting here; it must not act beside its successor's."""
@@ -461,33 +462,6 @@ class Controller:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def _close_step(self, request: TakeRequest) -> None:
-        """Reports the step that the trainer has just finished: from the request for its batch to this one."""
-        before, now = self._open_step, self._read()
-        if before is not None and before[0] == request.step:
-            return
-        self._open_step = (request.step, now)
-        if before is None or request.step_metrics is None or before[0] != request.step - 1:
-            return
-        speed = rollout_metrics(before[1], now)
-        idle = min(1.0, request.step_metrics.get("wait_seconds", 0.0) / speed["step_seconds"])
-        trained = {
-            name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
-        }
-        self.num_steps_made += 1
-        self._rewards.append(self._taken.get("correct_mean") or 0.0)
-        self._observer.step(
-            {
-                **self._taken,
-                **trained,
-                **speed,
-                **self._grader.pool_metrics(),
-                **trend_metrics(self._rewards, self._heldout),
-                "trainer_idle_share": idle,
-                "step": request.step,
-            }
-        )
-
     def _read(self) -> Reading:
         return Reading(
             now_seconds(),
@@ -496,53 +470,6 @@ class Controller:
             self.fleet.busy_seconds(),
             len(self.fleet.servers),
         )
-
-    def _start_evaluation(self, when: str) -> "asyncio.Task[None]":
-        """The evaluation of the current version, started once however often it is asked for."""
-        assert self._loops is not None and self.queue.version is not None
-        key = (self.queue.version, when)
-        if key not in self._evaluations:
-            pinned = self._pinned.pin(self.fleet.published()) if self._pinned else None
-            self._evaluations[key] = self._start(self._run_evaluation(*key, pinned), f"evaluation {key}")
-        return self._evaluations[key]
-
-    async def _evaluate(self, when: str, *, unless: Callable[[], bool] = lambda: False) -> None:
-        if self._inputs.heldout_tasks and self.queue.version is not None:
-            task = self._start_evaluation(when)
-            task.add_done_callback(lambda _: self.signal.notify())
-            await self.signal.wait_until(
-                lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
-            )
-
-    async def _run_evaluation(self, version: int, when: str, pinned: Publication | None) -> None:
-        row: dict[str, Any] = {"step": version, "when": when}
-        section = self._recipe.evaluation
-        try:
-            if self._pinned is not None and pinned is not None:
-                async with self._pinned.holding(pinned):
-                    row.update(await self._measure(when))
-            else:
-                row.update(await self._measure(when))
-        except (EvaluationFailed, ServerError) as error:
-            # Training does not depend on it.
-            self._observer.note(f"the evaluation {when} training of version {version} failed: {error}")
-            return
-        self._heldout.append((version, row["greedy_accuracy"]))
-        self._observer.evaluation(row)
-        target = section.stop_at_accuracy
-        if target is not None and when == "during" and row["greedy_accuracy"] >= target:
-            self._observer.note(
-                f"held-out accuracy {row['greedy_accuracy']:.3f} reached {target}: the run ends"
-            )
-            self.is_over = True
-            self.signal.notify()
-
-    async def _measure(self, when: str) -> dict[str, float]:
-        tasks, found = self._inputs.heldout_tasks, {}
-        if when != "during":
-            samples = self._recipe.evaluation.samples_per_task
-            found = await self._evaluator.sampled(tasks, num_samples=samples)
-        return found | await self._evaluator.greedy(tasks)
 
     async def _interrupt(self) -> None:
         await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)

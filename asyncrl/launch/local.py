@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.controller import Controller, Inputs, Observer
+from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.observer import Observer
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import dump_recipe
@@ -175,14 +176,14 @@ async def _keep_training(
     trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it makes steps in between."""
-    num_failures, steps_before = 0, controller.num_steps_made
+    num_failures, steps_before = 0, controller.report.num_steps
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
         except TrainerFailed as error:
             if stopped.is_set():
                 return
-            steps = controller.num_steps_made
+            steps = controller.report.num_steps
             num_failures = num_failures + 1 if steps == steps_before else 1
             if (steps == 0 and not error.was_killed) or num_failures > MAX_RESTARTS:
                 raise
