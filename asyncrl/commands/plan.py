@@ -144,6 +144,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> lis
         ("gradients", memory.gradients, "float32"),
         ("optimizer states", memory.optimizer, "Adam"),
         ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
+        *([("critic", memory.critic, "all of the above once more")] if memory.critic else []),
         ("activations", memory.activations, budget),
         ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
         ("logits", memory.logits, f"at most {budget} x {shape.vocab_size} entries"),
@@ -192,6 +193,7 @@ def _rank(recipe: Recipe, shape: ModelShape, parallel: Parallel) -> RankMemory:
         dtype=recipe.model.dtype,
         tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
         parallel=parallel,
+        has_critic=recipe.algorithm.needs_critic(),
     )
 
 
