@@ -135,8 +135,9 @@ def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
     assert sorted(found) == pytest.approx(sorted(wanted), abs=1e-4)
     # The objective does not take it from them again.
     seen = []
-    learner.objective._loss, loss = (lambda inputs: seen.append(inputs.advantages) or loss(inputs)), (
-        learner.objective._loss
+    learner.objective._loss, loss = (
+        (lambda inputs: seen.append(inputs.advantages) or loss(inputs)),
+        (learner.objective._loss),
     )
     learner.accumulate(part, batch.temperature)
     assert torch.equal(torch.cat(seen), torch.cat([micro.advantages for micro in part]))
