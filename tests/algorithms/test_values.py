@@ -61,8 +61,8 @@ def test_a_reward_falls_on_the_last_token_of_its_sequence():
 
 
 def test_the_gradient_of_the_value_loss_is_the_error_where_the_clip_does_not_bind():
-    # Before 0 and targets of 1, a clip of 0.5: moved by 0.4 it still counts; by 0.6, past the clip, the larger
-    # error is the clipped value's, which has no gradient; on the wrong side it is the plain one.
+    # Before 0 and targets of 1, a clip of 0.5: moved by 0.4 it still counts; by 0.6, past the clip, the
+    # larger error is the clipped value's, which has no gradient; on the wrong side it is the plain one.
     values = torch.tensor([0.4, 0.6, -0.6], requires_grad=True)
     losses = clipped_value_loss(values, torch.zeros(3), torch.ones(3), 0.5)
     assert losses.tolist() == pytest.approx([0.18, 0.125, 1.28])
