@@ -36,6 +36,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 ADVANTAGE_NAMES = (
     *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
+    "gae",
 )
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
@@ -95,8 +96,8 @@ class Verifying(Section):
 class Rollout(Section):
     groups_per_batch: Positive = 16
     """Tasks per optimizer step."""
-    samples_per_group: Annotated[int, Field(ge=2)] = 8
-    """Trajectories per task; they share a baseline."""
+    samples_per_group: Positive = 8
+    """Trajectories per task; they share a baseline. 1 with algorithm.advantage gae only."""
     max_staleness: Count = 2
     """Largest (trainer version - token's version) that may be trained; 0 is synchronous, on-policy."""
     temperature: PositiveFloat = 1.0
@@ -157,10 +158,16 @@ class Algorithm(Section):
     weight, rejections and surrogate may be one's own: "package.module:name" or "./file.py:name"."""
 
     advantage: AdvantageName = "grpo"
-    """Reward -> advantage: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, opo or
-    pass_at_k."""
+    """Reward -> advantage: grpo, dr_grpo, rloo, remax, reinforce_pp, reinforce_pp_baseline, opo, pass_at_k or
+    gae (PPO with a critic, see the section critic)."""
     pass_k: Annotated[int, Field(ge=2)] = 4
     """The k of pass_at_k, at most rollout.samples_per_group."""
+    gae_lambda: Fraction = 1.0
+    """How far gae looks: 1 to the reward at the end (no bias from the critic), 0 to the next value only."""
+    gae_gamma: Fraction = 1.0
+    """Discount per token of gae."""
+    gae_is_whitened: bool = True
+    """Whether gae's advantages are shifted and scaled to mean 0 and std 1 over all tokens of the batch."""
     importance_weight: WeightName = "truncated"
     """Correction of proximal against behavior policy: none, truncated, sequence_truncated, masked,
     sequence_masked."""
@@ -211,6 +218,14 @@ class Algorithm(Section):
         """Whether each group has one more trajectory, greedy and never trained on."""
         return self.advantage == "remax"
 
+    def needs_critic(self) -> bool:
+        """Whether a value model is trained beside the policy."""
+        return self.advantage == "gae"
+
+    def min_group_size(self) -> int:
+        """Fewest graded trajectories of a group that give it advantages."""
+        return 1 if self.needs_critic() else 2
+
     def has_own_loss_terms(self) -> bool:
         """Whether a weight, rejection or surrogate is not built in."""
         return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
@@ -233,6 +248,18 @@ class Algorithm(Section):
                 f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
             )
         return self
+
+
+class Critic(Section):
+    """The value model of algorithm.advantage gae, without which nothing here is used. It begins as the base
+    model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate."""
+
+    learning_rate: PositiveFloat = 1e-4
+    warmup_steps: Count = 0
+    """First steps of the run that train the critic alone, so that the policy never follows a critic that
+    knows nothing. Each still makes a version, of the same weights."""
+    value_clip: PositiveFloat | None = 0.5
+    """A value earns nothing by moving further than this from what it was before the step; null: no clip."""
 
 
 class Parallel(Section):
@@ -345,6 +372,7 @@ class Recipe(Section):
     replay: Replay = Replay()
     serving: Serving = Serving()
     algorithm: Algorithm = Algorithm()
+    critic: Critic = Critic()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
 
@@ -388,6 +416,22 @@ class Recipe(Section):
                 f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
                 f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
                 f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if rollout.samples_per_group < algorithm.min_group_size():
+            raise ValueError(
+                f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
+                f"{algorithm.advantage} takes a group's other trajectories as baseline. Set "
+                f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae."
+            )
+        if self.replay.drops_no_signal and rollout.samples_per_group == 1:
+            raise ValueError(
+                "replay.drops_no_signal is true but rollout.samples_per_group is 1: a single trajectory "
+                "differs from no other, so every group would be dropped. Set replay.drops_no_signal to false."
+            )
+        if algorithm.needs_critic() and self.critic.warmup_steps >= self.trainer.num_steps:
+            raise ValueError(
+                f"critic.warmup_steps is {self.critic.warmup_steps} but trainer.num_steps is "
+                f"{self.trainer.num_steps}: the policy would never train. Lower critic.warmup_steps."
             )
         if algorithm.overlong_buffer_tokens >= rollout.max_new_tokens:
             raise ValueError(

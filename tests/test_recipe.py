@@ -45,7 +45,8 @@ def test_overrides_are_yaml(tmp_path: Path) -> None:
         ("rolout.max_staleness=0", r"unknown key rolout\. Did you mean rollout\?"),
         ("trainer.zzz=0", r"Known here: num_steps"),
         ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
-        ("rollout.samples_per_group=1", r"rollout\.samples_per_group is 1"),
+        ("rollout.samples_per_group=0", r"rollout\.samples_per_group is 0"),
+        ("rollout.samples_per_group=1", r"rollout\.samples_per_group is 1 .* or algorithm\.advantage to gae"),
         ("trainer.learning_rate=-1", r"trainer\.learning_rate is -1"),
         ("algorithm.advantage=magic", r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
         ("algorithm.mask_low=9", r"algorithm\.mask_low is 9.*algorithm\.mask_high is 5"),
@@ -65,12 +66,22 @@ def test_a_wrong_key_or_value_is_named(tmp_path: Path, override: str, said: str)
         load_recipe(write(tmp_path), [override])
 
 
+def test_a_critic_allows_groups_of_one(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path), ["algorithm.advantage=gae", "rollout.samples_per_group=1"])
+    assert recipe.algorithm.needs_critic() and recipe.algorithm.min_group_size() == 1
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         (["model.context_tokens=64", "rollout.max_new_tokens=64"], "Lower rollout.max_new_tokens or raise"),
         (["serving.max_running_requests=4"], "Raise serving.max_running_requests to at least 8"),
         (["evaluation.every_steps=0", "evaluation.stop_at_accuracy=0.9"], "Set evaluation.every_steps"),
+        (["algorithm.advantage=gae", "critic.warmup_steps=50"], "Lower critic.warmup_steps"),
+        (
+            ["algorithm.advantage=gae", "rollout.samples_per_group=1", "replay.drops_no_signal=true"],
+            "Set replay.drops_no_signal to false",
+        ),
         (["data.heldout=null"], "Name a held-out file in data.heldout"),
     ],
 )

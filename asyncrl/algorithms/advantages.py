@@ -31,10 +31,14 @@ class GroupRewards:
     """Response tokens."""
     greedy_reward: float | None = None
     """Of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
+    min_size: int = 2
+    """`Algorithm.min_group_size`."""
 
     def __post_init__(self) -> None:
-        if len(self.rewards) < 2:
-            raise ValueError(f"A group has {len(self.rewards)} reward(s); a baseline needs at least 2.")
+        if len(self.rewards) < self.min_size:
+            raise ValueError(
+                f"A group has {len(self.rewards)} reward(s); a baseline needs at least {self.min_size}."
+            )
 
 
 Advantage = Callable[[GroupRewards, Algorithm], list[float]]
@@ -138,6 +142,18 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     return gains
 
 
+def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """A_t = sum_l (gamma lambda)^l (r_{t+l} + gamma V_{t+l+1} - V_{t+l}), r = 0 but at the end, V = 0 after
+
+    Source: PPO with a critic, Schulman et al. 2017 (arXiv 1707.06347); its advantages are of Schulman et al.
+    2015 (arXiv 1506.02438). Here a trajectory gets its reward, the trainer's critic does the rest per token.
+    Use: one sample per task, and long responses: a token is judged by what was still to be expected there.
+    Fails: costs a second model, and a critic that lags behind misleads: warm it up, keep gae_lambda near 1.
+    Importance weights correct the policy's loss only; values are of the policies that sampled.
+    """
+    return list(group.rewards)
+
+
 ADVANTAGES: dict[str, Advantage] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
@@ -147,6 +163,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "opo": opo,
     "pass_at_k": pass_at_k,
+    "gae": gae,
 }
 WHITENED = ("reinforce_pp", "reinforce_pp_baseline")
 """Advantages that are normalised over the batch."""

@@ -15,6 +15,7 @@ from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.values import clipped_value_loss
 from asyncrl.algorithms.weights import WEIGHTS
 
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -25,6 +26,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.reduction": dict(REDUCTIONS),
     "algorithm.kl_estimator": dict(DIVERGENCES),
     "algorithm.overlong_buffer_tokens": {"soft_overlong": soft_overlong},
+    "critic.value_clip": {"clipped_value_loss": clipped_value_loss},
 }
 """Recipe key -> its terms by name."""
 

@@ -132,6 +132,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
         ("gradients", memory.gradients, "float32"),
         ("optimizer states", memory.optimizer, "Adam"),
         ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
+        *([("critic", memory.critic, "all of the above once more")] if memory.critic else []),
         ("activations", memory.activations, budget),
         ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
         ("logits", memory.logits, "of a chunk of tokens"),
@@ -180,6 +181,7 @@ def _rank(recipe: Recipe, shape: ModelShape) -> RankMemory:
         dtype=recipe.model.dtype,
         tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
         layout=check_layout(recipe.trainer, shape),
+        has_critic=recipe.algorithm.needs_critic(),
     )
 
 

@@ -81,7 +81,8 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     free = shutil.disk_usage(existing).free
     # One more is being written, and one may be the best.
     num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
-    disk = MIN_DISK_BYTES + 20 * shape.num_parameters() * num_checkpoints
+    trained = shape.num_parameters() * (1 + recipe.algorithm.needs_critic())
+    disk = MIN_DISK_BYTES + 20 * trained * num_checkpoints
     if free < disk:
         raise InputError(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
@@ -104,6 +105,8 @@ def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
     # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
     # checkpoint is written from; and gradients.
     state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
+    # A critic is as large as the policy.
+    state *= 1 + recipe.algorithm.needs_critic()
     if recipe.algorithm.kl_coefficient:
         # The frozen reference.
         state += parameters * width

@@ -79,7 +79,8 @@ class GroupCompletion:
             elif reward is not None:
                 sampled.append(trajectory)
                 rewards.append(reward)
-        if len(rewards) < 2 or (self.algorithm.needs_greedy() and greedy is None):
+        min_size = self.algorithm.min_group_size()
+        if len(rewards) < min_size or (self.algorithm.needs_greedy() and greedy is None):
             # One trajectory is no baseline, nor is a greedy one without a verdict; the others had a fault.
             self.queue.drop(group, DropReason.FAULT)
             return
@@ -87,6 +88,6 @@ class GroupCompletion:
             self.queue.drop(group, DropReason.NO_SIGNAL)
             return
         lengths = [trajectory.num_response_tokens() for trajectory in sampled]
-        advantages = self.advantage(GroupRewards(rewards, lengths, greedy), self.algorithm)
+        advantages = self.advantage(GroupRewards(rewards, lengths, greedy, min_size), self.algorithm)
         names = [trajectory.trajectory_id for trajectory in sampled]
         self.queue.make_ready(group, dict(zip(names, advantages, strict=True)))

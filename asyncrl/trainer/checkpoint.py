@@ -1,4 +1,5 @@
-"""Checkpoints: all that makes the next step bitwise the same - weights, optimizer, schedule, RNG, version.
+"""Checkpoints: all that makes the next step bitwise the same - weights, optimizer, schedule (the critic's
+too, where there is one), RNG, version.
 
 Megatron's dist_checkpointing in its fully reshardable format, so that another layout can load them. The
 state is copied and written beside training (`saving`). A checkpoint is written beside its place, synced, and
@@ -28,7 +29,7 @@ from asyncrl.trainer.manifest import (
 )
 from asyncrl.trainer.optimizer_state import sharded_optimizer_state
 from asyncrl.trainer.retention import HeldOut, to_forget
-from asyncrl.trainer.saving import BackgroundWriter
+from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
 from asyncrl.types import PolicyVersion
 
 log = logging.getLogger(__name__)
@@ -99,11 +100,18 @@ class Checkpoints:
     def load(self, learner: Learner, version: PolicyVersion) -> None:
         """Restores the checkpoint of `version`, which is there and complete. A call of every rank."""
         begin = time.perf_counter()
+        if learner.critic is not None and not _holds_critic(self.path(version)):
+            raise CheckpointError(
+                f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
+                f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
+            )
         state = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
         assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
         learner.model.load_state_dict(state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
         learner.schedule.load_state_dict(state["schedule"])
+        if learner.critic is not None:
+            learner.critic.load_state(state["critic"])
         torch.set_rng_state(state["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
@@ -143,10 +151,16 @@ class Checkpoints:
 
 def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dict:
     model = learner.model.sharded_state_dict()
-    return {
+    critic = {} if learner.critic is None else {"critic": learner.critic.sharded_state(is_loading=is_loading)}
+    return critic | {
         "model": model,
         "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,
     }
+
+
+def _holds_critic(folder: Path) -> bool:
+    # Its schedule is no tensor, hence among what is read as a whole.
+    return "critic" in dist_checkpointing.load_common_state_dict(str(folder))

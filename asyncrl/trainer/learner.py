@@ -3,9 +3,11 @@
 Owns the weights. Knows nothing of queues, servers or files. Gradients are summed over micro-batches and
 ranks, then divided once by the global denominator: neither packing nor the number and layout of the ranks
 changes a step. Every rank of the last pipeline stage computes its micro-batches' whole loss; the first of
-those that share a model counts it.
+those that share a model counts it. PPO's critic, where there is one, steps before the policy does.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -26,12 +28,13 @@ from torch import Tensor
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
+from asyncrl.trainer.critic import Critic, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
-from asyncrl.trainer.objective import Objective
+from asyncrl.trainer.objective import Objective, has_kl_reward, kl_penalties
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
 from asyncrl.types import Batch
@@ -54,12 +57,25 @@ class Learner:
         self.reference_chunks = (
             load_reference(shape, recipe.model, self.layout) if self.objective.needs_reference() else None
         )
+        self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self._forward_backward = get_forward_backward_func()
         self._device = device()
         self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
         self._flops = 0.0
         if dtype is torch.bfloat16:
             self.model[0].config.grad_scale_func = self.optimizer.scale_loss
+
+    def _make_critic(self, recipe: Recipe) -> Critic:
+        """The base model as a critic, with an optimizer and a schedule of its own."""
+        dtype = DTYPES[recipe.model.dtype]
+        section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
+        model = build_critic(self.shape, recipe, self.layout)
+        chunks = _data_parallel(model, self.layout, dtype)
+        optimizer = make_optimizer(chunks, section, dtype)
+        if dtype is torch.bfloat16:
+            model[0].config.grad_scale_func = optimizer.scale_loss
+        run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
+        return Critic(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
@@ -93,6 +109,11 @@ class Learner:
             )
             for part in mini_batches(batch, self.section.optimizer_steps_per_batch)
         ]
+        values = {}
+        if self.critic is not None:
+            parts, values = self._criticise(self.critic, parts, batch)
+            if batch.step < self.critic.warmup_steps:
+                return self._measure(parts, batch.temperature) | values
         # The first mini-batch meets the policy before the step; the others must be told what it said.
         later = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts[1:]]
         # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
@@ -102,7 +123,31 @@ class Learner:
             norms.append(self._update(batch.step))
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        return metrics
+        return metrics | values
+
+    def _criticise(
+        self, critic: Critic, parts: list[list[MicroBatch]], batch: Batch
+    ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
+        """A step of the critic: the parts with its advantages, and its metrics."""
+        penalties = None
+        if has_kl_reward(self.algorithm):
+            assert self.reference_chunks is not None
+            penalties = []
+            for part in parts:
+                proximals = self.evaluate(self.parallel_chunks, part, batch.temperature)
+                references = self.evaluate(self.reference_chunks, part, batch.temperature)
+                # Empty on all stages but the last.
+                both = zip(proximals, references, strict=True)
+                found = zip(part, both, strict=True) if proximals else ()
+                penalties.append([kl_penalties(micro, p, r, self.algorithm) for micro, (p, r) in found])
+        return critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
+
+    def _measure(self, parts: list[list[MicroBatch]], temperature: float) -> dict[str, float]:
+        """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
+        tally = Tally()
+        for micro_batches in parts:
+            metrics = self.accumulate(micro_batches, temperature, tally=tally, forward_only=True)
+        return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
 
     def _update(self, step: int) -> float:
         """An optimizer step on the gradient in the buffers; its norm before clipping."""
@@ -121,9 +166,11 @@ class Learner:
         *,
         proximals: list[Tensor] | None = None,
         tally: Tally | None = None,
+        forward_only: bool = False,
     ) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics, with
-        what `tally` already holds. Without `proximals` the policy as it is now is the proximal one."""
+        what `tally` already holds. Without `proximals` the policy as it is now is the proximal one.
+        `forward_only` gives the metrics without a gradient."""
         references = None
         if self.reference_chunks is not None:
             references = self.evaluate(self.reference_chunks, micro_batches, temperature)
@@ -142,7 +189,10 @@ class Learner:
             )
             return total, denominator * counts, sums
 
-        sums = self._run(self.parallel_chunks, micro_batches, temperature, loss, forward_only=False)
+        with torch.set_grad_enabled(not forward_only):
+            sums = self._run(
+                self.parallel_chunks, micro_batches, temperature, loss, forward_only=forward_only
+            )
         total, largest = (
             torch.zeros(size, dtype=torch.float64, device=self._device) for size in (NUM_SUMS, len(MAXIMA))
         )
@@ -180,8 +230,12 @@ class Learner:
         loss,
         *,
         forward_only: bool,
+        shape: ModelShape | None = None,
     ) -> list:
-        """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule."""
+        """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule.
+
+        Empty on all pipeline stages but the last. `shape` is that of the chunks, the policy's by default.
+        """
 
         def forward(iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module):
             index, micro = next(iterator)
@@ -189,7 +243,7 @@ class Learner:
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
         if self._peak_flops is not None:
-            flops = sum(micro_batch_flops(self.shape, micro) for micro in micro_batches)
+            flops = sum(micro_batch_flops(shape or self.shape, micro) for micro in micro_batches)
             # A backward pass is two forward passes.
             self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]

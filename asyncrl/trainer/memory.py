@@ -33,11 +33,14 @@ class RankMemory:
     activations_recomputed: int
     """With full recomputation in place of `activations`."""
     logits: int
+    critic: int = 0
+    """Weights, gradients, optimizer and checkpoint copy of the value model; its passes come before the
+    policy's, so that both never hold activations at once."""
 
     def total(self, *, is_recomputing: bool = False) -> int:
         activations = self.activations_recomputed if is_recomputing else self.activations
         state = self.weights + self.gradients + self.optimizer + self.checkpoint_copy
-        return state + activations + self.logits
+        return state + activations + self.logits + self.critic
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -49,17 +52,24 @@ def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
 
 
 def rank_memory(
-    shape: ModelShape, *, dtype: str, tokens_per_micro_batch: int, layout: Layout = ONE_PROCESS
+    shape: ModelShape,
+    *,
+    dtype: str,
+    tokens_per_micro_batch: int,
+    layout: Layout = ONE_PROCESS,
+    has_critic: bool = False,
 ) -> RankMemory:
     """Of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
     parameters = _rank_parameters(shape, layout)
+    values = _rank_parameters(shape, layout, is_critic=True) if has_critic else 0
     layers = math.ceil(shape.num_layers / layout.pipeline)
     # Of 1F1B, the first stage holds as many micro-batches as there are stages.
     tokens = tokens_per_micro_batch * layout.pipeline // layout.context
     layer = _layer_floats(shape, layout.tensor) * width * tokens
     sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
-    optimizer = parameters * (12 if is_mixed else 8) // sharing
+    moments = 12 if is_mixed else 8
+    optimizer = parameters * moments // sharing
     logits = min(tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size), LOGITS_AT_ONCE)
     return RankMemory(
         weights=parameters * width,
@@ -69,6 +79,7 @@ def rank_memory(
         activations=layers * layer,
         activations_recomputed=layer + layers * shape.hidden_size * width * tokens,
         logits=LOGIT_COPIES * 4 * logits // layout.tensor,
+        critic=values * (2 * width + 4) + 2 * (values * moments // sharing),
     )
 
 
@@ -95,8 +106,11 @@ def _kind(name: str) -> str:
     return "attention" if ".self_attn." in name else "mlp"
 
 
-def _rank_parameters(shape: ModelShape, layout: Layout) -> int:
-    """Of the fullest rank: its layers, and the embedding or the output layer, whichever stage has more."""
+def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
+    """Of the fullest rank: its layers, and the embedding or the output layer, whichever stage has more.
+
+    Of a critic, which has no output layer but a value per position.
+    """
     counts = parameters_by_kind(shape)
     share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
     layers = round(share * (counts["attention"] + counts["mlp"])) // layout.tensor
@@ -106,6 +120,9 @@ def _rank_parameters(shape: ModelShape, layout: Layout) -> int:
     if layout.pipeline > 1:
         # The last stage of a tied model has a copy of the embedding in place of an output layer.
         ends = max(counts["embedding"], counts["output layer"])
+    if is_critic:
+        # The head stands where the final norm does, and weighs as little.
+        ends, norms = counts["embedding"], norms + shape.hidden_size
     return layers + experts + norms + ends // layout.tensor
 
 

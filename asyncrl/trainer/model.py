@@ -63,31 +63,39 @@ class PolicyModel(GPTModel):
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         is_tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
-        group = parallel_state.get_context_parallel_group()
-        first = group.rank() * len(hidden)
-        if group.size() == 1:
-            own, predicting, targets = None, micro.predicting, micro.targets
-        else:
-            is_own = (micro.predicting >= first) & (micro.predicting < first + len(hidden))
-            own = is_own.nonzero().squeeze(1)
-            predicting, targets = micro.predicting[own] - first, micro.targets[own]
+        own, predicting = own_predicting(micro.predicting, len(hidden))
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
         values = output_logprobs(
             hidden.index_select(0, predicting),
             weight,
-            targets,
+            micro.targets if own is None else micro.targets[own],
             temperature,
             vocab_size=self.shape.vocab_size,
             group=parallel_state.get_tensor_model_parallel_group(),
         )
         if own is None:
             return values
-        logprobs, entropies = _FillIn.apply(torch.stack(values), own, len(micro.targets), group)
+        logprobs, entropies = fill_in(torch.stack(values), own, len(micro.targets))
         return logprobs, entropies
 
 
+def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, Tensor]:
+    """(which of `predicting` this context rank computes, None for all; their places in its `num_tokens`)."""
+    group = parallel_state.get_context_parallel_group()
+    if group.size() == 1:
+        return None, predicting
+    first = group.rank() * num_tokens
+    own = ((predicting >= first) & (predicting < first + num_tokens)).nonzero().squeeze(1)
+    return own, predicting[own] - first
+
+
+def fill_in(values: Tensor, own: Tensor, size: int) -> Tensor:
+    """Each context rank's columns `own` of [K, size] -> all of them on every rank."""
+    return _FillIn.apply(values, own, size, parallel_state.get_context_parallel_group())
+
+
 class _FillIn(torch.autograd.Function):
-    """Columns of ranks that own a part of T each -> all columns [2, T] on every rank.
+    """Columns of ranks that own a part of T each -> all columns [K, T] on every rank.
 
     Every rank then computes the whole loss, sequence terms included, and each token's gradient reaches the
     one rank that owns it.
@@ -118,13 +126,18 @@ class Policy(torch.nn.ModuleList):
 
 
 def build_policy(
-    shape: ModelShape, dtype: torch.dtype, layout: Layout = ONE_PROCESS, *, recompute: str = "none"
+    shape: ModelShape,
+    dtype: torch.dtype,
+    layout: Layout = ONE_PROCESS,
+    *,
+    recompute: str = "none",
+    kind: type[GPTModel] = PolicyModel,
 ) -> Policy:
-    """This rank's part of a model of `shape` with random weights."""
+    """This rank's part of a model of `shape` with random weights, its chunks of `kind`."""
     config = transformer_config(shape, dtype, layout, recompute=recompute)
     if layout.virtual_stages == 1:
-        return Policy([_build_chunk(shape, config, layout, None)])
-    return Policy([_build_chunk(shape, config, layout, i) for i in range(layout.virtual_stages)])
+        return Policy([_build_chunk(shape, config, layout, None, kind)])
+    return Policy([_build_chunk(shape, config, layout, i, kind) for i in range(layout.virtual_stages)])
 
 
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
@@ -133,10 +146,14 @@ def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
 
 
 def _build_chunk(
-    shape: ModelShape, config: TransformerConfig, layout: Layout, stage: int | None
-) -> PolicyModel:
+    shape: ModelShape,
+    config: TransformerConfig,
+    layout: Layout,
+    stage: int | None,
+    kind: type[GPTModel],
+) -> GPTModel:
     place = {"ignore_virtual": False, "vp_stage": stage}
-    model = PolicyModel(
+    model = kind(
         config,
         block_spec(config, stage),
         vocab_size=layout.padded_vocabulary(shape.vocab_size),

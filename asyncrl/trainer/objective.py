@@ -68,11 +68,23 @@ def with_kl_reward(inputs: LossInputs, algorithm: Algorithm) -> LossInputs:
     """Advantages less the KL that a token and those after it run up, where the recipe puts KL in the reward.
 
     A_t - coefficient * sum_{s >= t} kl_s, kl of the proximal policy: the return-to-go of a reward of
-    -coefficient * kl per token, as in REINFORCE++ (Hu et al. 2025, arXiv 2501.03262).
+    -coefficient * kl per token, as in REINFORCE++ (Hu et al. 2025, arXiv 2501.03262). With a critic they hold
+    it already: its rewards are less `kl_penalties`.
     """
-    if not algorithm.kl_coefficient or algorithm.kl_in != "reward":
+    if not has_kl_reward(algorithm) or algorithm.needs_critic():
         return inputs
     assert inputs.reference is not None, "KL in the reward needs the reference's log-probs"
     divergence = DIVERGENCES[algorithm.kl_estimator](inputs.proximal, inputs.reference)
     taken = algorithm.kl_coefficient * sum_from_here(divergence, inputs)
     return dataclasses.replace(inputs, advantages=inputs.advantages - taken)
+
+
+def has_kl_reward(algorithm: Algorithm) -> bool:
+    return algorithm.kl_coefficient > 0 and algorithm.kl_in == "reward"
+
+
+def kl_penalties(micro: MicroBatch, proximal: Tensor, reference: Tensor, algorithm: Algorithm) -> Tensor:
+    """[T] coefficient * kl of each token, 0 for those that do not count."""
+    divergence = DIVERGENCES[algorithm.kl_estimator](proximal, reference)
+    is_counted = micro.behavior.isfinite().to(divergence.device)
+    return algorithm.kl_coefficient * torch.where(is_counted, divergence, 0.0)

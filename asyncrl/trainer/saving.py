@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointError(AsyncrlError):
-    """A checkpoint could not be written; the one before it is untouched."""
+    """A checkpoint could not be written, and the one before it is untouched; or lacks what the run needs."""
 
 
 class BackgroundWriter:

@@ -50,6 +50,13 @@ def test_remax_subtracts_the_reward_of_the_greedy_answer():
     assert remax(group(1.0, 0.0, 0.5, greedy=0.5), DEFAULT) == [0.5, -0.5, 0.0]
 
 
+def test_gae_leaves_the_reward_to_the_critic_also_of_a_single_trajectory():
+    algorithm = Algorithm(advantage="gae")
+    assert ADVANTAGES["gae"](group(1.0, 0.0), algorithm) == [1.0, 0.0]
+    alone = GroupRewards([0.5], [3], min_size=algorithm.min_group_size())
+    assert ADVANTAGES["gae"](alone, algorithm) == [0.5]
+
+
 def test_opo_weighs_the_baseline_by_length():
     # (3 x 1 + 1 x 0) / 4 = 0.75
     assert opo(group(1.0, 0.0, lengths=[3, 1]), DEFAULT) == [0.25, -0.75]
@@ -84,7 +91,7 @@ def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
     assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp"}))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
 def test_a_group_without_differences_has_no_signal(name: str):
     assert ADVANTAGES[name](group(0.1, 0.1, 0.1, lengths=[1, 2, 5], greedy=0.1), DEFAULT) == [0.0, 0.0, 0.0]
 

@@ -33,7 +33,7 @@ def test_every_name_in_the_recipe_is_a_term():
 def test_the_documentation_of_a_key_names_each_of_its_terms():
     for key, terms in SECTIONS.items():
         section = key.removeprefix("algorithm.")
-        if section not in ("kl_estimator", "overlong_buffer_tokens"):
+        if section not in ("kl_estimator", "overlong_buffer_tokens", "critic.value_clip"):
             assert all(name in Algorithm.model_fields[section].description for name in terms), key
 
 

@@ -39,3 +39,25 @@ def test_a_run_with_every_kind_of_term_learns_and_accounts_for_its_tokens(tmp_pa
     counters = dict(run.query("SELECT name, value FROM counters"))
     assert counters["tokens_dropped:baseline"] > 0
     assert counters["tokens_generated"] == counters["tokens_trained"] + counters["tokens_dropped:baseline"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("samples_per_group", [8, 1])
+def test_ppo_with_a_critic_learns_also_from_one_sample_per_task(
+    tmp_path: Path, samples_per_group: int
+) -> None:
+    run = WholeRun(
+        tmp_path,
+        algorithm={"advantage": "gae"},
+        critic={"learning_rate": 1e-2, "warmup_steps": 2},
+        rollout={"groups_per_batch": 64 // samples_per_group, "samples_per_group": samples_per_group},
+        trainer={"num_steps": 20},
+    ).start()
+    assert run.finish() == 0, run.output()
+    steps = run.steps()
+    correct = [row["correct_mean"] for row in steps]
+    assert fmean(correct[-3:]) > fmean(correct[:3]) + 0.2, correct
+    assert [row["grad_norm"] is None for row in steps] == [True] * 2 + [False] * 18
+    assert steps[-1]["value_mean"] > steps[0]["value_mean"] == 0.0
+    counters = dict(run.query("SELECT name, value FROM counters"))
+    assert counters["tokens_generated"] == counters["tokens_trained"]

@@ -2,7 +2,8 @@
 
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
-CASES is a JSON list of {"name", "model", "trainer", "algorithm", "saves", "resumes"}; rank 0 writes
+CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves",
+"resumes"}; rank 0 writes
 FOLDER/<name>.json, the metrics of each step, and FOLDER/<name>/, what a publication of the model would
 hold. A case that saves makes a checkpoint before the last step; one that resumes takes that step only, from
 another's.
@@ -34,6 +35,7 @@ def take_steps(
     result: Path,
     *,
     algorithm: dict,
+    critic: dict | None = None,
     saves: bool = False,
     resumes: str | None = None,
 ) -> None:
@@ -46,7 +48,7 @@ def take_steps(
     from asyncrl.trainer.layout import check_layout
     from asyncrl.trainer.learner import Learner
 
-    recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm)
+    recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
     learner = Learner(shape, recipe)
@@ -61,11 +63,16 @@ def take_steps(
             Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
         metrics.append(learner.step(random_batch(step, num_groups=6, temperature=0.8)))
     weights = export_weights(learner.model)
+    values = export_weights(learner.critic.model) if learner.critic is not None else iter([])
     if not ranks.is_first():
-        assert list(weights) == []
+        assert list(weights) == list(values) == []
         return
     result.mkdir()
     write_weights(result, weights)
+    if learner.critic is not None:
+        # The value head has the name of the output layer, whose place it takes.
+        (result / "critic").mkdir()
+        write_weights(result / "critic", values)
     result.with_suffix(".json").write_text(json.dumps(metrics))
 
 
@@ -80,7 +87,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0)
     for case in json.loads(sys.argv[1]):
         result = Path(sys.argv[2]) / case["name"]
-        options = {key: case[key] for key in ("algorithm", "saves", "resumes")}
+        options = {key: case[key] for key in ("algorithm", "critic", "saves", "resumes")}
         take_steps(Path(case["model"]), case["trainer"], result, **options)
     torch.distributed.barrier()
     ranks.stop()

@@ -123,6 +123,16 @@ def test_without_a_baseline_or_two_answers_the_group_is_dropped(
     queue.journal.close()
 
 
+def test_a_critic_needs_no_second_answer(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = generated(queue, 3, 4)
+    complete(queue, Algorithm(advantage="gae"), group, None, 0.5)
+    assert group.state is GroupState.READY
+    # The reward itself: the trainer's critic makes advantages of it.
+    assert list(group.advantages.items()) == [(group.trajectories[1].trajectory_id, 0.5)]
+    queue.journal.close()
+
+
 def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
     queue = journal_queue(tmp_path, has_greedy=True)
     queue.announce(0)

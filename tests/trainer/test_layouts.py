@@ -25,6 +25,7 @@ MODELS = {
     ),
 }
 MODELS["everything"] = MODELS["qwen3"]
+MODELS["critic"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
         "advantage": "reinforce_pp_baseline",
@@ -35,10 +36,18 @@ ALGORITHMS = {
         "reduction": "sequence_mean",
         "kl_coefficient": 0.1,
         "entropy_coefficient": 0.01,
-    }
+    },
+    "critic": {
+        "advantage": "gae",
+        "gae_lambda": 0.9,
+        "gae_gamma": 0.98,
+        "kl_coefficient": 0.1,
+        "kl_in": "reward",
+    },
 }
 """Of a model's runs: sums over sequences, several steps, a reference model, a gradient through entropies."""
-STEPS_PER_BATCH = {"everything": 2}
+STEPS_PER_BATCH = {"everything": 2, "critic": 2}
+CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
 TWO_RANKS = {
     "data": ("qwen3", {}),
     "data, optimizer": ("qwen3", {"distributed_optimizer": True}),
@@ -67,11 +76,24 @@ TWO_RANKS = {
     "resumed as pipeline": ("tied", {"pipeline": 2}),
     "resumed as expert": ("experts", {"expert": 2}),
 }
+CRITIC_ON_TWO_RANKS = {
+    "critic, data, optimizer": ("critic", {"distributed_optimizer": True}),
+    "critic, tensor": ("critic", {"tensor": 2}),
+    "critic, tensor, sequence": ("critic", {"tensor": 2, "sequence_parallel": True}),
+    "critic, pipeline": ("critic", {"pipeline": 2}),
+    "critic, interleaved": ("critic", {"pipeline": 2, "virtual_stages": 2}),
+    "critic, context": ("critic", {"context": 2}),
+    "critic, resumed as tensor": ("critic", {"tensor": 2, "distributed_optimizer": True}),
+    "critic, resumed as pipeline": ("critic", {"pipeline": 2}),
+}
+"""In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
     "resumed as tensor, sequence": "data, optimizer",
     "resumed as interleaved": "data, optimizer",
     "resumed as pipeline": "tensor, tied",
     "resumed as expert": "expert",
+    "critic, resumed as tensor": "critic, data, optimizer",
+    "critic, resumed as pipeline": "critic, tensor",
 }
 FOUR_RANKS = {
     "tensor, pipeline, optimizer": ("qwen3", {"tensor": 2, "pipeline": 2, "distributed_optimizer": True}),
@@ -90,6 +112,11 @@ FOUR_RANKS = {
         {"tensor": 2, "sequence_parallel": True, "expert": 2, "distributed_optimizer": True},
     ),
     "expert, data": ("experts", {"expert": 2}),
+    "critic, tensor, pipeline, optimizer": (
+        "critic",
+        {"tensor": 2, "pipeline": 2, "distributed_optimizer": True},
+    ),
+    "critic, pipeline, context": ("critic", {"pipeline": 2, "context": 2}),
 }
 
 
@@ -104,13 +131,19 @@ def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     """What one process makes of each model."""
     root = tmp_path_factory.mktemp("alone")
     for name, folder in models.items():
-        take_steps(folder, trainer_keys(name), root / name, algorithm=ALGORITHMS.get(name, {}))
+        algorithm = ALGORITHMS.get(name, {})
+        take_steps(folder, trainer_keys(name), root / name, algorithm=algorithm, critic=CRITIC)
     return root
 
 
 @pytest.fixture(scope="module")
 def together(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_cases(TWO_RANKS, 2, models, tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="module")
+def critic_together(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_cases(CRITIC_ON_TWO_RANKS, 2, models, tmp_path_factory.mktemp("critic"))
 
 
 def trainer_keys(model: str) -> dict[str, int]:
@@ -126,6 +159,7 @@ def run_cases(
             "model": str(models[model]),
             "trainer": {"num_processes": num_ranks, "parallel": sizes} | trainer_keys(model),
             "algorithm": ALGORITHMS.get(model, {}),
+            "critic": CRITIC,
             "saves": name in RESUMED.values(),
             "resumes": RESUMED.get(name),
         }
@@ -162,15 +196,23 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
         for metric in left.keys() - {"num_packed_tokens"}:
             assert left[metric] == pytest.approx(right[metric], rel=1e-4, abs=1e-5, nan_ok=True), metric
-    found, expected = (safetensors.torch.load_file(path / "model.safetensors") for path in (got, wanted))
-    assert found.keys() == expected.keys()
-    worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
-    assert max(worst.values()) < 1e-5, max(worst, key=worst.get)
+    models = sorted(path.relative_to(wanted) for path in wanted.rglob("model.safetensors"))
+    for model in models:
+        found, expected = (safetensors.torch.load_file(path / model) for path in (got, wanted))
+        assert found.keys() == expected.keys()
+        worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
+        assert max(worst.values()) < 1e-5, (model, max(worst, key=worst.get))
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
+
+
+@pytest.mark.parametrize("name", CRITIC_ON_TWO_RANKS)
+def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, critic_together: Path):
+    assert (alone / "critic" / "critic" / "model.safetensors").exists()
+    assert_same_steps(name, critic_together / name, alone / "critic")
 
 
 @pytest.mark.slow

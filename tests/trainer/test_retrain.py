@@ -53,11 +53,12 @@ def record_batches(path: Path, recipe: str) -> None:
     journal.close()
 
 
-def record_run(folder: Path, *, num_processes: int) -> Path:
+def record_run(folder: Path, *, num_processes: int, **sections: dict) -> Path:
     """A run folder as real trainer processes left it, with its journal and its metrics."""
     run = folder / "run"
     run.mkdir()
-    recipe = make_recipe(write_model(folder / "model"), trainer=TRAINER | {"num_processes": num_processes})
+    trainer = TRAINER | {"num_processes": num_processes}
+    recipe = make_recipe(write_model(folder / "model"), trainer=trainer, **sections)
     record_batches(run / "journal.sqlite", dump_recipe(recipe))
     journal = Journal(run / "journal.sqlite")
     with QueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
@@ -94,6 +95,18 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
 def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["replay", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
     assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
+
+
+def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    algorithm = {"advantage": "gae", "gae_lambda": 0.95, "kl_coefficient": 0.1, "kl_in": "reward"}
+    run = record_run(tmp_path, num_processes=1, algorithm=algorithm, critic={"warmup_steps": 1})
+    for step in ("4", "2"):
+        assert cli.main(["replay", str(run), step]) == 0
+        output = capfd.readouterr().out
+        assert f"step {step} is identical to the last digit." in output
+        assert "explained_variance" in output
 
 
 def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference_is_named(

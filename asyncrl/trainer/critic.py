@@ -1,0 +1,273 @@
+"""The critic of PPO: a model of its own that says at each token what reward is still to be expected.
+
+The base model once more, in the policy's layout, with one output per predicting position (a head of zeros)
+in place of the output layer; its own optimizer. Values, advantages and targets of a batch are those of the
+critic before the step. Gradients are summed and divided as the policy's are: packing and layout change
+nothing. Importance weights are the policy's alone: a value answers for what was sampled, whoever did.
+
+Shapes: T response tokens of one micro-batch, H hidden size.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor
+
+from asyncrl.algorithms.advantages import STD_EPSILON
+from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
+from asyncrl.recipe import Recipe
+from asyncrl.trainer.attention import own_tokens
+from asyncrl.trainer.batch import MicroBatch
+from asyncrl.trainer.convert import load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import ModelShape
+from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
+from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+
+SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")
+
+
+class ValueHead(torch.nn.Linear):
+    """[T, H] -> [T] float32. Every tensor rank holds all of it."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1, bias=False)
+        # At first every value is 0, and the first gradient moves the head alone.
+        torch.nn.init.zeros_(self.weight)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden.float(), self.weight.float()).squeeze(1)
+
+
+class CriticModel(GPTModel):
+    """One chunk of the critic's layers; the last one gives values."""
+
+    shape: ModelShape
+
+    def __init__(self, *arguments, **keywords) -> None:
+        super().__init__(*arguments, **keywords)
+        if self.post_process:
+            # `build_critic` puts the value head in its place, which Megatron then describes in checkpoints.
+            self.output_layer = None
+
+    def forward(self, micro: MicroBatch, temperature: float) -> Tensor:
+        """Hidden states [C, 1, H] for the next stage; from the last one values [T], of no temperature."""
+        hidden = super().forward(
+            own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
+        )
+        if not self.post_process:
+            return hidden
+        if self.config.sequence_parallel:
+            # Every rank computes every value and its whole gradient: nothing to sum over tensor ranks.
+            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+        own, predicting = own_predicting(micro.predicting, len(hidden))
+        values = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
+        return values if own is None else fill_in(values[None], own, len(micro.targets))[0]
+
+    def _postprocess(self, hidden_states: Tensor, **_) -> Tensor:
+        return hidden_states
+
+
+def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
+    """This rank's chunks: the weights at `model.path` under a value head of zeros."""
+    # Its output layer is no embedding.
+    shape, dtype = dataclasses.replace(shape, is_tied=False), DTYPES[recipe.model.dtype]
+    model = build_policy(shape, dtype, layout, recompute=recipe.trainer.recompute, kind=CriticModel)
+    load_weights(model, open_weights(Path(recipe.model.path)))
+    for chunk in model:
+        if chunk.post_process:
+            chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)
+    return model
+
+
+class Critic:
+    """The critic's weights and what it takes to train them on a batch."""
+
+    def __init__(
+        self, recipe: Recipe, model: Policy, chunks: list, optimizer, schedule, run: Callable
+    ) -> None:
+        """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
+        self.model = model
+        self.warmup_steps = recipe.critic.warmup_steps
+        self._algorithm = recipe.algorithm
+        self._value_clip = recipe.critic.value_clip
+        self._chunks = chunks
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._run = run
+
+    def step(
+        self,
+        parts: list[list[MicroBatch]],
+        temperature: float,
+        *,
+        step: int,
+        penalties: list[list[Tensor]] | None = None,
+    ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
+        """Trains on each part, one optimizer step each; the parts with advantages per token, and metrics.
+
+        The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
+        rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
+        FloatingPointError when a gradient is not finite.
+        """
+        # The first part meets the critic before the step; the others must be told what it said.
+        before = [None, *(self.values(part, temperature) for part in parts[1:])]
+        self._schedule.step(increment=1)
+        found, sums, norms = [], [], []
+        for i, micro_batches in enumerate(parts):
+            results = self.accumulate(
+                micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
+            )
+            found.append([advantages for advantages, _ in results])
+            sums += [total for _, total in results]
+            norms.append(self._update(step))
+        metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
+        metrics["critic_grad_norm"] = sum(norms) / len(norms)
+        metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
+        if self._algorithm.gae_is_whitened:
+            found = whitened(found, parts)
+        # Empty on all stages but the last.
+        parts = [
+            [dataclasses.replace(micro, advantages=a) for micro, a in zip(part, each, strict=True)]
+            if each
+            else part
+            for part, each in zip(parts, found, strict=True)
+        ]
+        return parts, metrics
+
+    def accumulate(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        *,
+        before: list[Tensor] | None = None,
+        penalties: list[Tensor] | None = None,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Leaves the gradient of the value loss over all ranks' micro-batches in the buffers; per micro-batch
+        the advantages [T] and the sums of its metrics. Without `before` the values are those of now."""
+        for chunk in self._chunks:
+            chunk.zero_grad_buffer()
+        self._optimizer.zero_grad()
+        # Ranks that share the sequences all know their loss; added up, it counts once.
+        counts = int(parallel_state.get_context_parallel_rank() == 0)
+
+        def loss(index: int, micro: MicroBatch, values: Tensor):
+            known = before[index] if before else values.detach()
+            rewards = end_rewards(micro.advantages, micro.sequence_ids)
+            if penalties:
+                rewards = rewards - penalties[index]
+            advantages = generalised_advantages(
+                rewards,
+                known,
+                micro.sequence_ids,
+                gamma=self._algorithm.gae_gamma,
+                gae_lambda=self._algorithm.gae_lambda,
+            )
+            # The tokens that the policy's loss counts.
+            mask = micro.behavior.isfinite()
+            targets = advantages + known
+            losses = clipped_value_loss(values, known, targets, self._value_clip)
+            total = torch.where(mask, losses, 0.0).sum()
+            sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
+            return total, mask.sum().int() * counts, (advantages, sums)
+
+        return self._run(self._chunks, micro_batches, temperature, loss, forward_only=False)
+
+    def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+        """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""
+
+        def keep(index: int, micro: MicroBatch, values: Tensor):
+            return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), values
+
+        with torch.no_grad():
+            return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
+
+    def sharded_state(self, *, is_loading: bool) -> dict:
+        """For a checkpoint, its tensors under names apart from the policy's."""
+        model = self.model.sharded_state_dict()
+        optimizer = sharded_optimizer_state(self._optimizer, model, is_loading=is_loading)
+        state = {"model": model, "optimizer": optimizer, "schedule": self._schedule.state_dict()}
+        add_prefix_for_sharding(state, "critic.")
+        return state
+
+    def load_state(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+
+    def _update(self, step: int) -> float:
+        _, grad_norm, _ = self._optimizer.step()
+        if not math.isfinite(grad_norm):
+            raise FloatingPointError(
+                f"step {step}: the critic's gradient norm is {grad_norm}. The last checkpoint and the "
+                f"published weights are intact; lower critic.learning_rate or look at the batch in the "
+                f"journal."
+            )
+        return float(grad_norm)
+
+
+def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:
+    """[len(SUMS)] float64, over the tokens that count."""
+    errors = targets - values
+    parts = (values, targets, targets.square(), errors, errors.square())
+    count = values.new_tensor(len(values))
+    return torch.stack([total.detach().double(), count, *(part.sum() for part in parts)])
+
+
+def sum_over_ranks(own: list[Tensor], size: int) -> Tensor:
+    """[size] float64 on every rank: the sum of `own` over those that count, each sequence once."""
+    total = torch.zeros(size, dtype=torch.float64, device=device())
+    is_first = (
+        parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
+    )
+    # Empty on all stages but the last.
+    if own and is_first:
+        total = torch.stack(own).sum(0)
+    if dist.get_world_size() > 1:
+        dist.all_reduce(total)
+    return total
+
+
+def value_metrics(sums: Tensor) -> dict[str, float]:
+    """Means over the tokens of a step, of the values before it."""
+    total = dict(zip(SUMS, sums.tolist(), strict=True))
+    tokens = total["tokens"]
+    if not tokens:
+        return dict.fromkeys(
+            ("value_loss", "value_mean", "value_target_mean", "explained_variance"), math.nan
+        )
+    spread = total["target_squared"] / tokens - (total["target"] / tokens) ** 2
+    unexplained = total["error_squared"] / tokens - (total["error"] / tokens) ** 2
+    return {
+        "value_loss": total["loss"] / tokens,
+        "value_mean": total["value"] / tokens,
+        "value_target_mean": total["target"] / tokens,
+        # 1 for a critic that knows every target up to a constant, 0 for one that knows nothing, or less.
+        "explained_variance": 1 - unexplained / spread if spread > 1e-12 else math.nan,
+    }
+
+
+def whitened(advantages: list[list[Tensor]], parts: list[list[MicroBatch]]) -> list[list[Tensor]]:
+    """(A - mean) / (std + 1e-6), over all tokens that count of all parts and ranks."""
+    own = []
+    for found, micro_batches in zip(advantages, parts, strict=True):
+        # Empty on all stages but the last.
+        for each, micro in zip(found, micro_batches, strict=True) if found else ():
+            counted = each[micro.behavior.isfinite().to(each.device)].double()
+            own.append(torch.stack([counted.new_tensor(len(counted)), counted.sum(), counted.square().sum()]))
+    count, total, squares = sum_over_ranks(own, 3).tolist()
+    if not count:
+        return advantages
+    mean = total / count
+    std = math.sqrt(max(0.0, squares / count - mean**2))
+    return [[((a.double() - mean) / (std + STD_EPSILON)).float() for a in found] for found in advantages]

@@ -1,0 +1,78 @@
+"""Generalised advantages and the value loss, by hand."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
+
+REWARDS = torch.tensor([0.0, 0.0, 1.0, 0.5])
+VALUES = torch.tensor([0.5, 0.25, 0.75, 0.125])
+SEQUENCES = torch.tensor([0, 0, 0, 1])
+
+
+def advantages(gamma: float, gae_lambda: float) -> Tensor:
+    return generalised_advantages(REWARDS, VALUES, SEQUENCES, gamma=gamma, gae_lambda=gae_lambda)
+
+
+def test_advantages_are_those_computed_by_hand():
+    # gamma 0.8: deltas 0.8 x 0.25 - 0.5 = -0.3; 0.8 x 0.75 - 0.25 = 0.35; 1 - 0.75 = 0.25; then 0.375.
+    # gamma x lambda 0.4: 0.35 + 0.4 x 0.25 = 0.45; -0.3 + 0.4 x 0.45 = -0.12.
+    assert advantages(0.8, 0.5).tolist() == pytest.approx([-0.12, 0.45, 0.25, 0.375])
+
+
+def test_with_lambda_one_an_advantage_is_the_reward_less_the_value():
+    assert advantages(1.0, 1.0).tolist() == pytest.approx([0.5, 0.75, 0.25, 0.375])
+
+
+def test_with_lambda_zero_an_advantage_is_the_error_of_the_next_value():
+    assert advantages(1.0, 0.0).tolist() == pytest.approx([-0.25, 0.5, 0.25, 0.375])
+
+
+def test_long_sequences_match_the_recursion_and_packing_changes_no_bit():
+    generator = torch.Generator().manual_seed(0)
+    lengths, wanted, alone, together = (37, 1, 64, 5), [], [], ([], [], [])
+    for i, length in enumerate(lengths):
+        rewards, values = torch.randn(2, length, generator=generator)
+        later, following, found = 0.0, 0.0, []
+        for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
+            later = reward + 0.99 * following - value + 0.99 * 0.95 * later
+            following = value
+            found.append(later)
+        wanted += reversed(found)
+        ids = torch.full((length,), i)
+        alone.append(generalised_advantages(rewards, values, ids * 0, gamma=0.99, gae_lambda=0.95))
+        for parts, part in zip(together, (rewards, values, ids), strict=True):
+            parts.append(part)
+    packed = generalised_advantages(*map(torch.cat, together), gamma=0.99, gae_lambda=0.95)
+    assert packed.tolist() == pytest.approx(wanted, abs=1e-5)
+    assert torch.equal(packed, torch.cat(alone))
+
+
+def test_no_tokens_have_no_advantages():
+    nothing = torch.zeros(0)
+    assert generalised_advantages(nothing, nothing, nothing.long(), gamma=1.0, gae_lambda=1.0).shape == (0,)
+    assert end_rewards(nothing, nothing.long()).shape == (0,)
+
+
+def test_a_reward_falls_on_the_last_token_of_its_sequence():
+    rewards = torch.tensor([2.0, 2.0, 3.0, 4.0, 4.0])
+    assert end_rewards(rewards, torch.tensor([0, 0, 1, 2, 2])).tolist() == [0.0, 2.0, 3.0, 0.0, 4.0]
+
+
+def test_the_gradient_of_the_value_loss_is_the_error_where_the_clip_does_not_bind():
+    # Before 0 and targets of 1, a clip of 0.5: moved by 0.4 it still counts; by 0.6, past the clip, the
+    # larger error is the clipped value's, which has no gradient; on the wrong side it is the plain one.
+    values = torch.tensor([0.4, 0.6, -0.6], requires_grad=True)
+    losses = clipped_value_loss(values, torch.zeros(3), torch.ones(3), 0.5)
+    assert losses.tolist() == pytest.approx([0.18, 0.125, 1.28])
+    (gradient,) = torch.autograd.grad(losses.sum(), values)
+    assert gradient.tolist() == pytest.approx([-0.6, 0.0, -1.6])
+
+
+def test_without_a_clip_the_value_loss_is_half_the_squared_error():
+    values = torch.tensor([0.4, 3.0], requires_grad=True)
+    losses = clipped_value_loss(values, torch.zeros(2), torch.ones(2), None)
+    assert losses.tolist() == pytest.approx([0.18, 2.0])
+    (gradient,) = torch.autograd.grad(losses.sum(), values)
+    assert gradient.tolist() == pytest.approx([-0.6, 2.0])

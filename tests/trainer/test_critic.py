@@ -1,0 +1,257 @@
+"""PPO's critic beside a real policy: its gradient, its steps, its checkpoints, and what it leaves alone."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.recipes import make_recipe
+from torch import Tensor
+
+from asyncrl.trainer.batch import rank_micro_batches
+from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.memory import rank_memory
+from asyncrl.trainer.saving import CheckpointError
+from asyncrl.types import Batch
+
+TRAINER = {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "warmup_steps": 2}
+GAE = {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), tie_word_embeddings=True)
+
+
+def make_learner(folder: Path, **sections: dict) -> Learner:
+    sections = {"trainer": TRAINER, "algorithm": GAE} | sections
+    learner = Learner(check_model_folder(folder), make_recipe(folder, **sections))
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
+    return [learner.step(random_batch(step)) for step in range(first, last)]
+
+
+def weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The value head goes by the name of the output layer, whose place it takes."""
+    return {name: tensor.clone() for name, tensor in export_weights(model)}
+
+
+def micro_batches(learner: Learner, batch: Batch) -> list:
+    budget = learner.section.tokens_per_micro_batch
+    return rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+
+
+def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def recursion(values: list[float], reward: float, penalties: list[float] | None = None) -> list[float]:
+    """The advantages of one sequence under GAE's keys, token by token from its end."""
+    found, later, following = [], 0.0, 0.0
+    rewards = [0.0] * (len(values) - 1) + [reward]
+    for i in reversed(range(len(values))):
+        earned = rewards[i] - (penalties[i] if penalties else 0.0)
+        later = earned + 0.98 * following - values[i] + 0.98 * 0.9 * later
+        following = values[i]
+        found.insert(0, later)
+    return found
+
+
+def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
+    learner, batch = make_learner(folder), random_batch(1)
+    generator = torch.Generator().manual_seed(0)
+    head = torch.randn(1, 32, generator=generator)
+    with torch.no_grad():
+        learner.critic.model[0].output_layer.weight.copy_(head)
+    learner.critic.accumulate(micro_batches(learner, batch), 1.0)
+    got = dict(export_weights(learner.critic.model, lambda parameter: parameter.main_grad.clone()))
+    model, head = reference_model(folder).model, head.requires_grad_()
+    total, num_tokens = torch.zeros(()), 0
+    for sequence in batch.sequences:
+        hidden = model(torch.tensor([sequence.prompt_tokens + sequence.response_tokens])).last_hidden_state[0]
+        values = (hidden[len(sequence.prompt_tokens) - 1 : -1] @ head.T).squeeze(1)
+        advantages = torch.tensor(recursion(values.tolist(), sequence.advantage))
+        total = total + (values - (advantages + values.detach())).square().sum() / 2
+        num_tokens += len(values)
+    (total / num_tokens).backward()
+    wanted = {f"model.{name}": p.grad for name, p in model.named_parameters()} | {"lm_head.weight": head.grad}
+    assert got.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        assert (got[name] - gradient).abs().max() / gradient.abs().max() < 1e-4, name
+
+
+def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
+    learner = make_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
+    batch = random_batch(1)
+    (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, step=0)[0], None
+    left = torch.cat([each.advantages for each in micro]).tolist()
+    wanted = []
+    for sequence in batch.sequences:
+        length = len(sequence.response_tokens)
+        wanted += [sequence.advantage * 0.98 ** (length - 1 - t) for t in range(length)]
+    assert metrics is None and sorted(left) == pytest.approx(sorted(wanted), abs=1e-5)
+
+
+def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batches(folder: Path):
+    learner = make_learner(folder, trainer=TRAINER | {"optimizer_steps_per_batch": 2})
+    batch = random_batch(1)
+    halves = [
+        micro_batches(learner, dataclasses.replace(batch, sequences=batch.sequences[part]))
+        for part in (slice(0, 6), slice(6, 12))
+    ]
+    parts, _ = learner.critic.step(halves, 1.0, step=0)
+    found = torch.cat([micro.advantages for part in parts for micro in part])
+    assert found.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert found.std(unbiased=False).item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
+    """The policy is the reference but for a shift of its norm: KL per token is what transformers says."""
+    algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "gae_is_whitened": False}
+    learner = make_learner(folder, algorithm=GAE | algorithm)
+    with torch.no_grad():
+        learner.model[0].decoder.final_layernorm.weight.mul_(1.1)
+    learner.weights_changed()
+    batch = random_batch(1)
+    (part,), _ = learner._criticise(learner.critic, [micro_batches(learner, batch)], batch)
+    reference, policy = reference_model(folder), reference_model(folder)
+    with torch.no_grad():
+        policy.model.norm.weight.mul_(1.1)
+        wanted = []
+        for sequence in batch.sequences:
+            kl = reference_logprobs(policy, sequence, 1.0) - reference_logprobs(reference, sequence, 1.0)
+            wanted += recursion([0.0] * len(kl), sequence.advantage, (0.5 * kl).tolist())
+    found = torch.cat([micro.advantages for micro in part]).tolist()
+    assert sorted(found) == pytest.approx(sorted(wanted), abs=1e-4)
+    # The objective does not take it from them again.
+    seen = []
+    learner.objective._loss, loss = (
+        (lambda inputs: seen.append(inputs.advantages) or loss(inputs)),
+        (learner.objective._loss),
+    )
+    learner.accumulate(part, batch.temperature)
+    assert torch.equal(torch.cat(seen), torch.cat([micro.advantages for micro in part]))
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int):
+    trainer = TRAINER | {"optimizer_steps_per_batch": steps_per_batch}
+    whole = make_learner(folder, trainer=trainer)
+    split = make_learner(folder, trainer=trainer | {"tokens_per_micro_batch": 40})
+    for left, right in zip(train(whole, 0, 2), train(split, 0, 2), strict=True):
+        for name in left.keys() - {"num_packed_tokens"}:
+            assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-5, nan_ok=True), name
+    for one, other in ((whole.model, split.model), (whole.critic.model, split.critic.model)):
+        left, right = weights(one), weights(other)
+        assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-5
+
+
+def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
+    learner = make_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
+    policy, values = weights(learner.model), weights(learner.critic.model)
+    first, second = train(learner, 0, 2)
+    assert is_same(weights(learner.model), policy)
+    after = weights(learner.critic.model)
+    assert not any(torch.equal(after[name], values[name]) for name in values)
+    assert math.isnan(first["grad_norm"]) and first["learning_rate"] == 0.0
+    assert first["value_mean"] == 0.0 and second["value_mean"] != 0.0
+    assert first["num_tokens"] > 0 and first["entropy"] > 0
+    third = learner.step(random_batch(2))
+    assert not is_same(weights(learner.model), policy)
+    # The policy's own warm-up, of two steps here, begins when it does.
+    assert third["learning_rate"] == pytest.approx(0.5e-2)
+    assert third["critic_learning_rate"] == pytest.approx(1e-2)
+
+
+def test_a_critic_learns_which_prompts_are_rewarded(folder: Path):
+    learner = make_learner(folder, critic={"warmup_steps": 24, "learning_rate": 1e-2})
+    batch = random_batch(1)
+    # Each group's prompt is its own; the reward is known from the prompt alone.
+    rewarded = [
+        dataclasses.replace(sequence, advantage=float(i // 3 % 2))
+        for i, sequence in enumerate(batch.sequences)
+    ]
+    rows = [learner.step(dataclasses.replace(batch, step=step, sequences=rewarded)) for step in range(24)]
+    assert rows[-1]["explained_variance"] > 0.9 > 0.3 > rows[0]["explained_variance"]
+    assert rows[-1]["value_loss"] < 0.1 * rows[0]["value_loss"]
+
+
+def test_a_token_without_a_behavior_logprob_counts_for_neither_model(folder: Path):
+    batch = random_batch(1)
+    first = batch.sequences[0]
+    behavior = [math.nan, *first.behavior_logprobs[1:]]
+    spoilt = dataclasses.replace(first, behavior_logprobs=behavior)
+    learner = make_learner(folder)
+    metrics = learner.step(dataclasses.replace(batch, sequences=[spoilt, *batch.sequences[1:]]))
+    assert metrics["nonfinite_tokens"] == 1.0
+    assert all(math.isfinite(metrics[name]) for name in ("value_loss", "critic_grad_norm", "grad_norm"))
+
+
+def test_other_advantages_build_no_critic(folder: Path):
+    learner = make_learner(folder, algorithm={}, critic={"learning_rate": 1.0, "warmup_steps": 3})
+    plain = make_learner(folder, algorithm={})
+    assert learner.critic is None
+    assert not any("value" in name or "critic" in name for name in train(learner, 0, 1)[0])
+    train(plain, 0, 1)
+    assert is_same(weights(learner.model), weights(plain.model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_restored_critic_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+    sections = {"model": {"dtype": dtype}, "critic": {"warmup_steps": 1}}
+    straight = make_learner(folder, **sections)
+    wanted = train(straight, 0, 5)
+    first = make_learner(folder, **sections)
+    train(first, 0, 2)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(first, 2)
+    again = make_learner(folder, **sections)
+    assert checkpoints.load_newest(again) == 2
+    assert train(again, 2, 5) == wanted[2:]
+    assert is_same(weights(again.model), weights(straight.model))
+    assert is_same(weights(again.critic.model), weights(straight.critic.model))
+
+
+def test_a_checkpoint_without_a_critic_is_refused(folder: Path, tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(make_learner(folder, algorithm={}), 1)
+    with pytest.raises(CheckpointError, match=r"holds no critic, which algorithm\.advantage gae needs"):
+        checkpoints.load_newest(make_learner(folder))
+
+
+def test_a_policy_goes_on_alone_from_a_checkpoint_with_a_critic(folder: Path, tmp_path: Path):
+    learner = make_learner(folder)
+    train(learner, 0, 1)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(learner, 1)
+    alone = make_learner(folder, algorithm={})
+    assert checkpoints.load_newest(alone) == 1
+    assert is_same(weights(alone.model), weights(learner.model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
+    learner = make_learner(folder, model={"dtype": dtype})
+    train(learner, 0, 1)
+    parameters = list(learner.critic.model.parameters())
+    optimizer = learner.critic._optimizer
+    inner = optimizer.chained_optimizers[0].optimizer
+    moments = [value for state in inner.state.values() for value in state.values() if value.numel() > 1]
+    masters = [p for group in optimizer.param_groups for p in group["params"]] if dtype == "bfloat16" else []
+    sizes = [sum(t.nbytes for t in kind) for kind in (parameters, moments, masters)]
+    gradients = sum(parameter.main_grad.nbytes for parameter in parameters)
+    plan = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1, has_critic=True)
+    # All but the gradients is copied once more while a checkpoint is written.
+    assert plan.critic == gradients + 2 * sum(sizes)
+    without = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1)
+    assert without.critic == 0 and plan.total() - without.total() == plan.critic
