@@ -47,6 +47,8 @@ from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.recall import Recall
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
@@ -133,6 +135,7 @@ class Controller:
         )
         retries = recipe.rollout.max_fault_retries
         run_id = secrets.token_hex(4)
+        self._parking = Parking(self.queue, recipe.rollout.oversampling)
         self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries)
         self._generator = Generator(
             queue=self.queue,
@@ -145,7 +148,9 @@ class Controller:
             run_id=run_id,
             is_cache_recomputed=recipe.rollout.interrupt == "retract",
             tokens_per_round=recipe.rollout.tokens_per_round,
+            is_parked=self._parking.is_over,
         )
+        self._recall = Recall(self._generator, self._parking, self.signal)
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -230,6 +235,7 @@ class Controller:
                 background = [
                     self._start(self._feed(), "feed"),
                     self._start(self._watch(), "watch"),
+                    self._start(self._recall.run(), "recall"),
                     self._start(self._raise_failure(), "failure"),
                 ]
                 self._is_training = True
@@ -289,7 +295,12 @@ class Controller:
         size = self._recipe.trajectories_per_group()
         while True:
             await self.signal.wait_until(
-                lambda: not self.is_over and self.queue.can_admit() and self.fleet.pick(size) is not None,
+                lambda: (
+                    not self.is_over
+                    and self.queue.can_admit()
+                    and self._parking.may_admit(self._generator.num_waiting)
+                    and self.fleet.pick(size) is not None
+                ),
                 owner="feed",
                 blocker="the staleness bound or room on a server",
             )

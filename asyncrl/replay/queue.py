@@ -70,6 +70,8 @@ class ReplayQueue:
         self.num_admitted = 0
         """Ever, dropped ones included: also the position in the data order."""
         self.num_dropped = 0
+        self.num_ready = 0
+        """Groups that became ready in this process: with the counts above, whether anything moved."""
         self.live: dict[int, Group] = {}
         """Open and ready groups, in admission order."""
         self.taken_tokens: dict[int, int] = {}
@@ -181,6 +183,7 @@ class ReplayQueue:
         """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
         assert group.state is GroupState.OPEN and group.scores.keys() >= advantages.keys()
         group.state, group.advantages = GroupState.READY, dict(advantages)
+        self.num_ready += 1
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group.group_id,)),
@@ -234,19 +237,23 @@ class ReplayQueue:
         """Whether all that the bound admits is there and ready."""
         return not self.can_admit() and all(g.state is GroupState.READY for g in self.live.values())
 
-    def take(self, step: int) -> list[Group] | None:
-        """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
-        a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
-        assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
-        if self.order == "stalest" and not self._is_full():
-            return None
-        batch = choose(
+    def choose(self, step: int) -> list[Group] | None:
+        """The groups that `take` would give for `step` now; None while it would wait."""
+        return choose(
             list(self.live.values()),
             step,
             batch_size=self.groups_per_batch,
             max_staleness=self.max_staleness,
             order=self.order,
         )
+
+    def take(self, step: int) -> list[Group] | None:
+        """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
+        a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
+        assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
+        if self.order == "stalest" and not self._is_full():
+            return None
+        batch = self.choose(step)
         if batch is None:
             return None
         for group in batch:

@@ -207,6 +207,7 @@ def make_recipe(plan: Plan) -> Recipe:
                 "max_new_tokens": plan.max_new_tokens,
                 "interrupt": plan.interrupt,
                 "tokens_per_round": plan.tokens_per_round,
+                "oversampling": plan.oversampling,
             },
             "replay": {
                 "order": plan.order,
