@@ -30,7 +30,14 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics, trend_metrics
+from asyncrl.accounting import (
+    Reading,
+    batch_metrics,
+    group_metrics,
+    rollout_metrics,
+    staleness_metrics,
+    trend_metrics,
+)
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import EvaluationFailed, Evaluator
@@ -113,6 +120,7 @@ class Controller:
             num_steps=recipe.trainer.num_steps,
             has_greedy=recipe.algorithm.needs_greedy(),
             order=recipe.replay.order,
+            abort_staleness=recipe.rollout.abort_staleness,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
@@ -412,7 +420,7 @@ class Controller:
         self._check_is_newest(request)
         if not taken:
             return None, {}
-        bias = length_bias(taken, self.queue.live.values())
+        bias = length_bias(taken, self.queue.live.values()) | staleness_metrics(taken, self.queue)
         return batch_of(taken, step, temperature), {**group_metrics(taken), **bias}
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:

@@ -99,6 +99,11 @@ class Rollout(Section):
     """Trajectories per task; they share a baseline."""
     max_staleness: Count = 2
     """Largest (trainer version - token's version) that may be trained; 0 is synchronous, on-policy."""
+    abort_staleness: Count | None = None
+    """A group whose oldest token would be staler than this at its training is aborted and dropped, and others
+    are admitted: at most max_staleness, which bounds what is admitted. Default: nothing is dropped."""
+    mask_staleness: Count | None = None
+    """Tokens staler than this are left out of the loss and its denominator. Default: all count."""
     temperature: PositiveFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
@@ -365,6 +370,7 @@ class Recipe(Section):
                 f"serving.max_running_requests to at least {group}."
             )
         self._check_oversampling()
+        self._check_staleness()
         self._check_algorithm()
         if self.evaluation.stop_at_accuracy is not None and not self.evaluation.every_steps:
             raise ValueError(
@@ -396,6 +402,21 @@ class Recipe(Section):
             raise ValueError(
                 f"rollout.oversampling is {rollout.oversampling} but replay.order is stalest, which waits "
                 f"until all that rollout.max_staleness admits is ready. Take one of the two out."
+            )
+
+    def _check_staleness(self) -> None:
+        rollout = self.rollout
+        for key in ("abort_staleness", "mask_staleness"):
+            limit = getattr(rollout, key)
+            if limit is not None and limit >= rollout.max_staleness:
+                raise ValueError(
+                    f"rollout.{key} is {limit} but rollout.max_staleness is {rollout.max_staleness}: nothing "
+                    f"is ever that stale. Lower rollout.{key} below rollout.max_staleness, or take it out."
+                )
+        if rollout.abort_staleness is not None and self.replay.order == "stalest":
+            raise ValueError(
+                f"rollout.abort_staleness is {rollout.abort_staleness} but replay.order is stalest, which "
+                f"asks for the stalest groups. Take one of the two out."
             )
 
     def _check_algorithm(self) -> None:

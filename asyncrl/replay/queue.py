@@ -48,6 +48,7 @@ class ReplayQueue:
         num_steps: int,
         has_greedy: bool = False,
         order: str = "admission",
+        abort_staleness: int | None = None,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +61,9 @@ class ReplayQueue:
         """Each group has one more trajectory, the last, greedy and never trained."""
         self.order = order
         """A key of `policy.ORDERS`."""
+        self.abort_staleness = abort_staleness
+        """Groups whose oldest token would be older than that at the next take are dropped: below
+        `max_staleness`, which bounds what is admitted, a limit on what became old in flight."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -253,7 +257,10 @@ class ReplayQueue:
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
         if self.order == "stalest" and not self._is_full():
             return None
-        batch = self.choose(step)
+        while (batch := self.choose(step)) is not None:
+            # Tokens may have been confirmed since the last sweep.
+            if not self._drop_stale(batch, step):
+                break
         if batch is None:
             return None
         for group in batch:
@@ -268,8 +275,19 @@ class ReplayQueue:
                 for g in batch
             )
         )
+        self._drop_stale(list(self.live.values()), step + 1)
         self._changed()
         return batch
+
+    def _drop_stale(self, groups: Sequence[Group], step: int) -> bool:
+        """Drops those of `groups` that are too old for the batch of `step`; whether there was one."""
+        if self.abort_staleness is None:
+            return False
+        oldest = step - self.abort_staleness
+        stale = [group for group in groups if group.num_tokens() and group.oldest_version() < oldest]
+        for group in stale:
+            self.drop(group, DropReason.STALE)
+        return bool(stale)
 
     def commit(self, version: PolicyVersion, checkpoint_folder: str) -> int:
         """Batches of steps below `version` are trained for good; returns how many groups are newly so."""

@@ -208,6 +208,7 @@ def make_recipe(plan: Plan) -> Recipe:
                 "interrupt": plan.interrupt,
                 "tokens_per_round": plan.tokens_per_round,
                 "oversampling": plan.oversampling,
+                "abort_staleness": plan.abort_staleness,
             },
             "replay": {
                 "order": plan.order,
