@@ -12,6 +12,7 @@ from typing import Any
 
 from asyncrl.replay.group import Group
 from asyncrl.replay.policy import has_signal
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.types import Batch, Score, Trajectory
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -54,6 +55,25 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
         "response_tokens_mean": statistics.fmean(lengths) if lengths else None,
         "response_tokens_max": max(lengths, default=0),
         "num_sequences": len(rewards),
+    }
+
+
+def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, float]:
+    """The three stalenesses of a group's oldest token, in versions, right after `taken` left the queue.
+
+    At admission: how stale the youngest live group would be if batches took groups strictly in turn; never
+    above rollout.max_staleness. In flight: the stalest live group, if the next batch took it. At take: the
+    stalest of the batch.
+    """
+    next_step = queue.num_steps_taken
+    counted = queue.num_admitted - queue.num_dropped
+    youngest = max((group.admitted_version for group in queue.live.values()), default=next_step)
+    turn = max(next_step, (counted - 1) // queue.groups_per_batch)
+    in_flight = [g.oldest_version() for g in queue.live.values() if g.num_tokens()]
+    return {
+        "staleness_at_admission": turn - youngest,
+        "staleness_in_flight": next_step - min(in_flight, default=next_step),
+        "staleness_at_take": next_step - 1 - min(group.oldest_version() for group in taken),
     }
 
 

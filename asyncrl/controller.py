@@ -29,7 +29,7 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.accounting import Reading, batch_metrics, group_metrics
+from asyncrl.accounting import Reading, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.evaluate import Evaluator
@@ -48,6 +48,8 @@ from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.recall import Recall
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
@@ -108,6 +110,7 @@ class Controller:
             num_steps=recipe.trainer.num_steps,
             has_greedy=recipe.algorithm.needs_greedy(),
             order=recipe.replay.order,
+            abort_staleness=recipe.rollout.abort_staleness,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
@@ -130,6 +133,7 @@ class Controller:
         )
         retries = recipe.rollout.max_fault_retries
         run_id = secrets.token_hex(4)
+        self._parking = Parking(self.queue, recipe.rollout.oversampling)
         self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries)
         self._generator = Generator(
             queue=self.queue,
@@ -142,7 +146,9 @@ class Controller:
             run_id=run_id,
             is_cache_recomputed=recipe.rollout.interrupt == "retract",
             tokens_per_round=recipe.rollout.tokens_per_round,
+            is_parked=self._parking.is_over,
         )
+        self._recall = Recall(self._generator, self._parking, self.signal)
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -253,6 +259,7 @@ class Controller:
                 background = [
                     self._start(self._feed(), "feed"),
                     self._start(self._watch(), "watch"),
+                    self._start(self._recall.run(), "recall"),
                     self._start(self._raise_failure(), "failure"),
                 ]
                 self._is_training = True
@@ -312,7 +319,12 @@ class Controller:
         size = self._recipe.trajectories_per_group()
         while True:
             await self.signal.wait_until(
-                lambda: not self.is_over and self.queue.can_admit() and self.fleet.pick(size) is not None,
+                lambda: (
+                    not self.is_over
+                    and self.queue.can_admit()
+                    and self._parking.may_admit(self._generator.num_waiting)
+                    and self.fleet.pick(size) is not None
+                ),
                 owner="feed",
                 blocker="the staleness bound or room on a server",
             )
@@ -444,7 +456,7 @@ class Controller:
         self._check_is_newest(request)
         if not taken:
             return None, {}
-        bias = length_bias(taken, self.queue.live.values())
+        bias = length_bias(taken, self.queue.live.values()) | staleness_metrics(taken, self.queue)
         return batch_of(taken, step, temperature), {**group_metrics(taken), **bias}
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:

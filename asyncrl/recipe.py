@@ -100,6 +100,11 @@ class Rollout(Section):
     """Trajectories per task; they share a baseline. 1 with algorithm.advantage gae only."""
     max_staleness: Count = 2
     """Largest (trainer version - token's version) that may be trained; 0 is synchronous, on-policy."""
+    abort_staleness: Count | None = None
+    """A group whose oldest token would be staler than this at its training is aborted and dropped, and others
+    are admitted: at most max_staleness, which bounds what is admitted. Default: nothing is dropped."""
+    mask_staleness: Count | None = None
+    """Tokens staler than this are left out of the loss and its denominator. Default: all count."""
     temperature: PositiveFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
@@ -110,6 +115,10 @@ class Rollout(Section):
     tokens_per_round: Positive | None = None
     """At most this many tokens per request: a longer trajectory is parked in the queue, which frees its place
     on the server, and resumed from its prefix where there is room (Kimi k1.5). Default: no limit."""
+    oversampling: Annotated[float, Field(ge=1)] | None = None
+    """Partial rollouts (APRIL): that many times groups_per_batch groups are generated at once; when the next
+    batch is ready before the trainer asks for it, the stragglers are parked with their prefixes and go on
+    first, with the newest weights, when it was taken. Default: all that max_staleness admits is generated."""
     max_fault_retries: Count = 2
     """Times a faulty verification or a broken stream is tried again before its trajectory is dropped."""
 
@@ -391,6 +400,8 @@ class Recipe(Section):
                 f"group, but serving.max_running_requests is {capacity}: a group cannot run at once. Raise "
                 f"serving.max_running_requests to at least {group}."
             )
+        self._check_oversampling()
+        self._check_staleness()
         self._check_algorithm()
         if self.evaluation.stop_at_accuracy is not None and not self.evaluation.every_steps:
             raise ValueError(
@@ -408,6 +419,36 @@ class Recipe(Section):
                 "data.heldout, or set evaluation.every_steps to 0."
             )
         return self
+
+    def _check_oversampling(self) -> None:
+        rollout = self.rollout
+        if rollout.oversampling is None:
+            return
+        if rollout.oversampling > 1 and rollout.max_staleness == 0:
+            raise ValueError(
+                f"rollout.oversampling is {rollout.oversampling} but rollout.max_staleness is 0: what is "
+                f"left over could never be trained. Set rollout.max_staleness to 1 or more."
+            )
+        if self.replay.order == "stalest":
+            raise ValueError(
+                f"rollout.oversampling is {rollout.oversampling} but replay.order is stalest, which waits "
+                f"until all that rollout.max_staleness admits is ready. Take one of the two out."
+            )
+
+    def _check_staleness(self) -> None:
+        rollout = self.rollout
+        for key in ("abort_staleness", "mask_staleness"):
+            limit = getattr(rollout, key)
+            if limit is not None and limit >= rollout.max_staleness:
+                raise ValueError(
+                    f"rollout.{key} is {limit} but rollout.max_staleness is {rollout.max_staleness}: nothing "
+                    f"is ever that stale. Lower rollout.{key} below rollout.max_staleness, or take it out."
+                )
+        if rollout.abort_staleness is not None and self.replay.order == "stalest":
+            raise ValueError(
+                f"rollout.abort_staleness is {rollout.abort_staleness} but replay.order is stalest, which "
+                f"asks for the stalest groups. Take one of the two out."
+            )
 
     def _check_algorithm(self) -> None:
         algorithm, rollout = self.algorithm, self.rollout

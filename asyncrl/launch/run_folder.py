@@ -31,6 +31,7 @@ CHANGEABLE = (
     "rollout.max_fault_retries",
     "rollout.interrupt",
     "rollout.tokens_per_round",
+    "rollout.oversampling",
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
     "run_folder",

@@ -23,11 +23,14 @@ class DropReason(StrEnum):
     FAULT = "fault"
     """No verdict: the trajectory left before the baseline, or its group, with fewer than two left."""
     UNCONFIRMED = "unconfirmed"
-    """Streamed by a server that broke off before it said which version had made them."""
+    """Streamed by a server that broke off before it said which version had made them, or after their group
+    was dropped."""
     NO_SIGNAL = "no_signal"
     """All its trajectories were equally correct: no gradient, and the recipe asks for others instead."""
     SERVER = "server"
     """Servers kept failing on this trajectory until its retries were spent."""
+    STALE = "stale"
+    """Its oldest token would have been older than rollout.abort_staleness at training."""
     BASELINE = "baseline"
     """Greedy, generated for its reward alone."""
 

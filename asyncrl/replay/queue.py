@@ -48,6 +48,7 @@ class ReplayQueue:
         num_steps: int,
         has_greedy: bool = False,
         order: str = "admission",
+        abort_staleness: int | None = None,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -60,6 +61,9 @@ class ReplayQueue:
         """Each group has one more trajectory, the last, greedy and never trained."""
         self.order = order
         """A key of `policy.ORDERS`."""
+        self.abort_staleness = abort_staleness
+        """Groups whose oldest token would be older than that at the next take are dropped: below
+        `max_staleness`, which bounds what is admitted, a limit on what became old in flight."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -70,6 +74,8 @@ class ReplayQueue:
         self.num_admitted = 0
         """Ever, dropped ones included: also the position in the data order."""
         self.num_dropped = 0
+        self.num_ready = 0
+        """Groups that became ready in this process: with the counts above, whether anything moved."""
         self.live: dict[int, Group] = {}
         """Open and ready groups, in admission order."""
         self.taken_tokens: dict[int, int] = {}
@@ -181,6 +187,7 @@ class ReplayQueue:
         """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
         assert group.state is GroupState.OPEN and group.scores.keys() >= advantages.keys()
         group.state, group.advantages = GroupState.READY, dict(advantages)
+        self.num_ready += 1
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group.group_id,)),
@@ -234,19 +241,26 @@ class ReplayQueue:
         """Whether all that the bound admits is there and ready."""
         return not self.can_admit() and all(g.state is GroupState.READY for g in self.live.values())
 
-    def take(self, step: int) -> list[Group] | None:
-        """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
-        a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
-        assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
-        if self.order == "stalest" and not self._is_full():
-            return None
-        batch = choose(
+    def choose(self, step: int) -> list[Group] | None:
+        """The groups that `take` would give for `step` now; None while it would wait."""
+        return choose(
             list(self.live.values()),
             step,
             batch_size=self.groups_per_batch,
             max_staleness=self.max_staleness,
             order=self.order,
         )
+
+    def take(self, step: int) -> list[Group] | None:
+        """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
+        a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
+        assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
+        if self.order == "stalest" and not self._is_full():
+            return None
+        while (batch := self.choose(step)) is not None:
+            # Tokens may have been confirmed since the last sweep.
+            if not self._drop_stale(batch, step):
+                break
         if batch is None:
             return None
         for group in batch:
@@ -261,8 +275,19 @@ class ReplayQueue:
                 for g in batch
             )
         )
+        self._drop_stale(list(self.live.values()), step + 1)
         self._changed()
         return batch
+
+    def _drop_stale(self, groups: Sequence[Group], step: int) -> bool:
+        """Drops those of `groups` that are too old for the batch of `step`; whether there was one."""
+        if self.abort_staleness is None:
+            return False
+        oldest = step - self.abort_staleness
+        stale = [group for group in groups if group.num_tokens() and group.oldest_version() < oldest]
+        for group in stale:
+            self.drop(group, DropReason.STALE)
+        return bool(stale)
 
     def commit(self, version: PolicyVersion, checkpoint_folder: str) -> int:
         """Batches of steps below `version` are trained for good; returns how many groups are newly so."""

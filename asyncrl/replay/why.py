@@ -14,7 +14,9 @@ EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
     DropReason.BASELINE: "it was the greedy answer that the others' advantages are taken against",
     DropReason.NO_SIGNAL: "its trajectories were all equally correct (replay.drops_no_signal)",
-    DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens",
+    DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens, or the "
+    "group was dropped before they came",
+    DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}

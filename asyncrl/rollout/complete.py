@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
-from asyncrl.replay.group import DropReason, Group
+from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
@@ -34,7 +34,10 @@ class GroupCompletion:
     filter: SignalFilter
 
     async def run(self, group: Group) -> None:
-        """Leaves the group ready or dropped, or still open when the run is stopping."""
+        """Leaves the group ready or dropped, or still open when the run is stopping.
+
+        Who drops it meanwhile (it became too stale) ends this too.
+        """
         has_failed = False
         async with asyncio.TaskGroup() as verdicts:
             for trajectory in group.trajectories:
@@ -46,6 +49,8 @@ class GroupCompletion:
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
+        if group.state is not GroupState.OPEN:
+            return
         if has_failed:
             self.queue.drop(group, DropReason.SERVER)
         elif all(trajectory.trajectory_id in group.scores for trajectory in group.trajectories):
@@ -55,6 +60,8 @@ class GroupCompletion:
         text = self.codec.decode(trajectory.response_tokens())
         with self.signal.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
             score = await self.grader.grade(group.task, text)
+        if group.state is not GroupState.OPEN:
+            return
         score = self._shape(score, trajectory)
         self.queue.score(group, trajectory, score, text)
 

@@ -4,17 +4,18 @@ What a server confirmed is journaled by the queue at once and never generated ag
 costs its unconfirmed tokens; the rest goes on from its prefix, on this or another server.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
-from asyncrl.replay.group import DropReason, Group
+from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving import client
 from asyncrl.serving.fleet import Fleet, Server
 from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
-from asyncrl.signal import Signal
+from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Finish, SamplingParams, Segment, Trajectory
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,32 @@ class GenerationFailed(ServerError):
 class _Request:
     trajectory: Trajectory
     confirmation: Confirmation
+    moved_seconds: float
+    """When it last got a token, as `now_seconds`."""
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """The requests of one group that stream from one server."""
+
+    server: Server
+    group: Group
+    requests: dict[str, _Request]
+    """Request id -> what still streams."""
+    limit: asyncio.Timeout
+    is_ending: bool = False
+    """Somebody asked it to end early; its trajectories go on from their prefixes."""
+    is_shunned: bool = False
+    """It was too slow here: the group goes on elsewhere if there is an elsewhere."""
+
+    def silence_seconds(self) -> float:
+        """Of the request that waits longest for a token."""
+        return now_seconds() - min((r.moved_seconds for r in self.requests.values()), default=now_seconds())
+
+    def cut(self) -> None:
+        """Leaves the connection now; unconfirmed tokens are lost, confirmed ones stay."""
+        self.is_ending = True
+        self.limit.reschedule(now_seconds())
 
 
 @dataclass
@@ -47,11 +74,16 @@ class Generator:
     """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
     tokens_per_round: int | None = None
     """Longest request; what is longer is parked between two requests."""
+    is_parked: Callable[[], bool] = lambda: False
+    """Whether no group may start to stream now (`rollout.parking`)."""
     is_stopping: bool = False
     is_held: bool = False
     """Nothing new may stream: the trainer went back, and what it lost must end first."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
+    connections: list[Connection] = field(default_factory=list)
+    num_waiting: int = 0
+    """Groups that wait for a server."""
     _num_requests: int = 0
 
     async def run(self, group: Group) -> AsyncIterator[Trajectory]:
@@ -66,15 +98,18 @@ class Generator:
                 yield trajectory
         num_failures = 0
         server: Server | None = None
-        while pending := _pending(group):
-            server = await self._wait_for_server(len(pending), group, before=server)
+        shunned: Server | None = None
+        while group.state is GroupState.OPEN and (pending := _pending(group)):
+            server = await self._wait_for_server(len(pending), group, before=server, shunned=shunned)
             if server is None:
                 return
             tokens_before = group.num_tokens()
+            connection = self._connect(server, group, pending)
             try:
                 with self.signal.waiting(f"group {group.group_id}", f"tokens from {server.url}"):
-                    async for trajectory in self._stream(server, group, pending):
+                    async for trajectory in self._stream(connection, pending):
                         yield trajectory
+                shunned = server if connection.is_shunned else None
             except ServerError as error:
                 log.warning("group %d: %s", group.group_id, error)
                 await self.fleet.suspect(server, error)
@@ -107,59 +142,85 @@ class Generator:
         except ServerError as error:
             log.warning("%s", error)
 
+    async def end(self, connection: Connection) -> None:
+        """Asks the server to end the requests of `connection`; each then carries what it has."""
+        connection.is_ending = True
+        for request_id in list(connection.requests):
+            await self._try(client.abort(self.fleet.session, connection.server.url, request_id))
+
     async def _wait_for_server(
-        self, num_requests: int, group: Group, *, before: Server | None
+        self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
     ) -> Server | None:
-        """A server with room, once the trainer has caught up with what was journaled; None when stopping."""
+        """A server with room, once the trainer has caught up with what was journaled; None when stopping
+        or when the group was dropped meanwhile."""
         newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
 
         def found() -> Server | None:
-            return self.fleet.pick(num_requests, before=before, at_least=newest)
+            return self.fleet.pick(num_requests, before=before, at_least=newest, shunned=shunned)
 
-        await self.signal.wait_until(
-            lambda: (
-                self.is_stopping
-                or (not self.is_held and not self.queue.is_catching_up() and found() is not None)
-            ),
-            owner=f"group {group.group_id}",
-            blocker=f"a serving server of version {newest} or later with room for {num_requests} requests",
-        )
-        return None if self.is_stopping else found()
+        def is_over() -> bool:
+            return self.is_stopping or group.state is not GroupState.OPEN
 
-    async def _stream(
-        self, server: Server, group: Group, pending: list[Trajectory]
-    ) -> AsyncIterator[Trajectory]:
+        def may_stream() -> bool:
+            return not (self.is_held or self.queue.is_catching_up() or self.is_parked())
+
+        self.num_waiting += 1
+        try:
+            await self.signal.wait_until(
+                lambda: is_over() or (may_stream() and found() is not None),
+                owner=f"group {group.group_id}",
+                blocker=f"a serving server of version {newest} or later with room for {num_requests}",
+            )
+        finally:
+            self.num_waiting -= 1
+        return None if is_over() else found()
+
+    def _connect(self, server: Server, group: Group, pending: list[Trajectory]) -> Connection:
         assert server.version is not None
         requests = {
-            self._request_id(t): _Request(t, Confirmation(server.version, self.is_cache_recomputed))
+            self._request_id(t): _Request(
+                t, Confirmation(server.version, self.is_cache_recomputed), now_seconds()
+            )
             for t in pending
         }
+        return Connection(server, group, requests, asyncio.timeout(None))
+
+    async def _stream(self, connection: Connection, pending: list[Trajectory]) -> AsyncIterator[Trajectory]:
+        server, group, requests = connection.server, connection.group, connection.requests
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
         self.queue.stream_from(server.url, pending)
         self.fleet.acquire(server, len(requests))
         self.running.update(dict.fromkeys(requests, server))
+        self.connections.append(connection)
         try:
-            async for chunk in client.stream(
-                self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
-            ):
-                request = requests.get(chunk.request_id)
-                if request is None:
-                    raise ServerError(
-                        f"{server.url} streamed request {chunk.request_id}, which was not asked for"
-                    )
-                finish = self._receive(group, request, chunk)
-                if chunk.end is not None:
-                    del requests[chunk.request_id]
-                    self._release(server, chunk.request_id)
-                if finish is not None:
-                    yield request.trajectory
+            async with connection.limit:
+                async for chunk in client.stream(
+                    self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
+                ):
+                    request = requests.get(chunk.request_id)
+                    if request is None:
+                        raise ServerError(
+                            f"{server.url} streamed request {chunk.request_id}, which was not asked for"
+                        )
+                    finish = self._receive(group, request, chunk)
+                    if chunk.end is not None:
+                        del requests[chunk.request_id]
+                        self._release(server, chunk.request_id)
+                    if finish is not None:
+                        yield request.trajectory
+        except TimeoutError:
+            assert connection.is_ending
+            log.info("group %d leaves %s and goes on from its prefixes", group.group_id, server.url)
         finally:
+            self.connections.remove(connection)
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
                 self._release(server, request_id)
 
     def _receive(self, group: Group, request: _Request, chunk: Chunk) -> Finish | None:
+        if chunk.tokens:
+            request.moved_seconds = now_seconds()
         segments: list[Segment] = request.confirmation.feed(chunk)
         finish = chunk.end.finish() if chunk.end is not None else None
         if chunk.end is not None and request.confirmation.pending_tokens:
@@ -168,6 +229,10 @@ class Generator:
         if finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
             # The round is over, not the trajectory.
             finish = None
+        if group.state is not GroupState.OPEN:
+            # It was dropped while it streamed: nobody's tokens any more.
+            self.queue.discard(num_new, DropReason.UNCONFIRMED)
+            return None
         if segments or finish is not None:
             self.queue.append(group, request.trajectory, segments, finish)
         return finish

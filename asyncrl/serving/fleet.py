@@ -102,17 +102,26 @@ class Fleet:
         return sum(server.num_running for server in self.servers.values())
 
     def pick(
-        self, num_requests: int, *, before: Server | None = None, at_least: PolicyVersion = 0
+        self,
+        num_requests: int,
+        *,
+        before: Server | None = None,
+        at_least: PolicyVersion = 0,
+        shunned: Server | None = None,
     ) -> Server | None:
         """The least loaded serving server with room for `num_requests` more, or None.
 
         `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
         unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
         their tokens: while a publish reaches one server before the next, they must not go back to an older.
+        `shunned` is taken only when no other one serves.
         """
+        serving = self.serving()
+        if shunned is not None:
+            serving = [server for server in serving if server is not shunned] or serving
         fitting = [
             server
-            for server in self.serving()
+            for server in serving
             if server.num_running + num_requests <= max(self.max_running_requests, num_requests)
             and server.newest_version() >= at_least
         ]

@@ -17,7 +17,7 @@ from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 
-TOTALS = ("loss", "denominator", "tokens", "nonfinite", "packed")
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed")
 TOKEN_SUMS = ("entropy", "ratio", "capped", "masked", "clipped", "policy_kl", "lag")
 LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
 """Buckets of staleness, in versions."""
@@ -40,11 +40,13 @@ def micro_batch_sums(
     # negative and calmer (Schulman 2020, joschu.net/blog/kl-approx.html).
     k1, k3 = -log_ratio, ratio - 1 - log_ratio
     lags = micro.lags[mask].double()
+    is_finite = micro.behavior.isfinite()
     totals = [
         parts.total,
         parts.denominator,
         mask.sum(),
-        (~mask).sum(),
+        (~is_finite).sum(),
+        (~mask & is_finite).sum(),
         lags.new_tensor(len(micro.tokens)),
     ]
     per_token = torch.stack(
@@ -131,6 +133,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "num_tokens": total["tokens"],
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],
+        "too_stale_tokens": total["too_stale"],
         "entropy": _share(total["entropy"], total["tokens"]),
         "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
         "max_importance_ratio": largest["ratio"],

@@ -47,7 +47,11 @@ class Learner:
         self.shape = shape
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
-        self.objective = Objective(recipe.algorithm, max_new_tokens=recipe.rollout.max_new_tokens)
+        self.objective = Objective(
+            recipe.algorithm,
+            max_new_tokens=recipe.rollout.max_new_tokens,
+            mask_staleness=recipe.rollout.mask_staleness,
+        )
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe.trainer)
         self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)

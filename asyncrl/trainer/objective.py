@@ -20,12 +20,19 @@ from asyncrl.trainer.diagnostics import micro_batch_sums
 class Objective:
     """The loss of a recipe."""
 
-    def __init__(self, algorithm: Algorithm, *, max_new_tokens: int) -> None:
+    def __init__(
+        self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
+    ) -> None:
         self.algorithm = algorithm
+        self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
 
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
+
+    def _is_fresh_enough(self, lags: Tensor) -> Tensor:
+        """[T] bool, by rollout.mask_staleness."""
+        return torch.ones_like(lags, dtype=torch.bool) if self._limit is None else lags <= self._limit
 
     def __call__(
         self,
@@ -52,7 +59,7 @@ class Objective:
             proximal=proximal,
             behavior=torch.where(is_finite, micro.behavior, proximal),
             advantages=micro.advantages,
-            mask=is_finite,
+            mask=is_finite & self._is_fresh_enough(micro.lags),
             sequence_ids=micro.sequence_ids,
             entropies=entropies,
             reference=reference,

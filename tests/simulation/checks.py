@@ -52,7 +52,10 @@ def _check_sequence(world: World, sequence: Sequence, step: int) -> None:
             world.violate(f"{name}[{position}] is tagged version {tag}, made by {made.weights}")
         if made.is_mixed and not is_continued:
             world.violate(f"{name}[{position}] stands on other weights' cache and is not tagged so")
-        if not step - world.plan.max_staleness <= tag <= step:
+        limit = world.plan.max_staleness
+        if world.plan.abort_staleness is not None:
+            limit = world.plan.abort_staleness
+        if not step - limit <= tag <= step:
             world.violate(f"{name}[{position}] of version {tag} is trained at step {step}")
         context = chain((token,), context)
     if sequence.token_versions != sorted(sequence.token_versions):

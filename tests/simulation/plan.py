@@ -44,6 +44,8 @@ class Plan:
     order: str
     interrupt: str
     tokens_per_round: int | None
+    oversampling: float | None
+    abort_staleness: int | None
     drops_no_signal: bool
     num_steps: int
     max_new_tokens: int
@@ -78,6 +80,8 @@ def draw(seed: int) -> Plan:
         max_staleness=rng.choice((0, 1, 1, 2)),
         interrupt=rng.choice(("continue", "continue", "retract", "abort")),
         tokens_per_round=rng.choice((None, None, 1, 4)),
+        oversampling=None,
+        abort_staleness=None,
         order=rng.choice(tuple(ORDERS)),
         drops_no_signal=rng.random() < 0.3,
         num_steps=rng.choice((2, 3, 4)),
@@ -92,6 +96,12 @@ def draw(seed: int) -> Plan:
         confirm_share=rng.choice((0.0, 0.5, 1.0, 1.0)),
         are_servers_external=rng.random() < 0.5,
     )
+    # Drawn last, from a generator of its own, so that earlier seeds keep the rest of their plan.
+    more = random.Random(f"fleet {seed}")
+    if more.random() < 0.3 and plan.max_staleness and plan.order != "stalest":
+        plan.oversampling = more.choice((1.0, 1.25, 1.5, 2.0))
+    if more.random() < 0.3 and plan.max_staleness and plan.order != "stalest":
+        plan.abort_staleness = more.randrange(plan.max_staleness)
     span = 3.0 + plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
     if rng.random() < 0.75:
         plan.server_faults = sorted(

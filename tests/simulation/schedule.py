@@ -207,6 +207,8 @@ def make_recipe(plan: Plan) -> Recipe:
                 "max_new_tokens": plan.max_new_tokens,
                 "interrupt": plan.interrupt,
                 "tokens_per_round": plan.tokens_per_round,
+                "oversampling": plan.oversampling,
+                "abort_staleness": plan.abort_staleness,
             },
             "replay": {
                 "order": plan.order,

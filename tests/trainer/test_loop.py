@@ -77,7 +77,7 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
     metrics = straight[1].takes[1].step_metrics
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
-        *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "tokens_per_second"),
+        *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "too_stale_tokens", "tokens_per_second"),
         *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),

@@ -17,6 +17,7 @@ from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.logprobs import token_logprobs
+from asyncrl.trainer.objective import Objective
 from asyncrl.types import Batch, Sequence
 
 REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
@@ -226,6 +227,21 @@ def test_log_probs_that_are_no_numbers_leave_sequence_terms_finite(folder: Path,
     _, wanted = gradients(make_learner(folder, algorithm=algorithm), Batch(3, 1.0, rest))
     assert worst_difference(got, wanted) < 1e-5
     assert metrics["nonfinite_tokens"] == len(first.response_tokens)
+
+
+def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path):
+    batch = near(random_batch(3), folder)
+    first, *rest = batch.sequences
+    size = len(first.response_tokens)
+    # At step 3 a token of version 0 has lag 3, one of version 2 lag 1.
+    stale = dataclasses.replace(first, token_versions=[0] * size)
+    rest = [dataclasses.replace(s, token_versions=[2] * len(s.response_tokens)) for s in rest]
+    learner = make_learner(folder)
+    learner.objective = Objective(learner.algorithm, max_new_tokens=64, mask_staleness=2)
+    metrics, got = gradients(learner, Batch(3, 1.0, [stale, *rest]))
+    _, wanted = gradients(make_learner(folder), Batch(3, 1.0, rest))
+    assert worst_difference(got, wanted) < 1e-5
+    assert (metrics["too_stale_tokens"], metrics["nonfinite_tokens"]) == (size, 0.0)
 
 
 def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):

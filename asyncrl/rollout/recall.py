@@ -1,0 +1,58 @@
+"""Which streams are to end before their trajectories do, and the loop that ends them.
+
+A stream is recalled when its group is parked or was dropped. Its server is asked to end it, so that it still
+carries what it has; a server that does not answer is left after GRACE_SECONDS. Confirmed tokens stay: the
+trajectory goes on from its prefix, so none is generated twice.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from asyncrl.replay.group import GroupState
+from asyncrl.rollout.generate import Connection, Generator
+from asyncrl.rollout.parking import Parking
+from asyncrl.signal import Signal
+
+GRACE_SECONDS = 2.0
+"""From the request to end a stream to leaving it."""
+
+
+@dataclass(slots=True)
+class Recall:
+    """One per run; its loop costs nothing while nothing is recalled."""
+
+    generator: Generator
+    parking: Parking
+    signal: Signal
+
+    async def run(self) -> None:
+        """For ever: woken by whatever changes the queue or the fleet."""
+        while True:
+            await self.signal.wait_until(
+                lambda: any(map(self._is_due, self.generator.connections)),
+                owner="recall",
+                blocker="a stream to end early",
+            )
+            ending = [one for one in self.generator.connections if self._is_due(one)]
+            await self._end(ending)
+
+    async def _end(self, connections: list[Connection]) -> None:
+        def left() -> list[Connection]:
+            return [one for one in connections if one in self.generator.connections]
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await asyncio.gather(*map(self.generator.end, connections))
+                await self.signal.wait_until(
+                    lambda: not left(),
+                    owner="recall",
+                    blocker=f"{len(connections)} streams that were asked to end",
+                )
+        for connection in left():
+            connection.cut()
+
+    def _is_due(self, connection: Connection) -> bool:
+        if connection.is_ending:
+            return False
+        return self.parking.is_over() or connection.group.state is not GroupState.OPEN
