@@ -8,6 +8,7 @@ packing; it computes the same loss (truncated importance weight x PPO clip).
 """
 
 import argparse
+import os
 import random
 import resource
 import statistics
@@ -46,10 +47,12 @@ class Load:
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 3, "head_dim": 32, "intermediate_size": 384}
 MEDIUM = {"hidden_size": 256, "num_hidden_layers": 6, "head_dim": 64, "intermediate_size": 768}
+LARGE = {"hidden_size": 512, "num_hidden_layers": 6, "head_dim": 128, "intermediate_size": 1536}
 LOADS = (
     Load("0.6 M, 6 to 32 tokens", SMALL, 8, 6, 32),
     Load("0.6 M, 10 to 500 tokens", SMALL, 40, 10, 500),
     Load("5 M, 6 to 32 tokens", MEDIUM, 8, 6, 32),
+    Load("19 M, 6 to 32 tokens", LARGE, 8, 6, 32),
 )
 
 
@@ -186,6 +189,44 @@ def bench_stalls(load: Load, folder: Path) -> None:
     print(f"publication written in {min(writes):.4f} s (weights, configuration, digests)")
 
 
+def bench_logprobs(num_tokens: int = 1500, vocabulary: int = 151_936, hidden_size: int = 64) -> None:
+    """Peak memory and time of log-probs, entropies and their gradient: in chunks, and with full logits."""
+    from asyncrl.trainer.logprobs import output_logprobs, token_logprobs
+
+    def chunked(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> None:
+        found, entropies = output_logprobs(hidden, weight, targets, 1.0, vocab_size=vocabulary)
+        (found.sum() + entropies.sum()).backward()
+
+    def full(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> None:
+        found, entropies = token_logprobs(torch.nn.functional.linear(hidden, weight), targets, 1.0)
+        (found.sum() + entropies.sum()).backward()
+
+    def run(way: Callable[..., None]) -> None:
+        hidden = torch.randn(num_tokens, hidden_size, requires_grad=True)
+        weight = torch.randn(vocabulary, hidden_size, requires_grad=True)
+        way(hidden, weight, torch.zeros(num_tokens, dtype=torch.long))
+
+    nothing, _ = peak_gibibytes(lambda: run(lambda *_: None))
+    (less, quick), (more, slow) = (peak_gibibytes(lambda way=way: run(way)) for way in (chunked, full))
+    print(
+        f"log-probs of {num_tokens} tokens, vocabulary {vocabulary:,}: chunked {less - nothing:.2f} GiB "
+        f"and {quick:.1f} s, full logits {more - nothing:.2f} GiB and {slow:.1f} s, "
+        f"{(more - nothing) / (less - nothing):.1f} x the memory"
+    )
+
+
+def peak_gibibytes(action: Callable[[], object]) -> tuple[float, float]:
+    """(largest resident memory, seconds) of a forked process that does only this."""
+    begin = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        action()
+        os._exit(0)
+    _, status, usage = os.wait4(pid, 0)
+    assert status == 0, f"the forked process ended with {status}"
+    return usage.ru_maxrss / 2**20, time.perf_counter() - begin
+
+
 def timed(action: Callable[[], object]) -> float:
     begin = time.perf_counter()
     action()
@@ -206,6 +247,7 @@ def main() -> None:
             bench_steps(load, Path(temporary) / str(i), num_rounds)
         bench_stalls(LOADS[0], Path(temporary) / "0")
         bench_stalls(LOADS[2], Path(temporary) / "2")
+    bench_logprobs()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"peak memory of this process, plain models included: {peak:.2f} GiB")
     ranks.stop()
