@@ -58,7 +58,7 @@ def grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 def dr_grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """r - mean r
 
-    Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783, section 3.1).
+    Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783).
     Use: without the std that favours very easy and very hard tasks.
     Fails: the own reward is in the baseline, which shrinks every advantage by (n - 1) / n; see rloo.
     """

@@ -23,7 +23,7 @@ def token_mean(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, Tensor]
 def dr_grpo_constant(inputs: LossInputs, max_new_tokens: int) -> tuple[Tensor, Tensor]:
     """sum l / (number of sequences x L)
 
-    Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783, section 3.1).
+    Source: Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783).
     Use: independent of the lengths sampled: neither short right nor long wrong answers are favoured.
     Fails: steps are small where responses are far shorter than L; the learning rate must make up for it.
     """

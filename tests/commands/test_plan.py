@@ -61,6 +61,16 @@ def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture
     assert "16 groups x 8 samples = 128 trajectories, at most 8,192 response tokens" in output
 
 
+def test_a_critic_costs_as_much_state_as_a_policy_without_its_output_layer(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
+    assert "  critic  " not in capsys.readouterr().out
+    assert cli.main(["plan", str(recipe), "algorithm.advantage=gae", "--gpu-memory-gb", "1000"]) == 0
+    # (8,190,735,360 - 151,936 x 4,096 of the output layer + 4,096 of the head) x 32 bytes, a copy included
+    assert "critic                    225.6 GiB" in capsys.readouterr().out
+
+
 def test_more_processes_than_the_machine_has_memory_for_are_refused(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ):
