@@ -60,6 +60,7 @@ from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import read_publication
+from asyncrl.serving.speed import watch_speed
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Batch, SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
@@ -158,7 +159,9 @@ class Controller:
             tokens_per_round=recipe.rollout.tokens_per_round,
             is_parked=self._parking.is_over,
         )
-        self._recall = Recall(self._generator, self._parking, self.signal)
+        self._recall = Recall(
+            self._generator, self._parking, self.signal, hedge_seconds=recipe.serving.hedge_seconds
+        )
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -182,7 +185,9 @@ class Controller:
             run_id=run_id,
             counter=itertools.count(),
         )
-        self._service = QueueService(self._on_take, self._on_commit)
+        self._service = QueueService(
+            self._on_take, self._on_commit, change_servers=self.fleet.change_and_list
+        )
         self._evaluations: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._loops: asyncio.TaskGroup | None = None
         self._open_step: tuple[int, Reading] | None = None
@@ -244,6 +249,7 @@ class Controller:
                     self._start(self._feed(), "feed"),
                     self._start(self._watch(), "watch"),
                     self._start(self._recall.run(), "recall"),
+                    self._start(watch_speed(self.fleet, recipe=self._recipe.serving), "speed"),
                     self._start(self._raise_failure(), "failure"),
                 ]
                 self._is_training = True
@@ -307,7 +313,7 @@ class Controller:
                     not self.is_over
                     and self.queue.can_admit()
                     and self._parking.may_admit(self._generator.num_waiting)
-                    and self.fleet.pick(size) is not None
+                    and self.fleet.pick(size, is_new=True) is not None
                 ),
                 owner="feed",
                 blocker="the staleness bound or room on a server",
