@@ -228,7 +228,8 @@ class Fleet:
             raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
         server = self.servers[url] = Server(url, reason="added")
         log.warning("server %s was added; it serves once its weights are verified", url)
-        self._spawn(self._restart_and_join(server))
+        # One that does not answer yet is waited for, or started, after this first try.
+        self._spawn(self._join(server))
         self._signal.notify()
 
     def remove(self, url: str) -> None:
