@@ -10,6 +10,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 |             |               |                                    | with room             | a new version   |
 | rollout x K | an open group | segments as they stream; at the    | tokens, then verdicts | the stream, the |
 |             |               | end verdicts and advantages: ready |                       | verifier pool   |
+| recall      | -             | streams that end early, to go on   | a round's end, a      | the queue, the  |
+|             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | serve       | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |

@@ -8,6 +8,7 @@ tokens stay: the trajectory goes on from its prefix, so none is confirmed twice.
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 
 from asyncrl.replay.group import GroupState
@@ -15,6 +16,8 @@ from asyncrl.rollout.generate import Connection, Generator
 from asyncrl.rollout.parking import Parking
 from asyncrl.serving.fleet import ServerState
 from asyncrl.signal import Signal
+
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 """From the request to end a stream to leaving it."""
@@ -42,7 +45,14 @@ class Recall:
             if not ending:
                 continue
             for connection in ending:
-                connection.is_shunned = self._is_hedged(connection)
+                if self._is_hedged(connection):
+                    connection.is_shunned = True
+                    log.warning(
+                        "group %d got no token from %s for %.0f s: it goes on elsewhere from its prefixes",
+                        connection.group.group_id,
+                        connection.server.url,
+                        connection.silence_seconds(),
+                    )
             await self._end(ending)
 
     async def _end(self, connections: list[Connection]) -> None:
