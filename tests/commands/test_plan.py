@@ -103,6 +103,16 @@ def test_staleness_follows_from_what_is_in_flight(
     assert first_token_staleness(recipe) == expected
 
 
+def test_oversampling_bounds_what_is_in_flight():
+    recipe = make_recipe(
+        Path("none"),
+        rollout={"max_staleness": 2, "oversampling": 1.25},
+        serving={"max_running_requests": 1024},
+    )
+    # 1.25 x 16 groups, although 3 x 16 may be admitted.
+    assert first_token_staleness(recipe) == (1.25, 20)
+
+
 def test_a_world_that_no_copy_of_the_model_divides_is_refused():
     recipe = make_recipe(Path("none"), trainer={"num_processes": 3})
     with pytest.raises(InputError, match="takes 2 ranks"):
