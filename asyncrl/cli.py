@@ -17,6 +17,7 @@ COMMANDS = {
     "view": "browse the trajectories of a run",
     "replay": "train a step of a run again and compare every number",
     "journal": "say what became of a run's tokens, groups and trajectories, and why",
+    "servers": "list, add or remove the rollout servers of a run while it goes on",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
     "algorithms": "list what a recipe's algorithm section may name",

@@ -10,6 +10,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 |             |               |                                    | with room             | a new version   |
 | rollout x K | an open group | segments as they stream; at the    | tokens, then verdicts | the stream, the |
 |             |               | end verdicts and advantages: ready |                       | verifier pool   |
+| recall      | -             | streams that end early, to go on   | a round's end, a      | the queue, the  |
+|             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | serve       | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
@@ -55,6 +57,7 @@ from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication, read_publication
+from asyncrl.serving.speed import watch_speed
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.step_report import StepReport
 from asyncrl.types import Batch, SamplingParams, Task
@@ -148,7 +151,9 @@ class Controller:
             tokens_per_round=recipe.rollout.tokens_per_round,
             is_parked=self._parking.is_over,
         )
-        self._recall = Recall(self._generator, self._parking, self.signal)
+        self._recall = Recall(
+            self._generator, self._parking, self.signal, hedge_seconds=recipe.serving.hedge_seconds
+        )
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -203,7 +208,9 @@ class Controller:
             pool_metrics=self._grader.pool_metrics,
             heldout=lambda: self._heldout.accuracies,
         )
-        self._service = QueueService(self._on_take, self._on_commit)
+        self._service = QueueService(
+            self._on_take, self._on_commit, change_servers=self.fleet.change_and_list
+        )
         self._loops: asyncio.TaskGroup | None = None
         self._num_takes_waiting = 0
         self._newest_take: TakeRequest | None = None
@@ -260,6 +267,7 @@ class Controller:
                     self._start(self._feed(), "feed"),
                     self._start(self._watch(), "watch"),
                     self._start(self._recall.run(), "recall"),
+                    self._start(watch_speed(self.fleet, recipe=self._recipe.serving), "speed"),
                     self._start(self._raise_failure(), "failure"),
                 ]
                 self._is_training = True
@@ -323,7 +331,7 @@ class Controller:
                     not self.is_over
                     and self.queue.can_admit()
                     and self._parking.may_admit(self._generator.num_waiting)
-                    and self.fleet.pick(size) is not None
+                    and self.fleet.pick(size, is_new=True) is not None
                 ),
                 owner="feed",
                 blocker="the staleness bound or room on a server",

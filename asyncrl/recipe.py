@@ -155,6 +155,15 @@ class Serving(Section):
     start_timeout_seconds: PositiveFloat = 180.0
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a stream before its server is called dead."""
+    slow_share: Fraction | None = None
+    """A server whose tokens per second and stream stay below this share of the median of the others for
+    slow_seconds gets no new groups; 0.3 is a start. Default: all get them."""
+    slow_seconds: PositiveFloat = 60.0
+    """How long; as long it is left out, then tried again."""
+    hedge_seconds: PositiveFloat | None = None
+    """A group one of whose trajectories got no token for so long is aborted there and goes on from its
+    prefixes on another server, where there is room; well above the time of a publish. Default: only after
+    request_timeout_seconds."""
     weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
     """How new weights reach running servers: a folder that they see at the same path; inside the request;
     or a broadcast by torch.distributed (NCCL on GPUs, gloo on CPUs). Servers that join read the folder."""

@@ -1,6 +1,7 @@
 """`asyncrl plan RECIPE`: what a run would need and how stale its tokens would be, before anything starts."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
     num_servers = len(serving.servers) or serving.num_servers
     fitting = num_servers * serving.max_running_requests // rollout.samples_per_group
     allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
+    if rollout.oversampling is not None:
+        allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))
     groups = min(fitting, allowed)
     return groups / rollout.groups_per_batch, groups
 

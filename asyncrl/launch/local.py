@@ -106,6 +106,8 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             run_folder=folder.path,
         )
         await stack.enter_async_context(controller)
+        folder.controller_url.write_text(controller.queue_url)
+        stack.callback(folder.controller_url.unlink, missing_ok=True)
         committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
         record_start(journal, committed, dump_recipe(recipe))
         if controller.is_resumed:

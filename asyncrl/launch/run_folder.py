@@ -18,6 +18,7 @@ from asyncrl.recipe import Recipe, dump_recipe, load_recipe
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
 METRICS = "metrics.jsonl"
+CONTROLLER_URL = "controller.url"
 
 CHANGEABLE = (
     "trainer.num_steps",
@@ -51,6 +52,8 @@ class RunFolder:
         self.logs = path / "logs"
         self.journal = path / JOURNAL
         self.metrics = path / METRICS
+        self.controller_url = path / CONTROLLER_URL
+        """Where the running controller listens; there only while it runs."""
         self._lock: IO[str] | None = None
 
     def check(self, recipe: Recipe) -> bool:

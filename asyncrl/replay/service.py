@@ -5,6 +5,7 @@ trainer knows the controller alive.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -18,12 +19,25 @@ Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
 Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
 
 
+ChangeServers = Callable[[str, str], list[dict[str, Any]]]
+"""Given "add", "remove" or "list", and a URL: what is known of each server then. Raises AsyncrlError."""
+SERVERS_PATH = "/servers"
+
+
 class QueueService:
     """Serves on 127.0.0.1 or `host`; `url` is known after `start`."""
 
-    def __init__(self, take: Take, commit: Commit, *, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        take: Take,
+        commit: Commit,
+        *,
+        change_servers: ChangeServers | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
         self._take = take
         self._commit = commit
+        self._change_servers = change_servers
         self._host = host
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -32,6 +46,8 @@ class QueueService:
         app = web.Application(client_max_size=2**30)
         app.router.add_post(TAKE_PATH, self._on_take)
         app.router.add_post(COMMIT_PATH, self._on_commit)
+        if self._change_servers is not None:
+            app.router.add_post(SERVERS_PATH, self._on_servers)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, 0)
@@ -60,6 +76,15 @@ class QueueService:
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
         return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+
+    async def _on_servers(self, request: web.Request) -> web.Response:
+        """For people, not for the trainer: JSON {"action", "url"} -> the servers."""
+        assert self._change_servers is not None
+        try:
+            body = await request.json()
+            return web.json_response(self._change_servers(str(body["action"]), str(body["url"])))
+        except (ValueError, KeyError, TypeError, AsyncrlError) as error:
+            return _refusal(error)
 
 
 def _refusal(error: Exception) -> web.Response:

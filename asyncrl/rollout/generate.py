@@ -156,7 +156,9 @@ class Generator:
         newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
 
         def found() -> Server | None:
-            return self.fleet.pick(num_requests, before=before, at_least=newest, shunned=shunned)
+            return self.fleet.pick(
+                num_requests, before=before, at_least=newest, shunned=shunned, is_new=group.num_tokens() == 0
+            )
 
         def is_over() -> bool:
             return self.is_stopping or group.state is not GroupState.OPEN
@@ -203,6 +205,7 @@ class Generator:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
+                    server.num_tokens += len(chunk.tokens)
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]

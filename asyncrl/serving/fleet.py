@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import aiohttp
 
@@ -34,6 +35,8 @@ class ServerState(StrEnum):
     SERVING = "serving"
     DEAD = "dead"
     """Given up."""
+    LEAVING = "leaving"
+    """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
 
 
 @dataclass(slots=True)
@@ -54,12 +57,26 @@ class Server:
     """Joins in a row that were too late: training published meanwhile."""
     num_mismatches: int = 0
     """Publications in a row whose loaded digests were not the published ones."""
+    num_tokens: int = 0
+    """Streamed from it."""
+    stream_seconds: float = 0.0
+    """Requests running, times seconds."""
+    counted_seconds: float = 0.0
+    """When `stream_seconds` was last brought up to date, as `now_seconds`."""
+    is_slow: bool = False
+    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
     reason: str = "starting"
     """Why it does not serve."""
 
     def newest_version(self) -> PolicyVersion:
         """What its next token is made by, as far as anybody here can know."""
         return max(self.seen_version, -1 if self.version is None else self.version)
+
+    def count_streams(self) -> None:
+        """Brings `stream_seconds` up to now; before each change of `num_running`."""
+        now = now_seconds()
+        self.stream_seconds += self.num_running * (now - self.counted_seconds)
+        self.counted_seconds = now
 
 
 class Fleet:
@@ -108,15 +125,18 @@ class Fleet:
         before: Server | None = None,
         at_least: PolicyVersion = 0,
         shunned: Server | None = None,
+        is_new: bool = False,
     ) -> Server | None:
         """The least loaded serving server with room for `num_requests` more, or None.
 
         `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
         unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
         their tokens: while a publish reaches one server before the next, they must not go back to an older.
-        `shunned` is taken only when no other one serves.
+        `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
         """
         serving = self.serving()
+        if is_new:
+            serving = [server for server in serving if not server.is_slow] or serving
         if shunned is not None:
             serving = [server for server in serving if server is not shunned] or serving
         fitting = [
@@ -146,12 +166,16 @@ class Fleet:
     def acquire(self, server: Server, num_requests: int) -> None:
         if server.num_running == 0:
             server.busy_since_seconds = now_seconds()
+        server.count_streams()
         server.num_running += num_requests
 
     def release(self, server: Server, num_requests: int = 1) -> None:
+        server.count_streams()
         server.num_running -= num_requests
         if server.num_running == 0:
             server.busy_seconds += now_seconds() - server.busy_since_seconds
+            if server.state is ServerState.LEAVING:
+                self._forget(server)
         self._signal.notify()
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
@@ -227,6 +251,67 @@ class Fleet:
         self._spawn(self._restart_and_join(server))
         self._signal.notify()
 
+    def add(self, url: str) -> None:
+        """A server that joins once its weights are verified; one that was given up gets another chance.
+
+        Raises ServerError when it is there, or is no URL of a server.
+        """
+        there = self.servers.get(url)
+        if there is not None and there.state not in (ServerState.DEAD, ServerState.LEAVING):
+            raise ServerError(f"{url} is there already: {there.state.value}.")
+        if not url.startswith(("http://", "https://")) or url.endswith("/"):
+            raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
+        server = self.servers[url] = Server(url, reason="added")
+        log.warning("server %s was added; it serves once its weights are verified", url)
+        # One that does not answer yet is waited for, or started, after this first try.
+        self._spawn(self._join(server))
+        self._signal.notify()
+
+    def remove(self, url: str) -> None:
+        """Drains a server: what streams from it goes on elsewhere, then it is forgotten.
+
+        Raises ServerError when it is unknown or the last one that is not given up.
+        """
+        server = self.servers.get(url)
+        if server is None:
+            raise ServerError(f"There is no server {url}. Known: {', '.join(self.servers)}.")
+        staying = [
+            other
+            for other in self.servers.values()
+            if other is not server and other.state not in (ServerState.DEAD, ServerState.LEAVING)
+        ]
+        if not staying:
+            raise ServerError(f"{url} is the last rollout server. Add another one first.")
+        server.state, server.reason = ServerState.LEAVING, "removed"
+        log.warning("server %s was removed: %d requests go on elsewhere", url, server.num_running)
+        if not server.num_running:
+            self._forget(server)
+        self._signal.notify()
+
+    def change_and_list(self, action: str, url: str) -> list[dict[str, Any]]:
+        """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
+        if action == "add":
+            self.add(url)
+        elif action == "remove":
+            self.remove(url)
+        elif action != "list":
+            raise ServerError(f'The action is "{action}", expected add, remove or list.')
+        return [
+            {
+                "url": server.url,
+                "state": server.state.value,
+                "version": server.version,
+                "num_running": server.num_running,
+                "is_slow": server.is_slow,
+                "reason": server.reason,
+            }
+            for server in self.servers.values()
+        ]
+
+    def _forget(self, server: Server) -> None:
+        if self.servers.get(server.url) is server:
+            del self.servers[server.url]
+
     async def suspect(self, server: Server, error: ServerError) -> None:
         """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
         anew unless it holds the weights it should (a process may have been restarted by somebody else).
@@ -273,6 +358,8 @@ class Fleet:
 
     async def _restart_and_join(self, server: Server) -> None:
         while server.num_restarts < MAX_RESTARTS:
+            if server.state is ServerState.LEAVING:
+                return
             server.num_restarts += 1
             try:
                 with self._signal.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
@@ -281,6 +368,8 @@ class Fleet:
             except ServerError as error:
                 server.reason = str(error)
                 log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
+        if server.state is ServerState.LEAVING:
+            return
         server.state = ServerState.DEAD
         log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
         self._signal.notify()
@@ -318,6 +407,8 @@ class Fleet:
                     timeout_seconds=self._install_seconds,
                 )
         except ServerError as error:
+            if server.state is ServerState.LEAVING:
+                return
             server.reason = str(error)
             log.warning("server %s does not join: %s", server.url, error)
             if isinstance(error, WeightMismatch) and server.num_mismatches == 0:
@@ -327,6 +418,8 @@ class Fleet:
         finally:
             server.is_installing = False
             self._signal.notify()
+        if server.state is ServerState.LEAVING:
+            return
         if self._publication is not publication:
             # Another version was announced meanwhile.
             server.num_missed += 1

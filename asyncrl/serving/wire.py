@@ -124,6 +124,10 @@ def parse_event(data: bytes) -> Chunk:
     except msgspec.DecodeError as error:
         raise ServerError(f"a server streamed {data[:300]!r}, which is not JSON: {error}") from None
     meta = event.meta_info
+    if _is_cut(event):
+        # An abort can come between a token's log-prob and the token: it was never sent, so it never was.
+        meta.output_token_logprobs = meta.output_token_logprobs[: len(event.output_ids)]
+        meta.completion_tokens = None
     if len(meta.output_token_logprobs) != len(event.output_ids):
         raise ServerError(
             f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "
@@ -140,6 +144,17 @@ def parse_event(data: bytes) -> Chunk:
         end=None if meta.finish_reason is None else _end(meta),
         num_cached_tokens=meta.cached_tokens,
         num_tokens_so_far=meta.completion_tokens,
+    )
+
+
+def _is_cut(event: _Event) -> bool:
+    """Whether an aborted request ends with log-probs of tokens that the server does not send any more."""
+    meta, num_tokens = event.meta_info, len(event.output_ids)
+    return (
+        meta.finish_reason is not None
+        and meta.finish_reason.type == End.ABORT
+        and len(meta.output_token_logprobs) > num_tokens
+        and [entry[1] for entry in meta.output_token_logprobs[:num_tokens]] == event.output_ids
     )
 
 

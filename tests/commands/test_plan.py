@@ -116,3 +116,13 @@ def test_a_layout_that_the_model_does_not_divide_into_is_refused():
     recipe = make_recipe(Path("none"), trainer={"num_processes": 4, "parallel": {"tensor": 4}})
     with pytest.raises(InputError, match="trainer.parallel.tensor"):
         check_fits(recipe, tiny_shape(), gpu_memory_gb=None)
+
+
+def test_oversampling_bounds_what_is_in_flight():
+    recipe = make_recipe(
+        Path("none"),
+        rollout={"max_staleness": 2, "oversampling": 1.25},
+        serving={"max_running_requests": 1024},
+    )
+    # 1.25 x 16 groups, although 3 x 16 may be admitted.
+    assert first_token_staleness(recipe) == (1.25, 20)

@@ -242,3 +242,51 @@ def test_a_silent_server_is_restarted_although_its_health_check_answers(tmp_path
             await with_fleet([one], scenario, restart=restart)
 
     asyncio.run(main())
+
+
+def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+            waited = []
+
+            async def restart(url: str) -> None:
+                # The first try found nobody: now it listens.
+                waited.append(url)
+                two.is_corrupt = False
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 4), {})
+                await serving(fleet, signal, 1)
+                two.is_corrupt = True
+                fleet.change_and_list("add", two.url)
+                assert fleet.servers[two.url].state is ServerState.STALE
+                await serving(fleet, signal, 2)
+                assert waited == [two.url] and two.version == "4"
+
+            await with_fleet([one], scenario, restart=restart)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_removed_while_it_joins_never_serves(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 1)
+                fleet.hand_wire_to_trainer()
+                fleet.change_and_list("add", two.url)
+                await asyncio.sleep(0)
+                joining = fleet.servers[two.url]
+                fleet.change_and_list("remove", two.url)
+                assert list(fleet.servers) == [one.url]
+                await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
+                while fleet._tasks:
+                    await asyncio.sleep(0)
+                assert joining.state is ServerState.LEAVING
+                assert [server.url for server in fleet.serving()] == [one.url]
+
+            await with_fleet([one], scenario)
+
+    asyncio.run(main())

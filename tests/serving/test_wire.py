@@ -79,6 +79,24 @@ def test_a_reply_that_does_not_fit_is_an_error_that_quotes_it(data: bytes, said:
         parse_event(data)
 
 
+def test_a_token_that_an_abort_cut_off_from_its_log_prob_never_was() -> None:
+    # SGLang 0.5.23, abort_request between a forward pass and its output: counted, with a log-prob, not sent.
+    spans = [{"version": "3", "start": 0, "end": 3}]
+    late = {
+        "output_token_logprobs": [[-0.5, 5, None], [-0.5, 6, None], [-0.7, 9, None]],
+        "completion_tokens": 3,
+        "weight_versions": spans,
+    }
+    parsed = parse_event(event(finish_reason={"type": "abort"}, **late))
+    assert (parsed.tokens, parsed.behavior_logprobs) == ([5, 6], [-0.5, -0.5])
+    assert Confirmation(3).feed(parsed) == [Segment(3, [5, 6], [-0.5, -0.5])]
+    with pytest.raises(ServerError, match="2 tokens but 3 log-probs"):
+        parse_event(event(finish_reason={"type": "stop"}, **late))
+    late["output_token_logprobs"] = [[-0.5, 9, None], [-0.5, 5, None], [-0.7, 6, None]]
+    with pytest.raises(ServerError, match="2 tokens but 3 log-probs"):
+        parse_event(event(finish_reason={"type": "abort"}, **late))
+
+
 def test_tokens_are_confirmed_by_spans_alone() -> None:
     confirmation = Confirmation(salt_version=3)
     assert confirmation.feed(chunk([5, 6], None)) == []

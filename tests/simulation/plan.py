@@ -46,6 +46,8 @@ class Plan:
     tokens_per_round: int | None
     oversampling: float | None
     abort_staleness: int | None
+    hedge_seconds: float | None
+    slow_share: float | None
     drops_no_signal: bool
     num_steps: int
     max_new_tokens: int
@@ -64,6 +66,8 @@ class Plan:
     """They outlive a controller that is killed."""
     server_faults: list[tuple[float, int, str]] = field(default_factory=list)
     """(seconds, server, what)."""
+    fleet_changes: list[tuple[float, int, str]] = field(default_factory=list)
+    """(seconds, server, "add" | "remove")."""
     trainer_crashes: list[tuple[str, int]] = field(default_factory=list)
     """Per life of the trainer: at which point and which pass of it; it hangs if the pass is negative."""
     controller_ends: list[tuple[str, float]] = field(default_factory=list)
@@ -82,6 +86,8 @@ def draw(seed: int) -> Plan:
         tokens_per_round=rng.choice((None, None, 1, 4)),
         oversampling=None,
         abort_staleness=None,
+        hedge_seconds=None,
+        slow_share=None,
         order=rng.choice(tuple(ORDERS)),
         drops_no_signal=rng.random() < 0.3,
         num_steps=rng.choice((2, 3, 4)),
@@ -118,4 +124,13 @@ def draw(seed: int) -> Plan:
             (rng.choice(("kill", "kill", "stop", "full disk")), rng.uniform(0.1, span))
             for _ in range(rng.randint(1, 2))
         ]
+    if more.random() < 0.4:
+        plan.hedge_seconds = more.choice((1.0, 4.0, 15.0))
+    if more.random() < 0.4:
+        plan.slow_share = more.choice((0.3, 0.9))
+    if more.random() < 0.3:
+        plan.fleet_changes = sorted(
+            (more.uniform(0.2, span), more.randrange(plan.num_servers), more.choice(("remove", "add")))
+            for _ in range(more.randint(1, 4))
+        )
     return plan

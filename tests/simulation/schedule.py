@@ -25,6 +25,7 @@ from simulation.verifying import Codec, SimulatedPool
 from simulation.world import World
 
 from asyncrl.controller import Controller, Inputs
+from asyncrl.errors import ServerError
 from asyncrl.recipe import Recipe, parse_recipe
 from asyncrl.replay.journal import JournalError
 from asyncrl.types import Task, VerifierSpec
@@ -68,6 +69,8 @@ class Schedule:
         urls = list(self.servers)
         for seconds, index, kind in self.plan.server_faults:
             loop.call_later(seconds, self._break, self.servers[urls[index]], kind)
+        for seconds, index, action in self.plan.fleet_changes:
+            loop.call_later(seconds, self._change_fleet, action, urls[index])
         is_complete = False
         async with asyncio.timeout(MAX_SECONDS):
             while not is_complete:
@@ -95,6 +98,7 @@ class Schedule:
             restart_server=self._restart,
             observer=Notebook(self.world),
         )
+        self.controller = controller
         life = asyncio.create_task(self._serve(controller), name="controller")
         try:
             async with asyncio.timeout(seconds):
@@ -172,6 +176,16 @@ class Schedule:
     async def _restart(self, url: str) -> None:
         await self.servers[url].restart()
 
+    def _change_fleet(self, action: str, url: str) -> None:
+        if self.controller._loops is None:
+            return
+        try:
+            self.controller.fleet.change_and_list(action, url)
+        except ServerError as error:
+            self.world.note(f"{action} {url} is refused: {error}")
+        else:
+            self.world.note(f"{action} {url}")
+
     def _break(self, server: Server, kind: str) -> None:
         if not server.is_up:
             return
@@ -221,6 +235,9 @@ def make_recipe(plan: Plan) -> Recipe:
                 "request_timeout_seconds": 30,
                 "start_timeout_seconds": 30,
                 "max_running_requests": plan.max_running_requests,
+                "hedge_seconds": plan.hedge_seconds,
+                "slow_share": plan.slow_share,
+                "slow_seconds": 5.0,
             },
         },
         source=f"seed {plan.seed}",
@@ -261,7 +278,9 @@ def _simulated(world: World) -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     try:
         with (
-            mock.patch("asyncrl.controller.QueueService", lambda *wires: SimulatedService(world, *wires)),
+            mock.patch(
+                "asyncrl.controller.QueueService", lambda *wires, **_: SimulatedService(world, *wires)
+            ),
             mock.patch("asyncrl.rollout.grade.VerifierPool", lambda **_: SimulatedPool(world)),
         ):
             yield

@@ -323,6 +323,10 @@ class Server:
             "cached_tokens": request.num_cached,
             "completion_tokens": last,
         }
+        if kind == "abort" and self.world.rng.random() < 0.3:
+            # Between a forward pass and its output: a log-prob is there, its token is not.
+            meta["output_token_logprobs"].append([0.0, FIRST_TOKEN, None])
+            meta["completion_tokens"] += 1
         if kind is not None or self.world.rng.random() < self.world.plan.confirm_share:
             meta["weight_versions"] = _spans(request.versions)
         event = {"output_ids": request.tokens[first:last], "meta_info": meta}

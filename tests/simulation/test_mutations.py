@@ -14,6 +14,7 @@ from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.parking import Parking
 from asyncrl.serving import publication
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.wire import Confirmation
@@ -134,6 +135,18 @@ def tokens_that_are_not_counted_when_a_stream_breaks() -> Any:
     return mock.patch.object(ReplayQueue, "discard", lambda *_: None)
 
 
+def stale_groups_that_are_kept() -> Any:
+    return mock.patch.object(ReplayQueue, "_drop_stale", lambda *_: False)
+
+
+def a_round_that_ends_before_its_batch_is_ready() -> Any:
+    def is_over(parking: Parking) -> bool:
+        ready = sum(group.state is GroupState.READY for group in parking.queue.live.values())
+        return parking.oversampling is not None and ready > 0
+
+    return mock.patch.object(Parking, "is_over", is_over)
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -151,6 +164,8 @@ def tokens_that_are_not_counted_when_a_stream_breaks() -> Any:
         a_batch_given_before_it_is_on_disk,
         a_commit_that_covers_one_step_too_many,
         tokens_that_are_not_counted_when_a_stream_breaks,
+        stale_groups_that_are_kept,
+        a_round_that_ends_before_its_batch_is_ready,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

@@ -1,0 +1,72 @@
+"""`asyncrl servers RUN list | add URL | remove URL`: the rollout servers of a run, while it goes on."""
+
+import argparse
+import json
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.launch.run_folder import CONTROLLER_URL
+from asyncrl.replay.service import SERVERS_PATH
+
+HELP = (
+    "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "
+    "that was added serves once its weights are verified; one that is removed gets nothing new, and what "
+    "streams from it goes on elsewhere from its prefix. Run it where the controller runs. A run that is "
+    "started again has the servers of its recipe."
+)
+TIMEOUT_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("action", choices=("list", "add", "remove"))
+    parser.add_argument("url", nargs="?", default="", help="such as http://10.0.0.7:30000")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 2 when the run does not go on or refuses."""
+    try:
+        servers = change_servers(arguments.run, arguments.action, arguments.url)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for server in servers:
+        print(_line(server))
+    return 0
+
+
+def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
+    """What the controller knows of each server afterwards. Raises InputError."""
+    if (action == "list") == bool(url):
+        raise InputError(f"{action} takes {'no URL' if url else 'the URL of a server'}.")
+    try:
+        controller = (run / CONTROLLER_URL).read_text()
+    except OSError:
+        raise InputError(
+            f"{run} is not the folder of a run that goes on: it holds no {CONTROLLER_URL}."
+        ) from None
+    request = urllib.request.Request(
+        controller + SERVERS_PATH, json.dumps({"action": action, "url": url}).encode(), method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+            found: list[dict[str, Any]] = json.load(response)
+            return found
+    except urllib.error.HTTPError as error:
+        raise InputError(error.read().decode()) from None
+    except OSError as error:
+        raise InputError(f"The controller of {run} does not answer at {controller}: {error}") from None
+
+
+def _line(server: dict[str, Any]) -> str:
+    version = "-" if server["version"] is None else server["version"]
+    words = [
+        f"{server['url']:<28} {server['state']:<8} version {version:<5} {server['num_running']:>4} requests"
+    ]
+    words += ["slow"] if server["is_slow"] else []
+    words += [server["reason"]] if server["reason"] else []
+    return "  ".join(words)

@@ -1,0 +1,51 @@
+"""The schedules reach what they are there for: every way a stream is recalled, and both ways it then ends."""
+
+from unittest import mock
+
+from simulation.schedule import run_schedule
+
+from asyncrl.replay.group import GroupState
+from asyncrl.rollout.generate import Connection
+from asyncrl.rollout.recall import Recall
+from asyncrl.serving.fleet import ServerState
+from asyncrl.serving.speed import SpeedGauge
+
+MAX_SEEDS = 300
+WANTED = {"parked", "dropped", "drained", "hedged", "cut", "slow"}
+
+
+def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
+    found: set[str] = set()
+    end, cut, judge = Recall._end, Connection.cut, SpeedGauge.judge
+
+    async def noting_end(recall: Recall, connections: list[Connection]) -> None:
+        for one in connections:
+            if recall.parking.is_over():
+                found.add("parked")
+            elif one.group.state is not GroupState.OPEN:
+                found.add("dropped")
+            elif one.server.state is ServerState.LEAVING:
+                found.add("drained")
+            else:
+                found.add("hedged")
+        await end(recall, connections)
+
+    def noting_cut(connection: Connection) -> None:
+        found.add("cut")
+        cut(connection)
+
+    def noting_judge(gauge: SpeedGauge, servers: list) -> None:
+        judge(gauge, servers)
+        if any(server.is_slow for server in servers):
+            found.add("slow")
+
+    with (
+        mock.patch.object(Recall, "_end", noting_end),
+        mock.patch.object(Connection, "cut", noting_cut),
+        mock.patch.object(SpeedGauge, "judge", noting_judge),
+    ):
+        for seed in range(MAX_SEEDS):
+            assert not run_schedule(seed).violations
+            if found == WANTED:
+                return
+    raise AssertionError(f"{MAX_SEEDS} schedules never had {sorted(WANTED - found)}")
