@@ -260,6 +260,10 @@ def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(tmp_path
                 two.is_corrupt = True
                 fleet.change_and_list("add", two.url)
                 assert fleet.servers[two.url].state is ServerState.STALE
+                # Other bytes than were published: first the files are doubted, then the server.
+                await signal.wait_until(lambda: fleet.wants_publication, owner="test", blocker="a mismatch")
+                assert waited == []
+                fleet.renew(publication(tmp_path, 4))
                 await serving(fleet, signal, 2)
                 assert waited == [two.url] and two.version == "4"
 
