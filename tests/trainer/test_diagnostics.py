@@ -109,6 +109,7 @@ def diagnose(inputs, *, lags: list[int], algorithm: Algorithm | None = None) -> 
     size = len(lags)
     micro = dataclasses.replace(
         make_micro_batch(random_batch(0).sequences[:1], 0),
+        behavior=inputs.behavior,
         lags=torch.tensor(lags),
         are_continued=torch.zeros(size, dtype=torch.bool),
     )
