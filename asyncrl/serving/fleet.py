@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
 """Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
+REPUBLISH_SECONDS = 30.0
+"""Longest wait for a trainer that is not in a step to write a publication anew."""
 MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 
@@ -375,15 +377,25 @@ class Fleet:
         self._signal.notify()
 
     async def _join_after(self, server: Server, damaged: Publication) -> None:
-        """Joins with what the trainer writes next; a server that fails with that too is restarted."""
+        """Joins with what the trainer writes next; a server that fails with that too is restarted.
+
+        So is one for which nobody writes: at the end of a run there is no trainer any more.
+        """
         if self._publication is damaged:
             self.wants_publication = True
             self._signal.notify()
-        await self._signal.wait_until(
-            lambda: self._publication is not damaged,
-            owner=f"server {server.url}",
-            blocker="the trainer's publication, written anew",
-        )
+        while self._publication is damaged:
+            try:
+                async with asyncio.timeout(REPUBLISH_SECONDS):
+                    await self._signal.wait_until(
+                        lambda: self._publication is not damaged,
+                        owner=f"server {server.url}",
+                        blocker="the trainer's publication, written anew",
+                    )
+            except TimeoutError:
+                # In the middle of a step the trainer cannot answer; its next publication comes for certain.
+                if not self.trainer_owns_wire:
+                    return await self._restart_and_join(server)
         await self._join(server)
 
     async def _join(self, server: Server) -> None:
