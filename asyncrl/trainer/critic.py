@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
@@ -33,6 +32,7 @@ from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.totals import sum_over_ranks
 
 SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")
 
@@ -222,20 +222,6 @@ def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:
     parts = (values, targets, targets.square(), errors, errors.square())
     count = values.new_tensor(len(values))
     return torch.stack([total.detach().double(), count, *(part.sum() for part in parts)])
-
-
-def sum_over_ranks(own: list[Tensor], size: int) -> Tensor:
-    """[size] float64 on every rank: the sum of `own` over those that count, each sequence once."""
-    total = torch.zeros(size, dtype=torch.float64, device=device())
-    is_first = (
-        parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
-    )
-    # Empty on all stages but the last.
-    if own and is_first:
-        total = torch.stack(own).sum(0)
-    if dist.get_world_size() > 1:
-        dist.all_reduce(total)
-    return total
 
 
 def value_metrics(sums: Tensor) -> dict[str, float]:

@@ -37,6 +37,7 @@ from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
 from asyncrl.trainer.objective import Objective, has_kl_reward, kl_penalties
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
+from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 from asyncrl.types import Batch
 
 
@@ -197,16 +198,8 @@ class Learner:
             sums = self._run(
                 self.parallel_chunks, micro_batches, temperature, loss, forward_only=forward_only
             )
-        total, largest = (
-            torch.zeros(size, dtype=torch.float64, device=self._device) for size in (NUM_SUMS, len(MAXIMA))
-        )
-        # Empty on all stages but the last.
-        if sums and counts and parallel_state.get_tensor_model_parallel_rank() == 0:
-            total = torch.stack([each for each, _ in sums]).sum(0)
-            largest = torch.stack([each for _, each in sums]).amax(0)
-        if dist.get_world_size() > 1:
-            dist.all_reduce(total)
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        total = sum_over_ranks([each for each, _ in sums], NUM_SUMS)
+        largest = max_over_ranks([each for _, each in sums], len(MAXIMA))
         tally = tally or Tally()
         tally.add(total, largest)
         return tally.metrics()

@@ -11,14 +11,11 @@ import torch
 import torch.distributed as dist
 
 from asyncrl.trainer import cpu
-from asyncrl.trainer.layout import Layout
+from asyncrl.trainer.layout import ONE_PROCESS, Layout
 
 # Other ranks wait in a broadcast while rank 0 waits for a batch, as long as rollout needs. A rank that dies
 # closes its connections, which ends the wait at once; the controller watches the rest.
 LONGEST_WAIT = timedelta(days=7)
-
-
-ONE_PROCESS = Layout()
 
 
 def start(*, threads: int, seed: int, layout: Layout = ONE_PROCESS) -> None:
