@@ -4,8 +4,6 @@ A run is killed through the pidfd of its first process; the keeper then ends the
 A keeper that does not is killed, and its whole namespace with it: our own failure, never a result."""
 
 import contextlib
-import os
-import select
 import signal
 import socket
 import time
@@ -13,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandbox import keeper
+from sandbox.jailed_process import JailedProcess
 from sandbox.result import SandboxError, Status
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
@@ -20,28 +19,14 @@ from sandbox.zygote_process import ZygoteProcess
 _ANSWER_SECONDS = 10.0
 
 
-class Keeper:
-    """A live keeper process, a child of this one. `kill` ends and reaps it."""
+class Keeper(JailedProcess):
+    """A live keeper. `kill` ends, by the kernel, every process of its namespace with it."""
 
     def __init__(self, zygote: ZygoteProcess) -> None:
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control.settimeout(_ANSWER_SECONDS)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(_ANSWER_SECONDS)
         with theirs:
-            self.pid = zygote.start_keeper(theirs.fileno())
-
-    def has_died(self) -> bool:
-        """Whether it was killed or hung up; between runs it says nothing else."""
-        if self.control.fileno() < 0:
-            return True
-        readable, _, _ = select.select([self.control], [], [], 0)
-        return bool(readable)
-
-    def kill(self) -> None:
-        """Ends the keeper and, by the kernel, every process of its namespace."""
-        self.control.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            super().__init__(ours, zygote.start_keeper(theirs.fileno()))
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ import contextlib
 import json
 import os
 import resource
-import select
-import signal
 import socket
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sandbox import jail, kernel, zygote
 from sandbox.cgroup import Cgroup
+from sandbox.jailed_process import JailedProcess
 from sandbox.limits import MEBIBYTE
 from sandbox.result import SandboxError
 
@@ -65,21 +64,24 @@ def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup)
         raise SandboxError(f"{error.filename} is out of reach for user {os.getuid()}: {hint}") from error
 
 
-class ZygoteProcess:
-    """A running zygote. Raises SandboxError, with the child's own words, when it cannot be started."""
+class ZygoteProcess(JailedProcess):
+    """A running zygote. Raises SandboxError, with the child's own words, when it cannot be started.
+
+    `kill` leaves running boxes to their own init, which the worker kills."""
 
     def __init__(self, settings: dict[str, Any], group: Cgroup) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         complaints, write_end = os.pipe()
         sources = _memory_file(_sources())
-        self.pid = os.fork()
-        if self.pid == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 _become(settings, sources, theirs.fileno(), group)
             except BaseException as error:
                 os.write(write_end, f"{type(error).__name__}: {error}".encode())
             finally:
                 os._exit(1)
+        super().__init__(ours, pid)
         os.close(write_end)
         os.close(sources)
         control_number = theirs.fileno()
@@ -89,9 +91,9 @@ class ZygoteProcess:
         try:
             if complaint:
                 raise SandboxError(complaint)
-            self._control.send(json.dumps(settings | {"control": control_number}).encode())
-            self._control.settimeout(_START_SECONDS)
-            if self._control.recv(16) != b"ready":
+            self.control.send(json.dumps(settings | {"control": control_number}).encode())
+            self.control.settimeout(_START_SECONDS)
+            if self.control.recv(16) != b"ready":
                 raise SandboxError("the zygote ended while it started")
         except OSError as error:
             self.kill()
@@ -110,8 +112,8 @@ class ZygoteProcess:
 
     def _ask(self, message: bytes, descriptors: list[int]) -> int:
         try:
-            socket.send_fds(self._control, [message], descriptors)
-            reply = self._control.recv(zygote.PID.size)
+            socket.send_fds(self.control, [message], descriptors)
+            reply = self.control.recv(zygote.PID.size)
         except OSError as error:
             raise SandboxError(f"the zygote does not answer: {error}") from error
         if len(reply) != zygote.PID.size:
@@ -120,15 +122,3 @@ class ZygoteProcess:
         if pid < 0:
             raise SandboxError(f"the zygote could not start a box: {os.strerror(-pid)}")
         return int(pid)
-
-    def has_died(self) -> bool:
-        """Whether the zygote hung up."""
-        readable, _, _ = select.select([self._control], [], [], 0)
-        return bool(readable)
-
-    def kill(self) -> None:
-        """Ends and reaps the zygote; boxes still running die with their own init, which the worker kills."""
-        self._control.close()
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
