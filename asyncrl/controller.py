@@ -21,6 +21,7 @@ ends and says who waited for what.
 """
 
 import asyncio
+import functools
 import itertools
 import logging
 import secrets
@@ -122,15 +123,15 @@ class Controller:
             journal, keep_steps=recipe.replay.keep_steps, keep_checkpoints=recipe.trainer.keep_checkpoints
         )
         self.is_resumed = self.queue.num_admitted > 0
-        self.fleet = Fleet(
-            server_urls,
+        make_fleet = functools.partial(
+            Fleet,
             session=session,
             signal=self.signal,
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
             install_seconds=recipe.serving.request_timeout_seconds,
-            interrupt=recipe.rollout.interrupt,
         )
+        self.fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
         sampling = SamplingParams(
             recipe.rollout.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
         )
@@ -167,18 +168,8 @@ class Controller:
         pinned: PinnedServers | None = None
         if evaluation_urls:
             assert run_folder is not None, "the pinned publications need a place"
-            pinned = PinnedServers(
-                Fleet(
-                    list(evaluation_urls),
-                    session=session,
-                    signal=self.signal,
-                    max_running_requests=recipe.serving.max_running_requests,
-                    restart=restart_server,
-                    install_seconds=recipe.serving.request_timeout_seconds,
-                ),
-                self.signal,
-                run_folder / "evaluation",
-            )
+            fleet = make_fleet(list(evaluation_urls))
+            pinned = PinnedServers(fleet, self.signal, run_folder / "evaluation")
         evaluator = Evaluator(
             fleet=pinned.fleet if pinned else self.fleet,
             signal=self.signal,
