@@ -10,16 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
-from fakes.recipes import make_recipe
 from torch.distributed.checkpoint import FileSystemWriter, save
 
 from asyncrl.errors import QueueError
 from asyncrl.trainer import saving
 from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.manifest import find_fault
 
@@ -29,41 +26,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"))
 
 
-def make_learner(folder: Path, dtype: str = "float32") -> Learner:
+def warming_learner(folder: Path, dtype: str = "float32") -> Learner:
     trainer = {"warmup_steps": 3, "weight_decay": 0.1, "learning_rate": 1e-3}
-    learner = Learner(
-        check_model_folder(folder), make_recipe(folder, trainer=trainer, model={"dtype": dtype})
-    )
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
-    return learner
+    return make_learner(folder, trainer=trainer, model={"dtype": dtype})
 
 
 def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
     return [learner.step(random_batch(step)) for step in range(first, last)]
 
 
-def weights(learner: Learner) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_restored_learner_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
-    straight = make_learner(folder, dtype)
+    straight = warming_learner(folder, dtype)
     wanted = train(straight, 0, 5)
-    first = make_learner(folder, dtype)
+    first = warming_learner(folder, dtype)
     train(first, 0, 2)
     checkpoints = Checkpoints(tmp_path, num_kept=2)
     checkpoints.save(first, 2)
-    again = make_learner(folder, dtype)
+    again = warming_learner(folder, dtype)
     assert checkpoints.load_newest(again) == 2
     assert train(again, 2, 5) == wanted[2:]
-    got = weights(again)
-    assert all(torch.equal(got[name], tensor) for name, tensor in weights(straight).items())
+    got = copy_weights(again.model)
+    assert all(torch.equal(got[name], tensor) for name, tensor in copy_weights(straight.model).items())
 
 
 def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path):
-    quiet, saving = make_learner(folder), make_learner(folder)
+    quiet, saving = warming_learner(folder), warming_learner(folder)
     wanted = train(quiet, 0, 3)
     metrics = train(saving, 0, 1)
     Checkpoints(tmp_path, num_kept=2).save(saving, 1)
@@ -71,7 +59,7 @@ def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path
 
 
 def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
-    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=1)
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=1)
     train(learner, 0, 1)
     checkpoints.save(learner, 1)
     wanted = torch.rand(3)
@@ -81,11 +69,11 @@ def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
 
 
 def test_without_any_checkpoint_there_is_nothing_to_load(folder: Path, tmp_path: Path):
-    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(make_learner(folder)) is None
+    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(warming_learner(folder)) is None
 
 
 def test_the_newest_ones_are_kept_and_the_order_is_by_number(folder: Path, tmp_path: Path):
-    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     train(learner, 0, 1)
     for version in (8, 9, 10, 11):
         checkpoints.save(learner, version)
@@ -97,7 +85,7 @@ def test_the_newest_ones_are_kept_and_the_order_is_by_number(folder: Path, tmp_p
 def test_a_damaged_checkpoint_is_skipped_and_named(
     folder: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ):
-    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     train(learner, 0, 1)
     checkpoints.save(learner, 1)
     newest = checkpoints.save(learner, 2)
@@ -117,7 +105,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(
 
 
 def test_a_manifest_names_the_version_and_every_file(folder: Path, tmp_path: Path):
-    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     train(learner, 0, 1)
     path = checkpoints.save(learner, 1)
     manifest = json.loads((path / "checkpoint.json").read_text())
@@ -136,7 +124,7 @@ def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path:
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [".step-2.part", "step-1"]
-    learner, checkpoints = make_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     assert checkpoints.load_newest(learner) == 1
     train(learner, 1, 2)
     checkpoints.save(learner, 2)
@@ -146,7 +134,7 @@ def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path:
 def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    straight, learner = make_learner(folder), make_learner(folder)
+    straight, learner = warming_learner(folder), warming_learner(folder)
     wanted = train(straight, 0, 3)
     may_write, committed = threading.Event(), []
 
@@ -166,7 +154,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_co
     checkpoints.wait()
     assert committed == [(1, True)]
     assert metrics == wanted
-    again = make_learner(folder)
+    again = warming_learner(folder)
     assert checkpoints.load_newest(again) == 1
     assert train(again, 1, 3) == wanted[1:]
 
@@ -174,7 +162,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_co
 def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_before(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    learner, committed = make_learner(folder), []
+    learner, committed = warming_learner(folder), []
     train(learner, 0, 1)
     checkpoints = Checkpoints(tmp_path, num_kept=1, committed=lambda version, _: committed.append(version))
     checkpoints.save(learner, 1)
@@ -203,11 +191,11 @@ def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):
 
     checkpoints = Checkpoints(tmp_path, num_kept=1, committed=refuse)
     with pytest.raises(saving.CheckpointError, match="the queue says no"):
-        checkpoints.save(make_learner(folder), 1)
+        checkpoints.save(warming_learner(folder), 1)
 
 
 def test_the_best_is_kept_and_found_and_a_damaged_one_is_not_the_best(folder: Path, tmp_path: Path):
-    learner = make_learner(folder)
+    learner = warming_learner(folder)
     checkpoints = Checkpoints(tmp_path, num_kept=1, best_of_every=1)
     train(learner, 0, 1)
     for version, accuracy in ((1, 0.2), (2, 0.9), (3, 0.5), (4, 0.4)):

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.trainer.batch import rank_micro_batches
 from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.memory import rank_memory
 from asyncrl.trainer.saving import CheckpointError
@@ -29,21 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), tie_word_embeddings=True)
 
 
-def make_learner(folder: Path, **sections: dict) -> Learner:
-    sections = {"trainer": TRAINER, "algorithm": GAE} | sections
-    learner = Learner(check_model_folder(folder), make_recipe(folder, **sections))
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
-    return learner
+def critic_learner(folder: Path, **sections: dict) -> Learner:
+    return make_learner(folder, **({"trainer": TRAINER, "algorithm": GAE} | sections))
 
 
 def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
     return [learner.step(random_batch(step)) for step in range(first, last)]
-
-
-def weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The value head goes by the name of the output layer, whose place it takes."""
-    return {name: tensor.clone() for name, tensor in export_weights(model)}
 
 
 def micro_batches(learner: Learner, batch: Batch) -> list:
@@ -68,7 +57,7 @@ def recursion(values: list[float], reward: float, penalties: list[float] | None 
 
 
 def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
-    learner, batch = make_learner(folder), random_batch(1)
+    learner, batch = critic_learner(folder), random_batch(1)
     generator = torch.Generator().manual_seed(0)
     head = torch.randn(1, 32, generator=generator)
     with torch.no_grad():
@@ -91,7 +80,7 @@ def test_the_gradient_of_the_value_loss_is_that_of_transformers(folder: Path):
 
 
 def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Path):
-    learner = make_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
+    learner = critic_learner(folder, algorithm=GAE | {"gae_is_whitened": False, "gae_lambda": 1.0})
     batch = random_batch(1)
     (micro,), metrics = learner.critic.step([micro_batches(learner, batch)], 1.0, step=0)[0], None
     left = torch.cat([each.advantages for each in micro]).tolist()
@@ -103,7 +92,7 @@ def test_an_untrained_critic_leaves_each_token_its_discounted_reward(folder: Pat
 
 
 def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batches(folder: Path):
-    learner = make_learner(folder, trainer=TRAINER | {"optimizer_steps_per_batch": 2})
+    learner = critic_learner(folder, trainer=TRAINER | {"optimizer_steps_per_batch": 2})
     batch = random_batch(1)
     halves = [
         micro_batches(learner, dataclasses.replace(batch, sequences=batch.sequences[part]))
@@ -118,7 +107,7 @@ def test_whitened_advantages_have_mean_zero_and_deviation_one_over_all_mini_batc
 def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
     """The policy is the reference but for a shift of its norm: KL per token is what transformers says."""
     algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "gae_is_whitened": False}
-    learner = make_learner(folder, algorithm=GAE | algorithm)
+    learner = critic_learner(folder, algorithm=GAE | algorithm)
     with torch.no_grad():
         learner.model[0].decoder.final_layernorm.weight.mul_(1.1)
     learner.weights_changed()
@@ -146,35 +135,35 @@ def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
 @pytest.mark.parametrize("steps_per_batch", [1, 2])
 def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int):
     trainer = TRAINER | {"optimizer_steps_per_batch": steps_per_batch}
-    whole = make_learner(folder, trainer=trainer)
-    split = make_learner(folder, trainer=trainer | {"tokens_per_micro_batch": 40})
+    whole = critic_learner(folder, trainer=trainer)
+    split = critic_learner(folder, trainer=trainer | {"tokens_per_micro_batch": 40})
     for left, right in zip(train(whole, 0, 2), train(split, 0, 2), strict=True):
         for name in left.keys() - {"num_packed_tokens"}:
             assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-5, nan_ok=True), name
     for one, other in ((whole.model, split.model), (whole.critic.model, split.critic.model)):
-        left, right = weights(one), weights(other)
+        left, right = copy_weights(one), copy_weights(other)
         assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-5
 
 
 def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
-    learner = make_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
-    policy, values = weights(learner.model), weights(learner.critic.model)
+    learner = critic_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
+    policy, values = copy_weights(learner.model), copy_weights(learner.critic.model)
     first, second = train(learner, 0, 2)
-    assert is_same(weights(learner.model), policy)
-    after = weights(learner.critic.model)
+    assert is_same(copy_weights(learner.model), policy)
+    after = copy_weights(learner.critic.model)
     assert not any(torch.equal(after[name], values[name]) for name in values)
     assert math.isnan(first["grad_norm"]) and first["learning_rate"] == 0.0
     assert first["value_mean"] == 0.0 and second["value_mean"] != 0.0
     assert first["num_tokens"] > 0 and first["entropy"] > 0
     third = learner.step(random_batch(2))
-    assert not is_same(weights(learner.model), policy)
+    assert not is_same(copy_weights(learner.model), policy)
     # The policy's own warm-up, of two steps here, begins when it does.
     assert third["learning_rate"] == pytest.approx(0.5e-2)
     assert third["critic_learning_rate"] == pytest.approx(1e-2)
 
 
 def test_a_critic_learns_which_prompts_are_rewarded(folder: Path):
-    learner = make_learner(folder, critic={"warmup_steps": 24, "learning_rate": 1e-2})
+    learner = critic_learner(folder, critic={"warmup_steps": 24, "learning_rate": 1e-2})
     batch = random_batch(1)
     # Each group's prompt is its own; the reward is known from the prompt alone.
     rewarded = [
@@ -191,57 +180,57 @@ def test_a_token_without_a_behavior_logprob_counts_for_neither_model(folder: Pat
     first = batch.sequences[0]
     behavior = [math.nan, *first.behavior_logprobs[1:]]
     spoilt = dataclasses.replace(first, behavior_logprobs=behavior)
-    learner = make_learner(folder)
+    learner = critic_learner(folder)
     metrics = learner.step(dataclasses.replace(batch, sequences=[spoilt, *batch.sequences[1:]]))
     assert metrics["nonfinite_tokens"] == 1.0
     assert all(math.isfinite(metrics[name]) for name in ("value_loss", "critic_grad_norm", "grad_norm"))
 
 
 def test_other_advantages_build_no_critic(folder: Path):
-    learner = make_learner(folder, algorithm={}, critic={"learning_rate": 1.0, "warmup_steps": 3})
-    plain = make_learner(folder, algorithm={})
+    learner = critic_learner(folder, algorithm={}, critic={"learning_rate": 1.0, "warmup_steps": 3})
+    plain = critic_learner(folder, algorithm={})
     assert learner.critic is None
     assert not any("value" in name or "critic" in name for name in train(learner, 0, 1)[0])
     train(plain, 0, 1)
-    assert is_same(weights(learner.model), weights(plain.model))
+    assert is_same(copy_weights(learner.model), copy_weights(plain.model))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_restored_critic_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
     sections = {"model": {"dtype": dtype}, "critic": {"warmup_steps": 1}}
-    straight = make_learner(folder, **sections)
+    straight = critic_learner(folder, **sections)
     wanted = train(straight, 0, 5)
-    first = make_learner(folder, **sections)
+    first = critic_learner(folder, **sections)
     train(first, 0, 2)
     checkpoints = Checkpoints(tmp_path, num_kept=2)
     checkpoints.save(first, 2)
-    again = make_learner(folder, **sections)
+    again = critic_learner(folder, **sections)
     assert checkpoints.load_newest(again) == 2
     assert train(again, 2, 5) == wanted[2:]
-    assert is_same(weights(again.model), weights(straight.model))
-    assert is_same(weights(again.critic.model), weights(straight.critic.model))
+    assert is_same(copy_weights(again.model), copy_weights(straight.model))
+    assert is_same(copy_weights(again.critic.model), copy_weights(straight.critic.model))
 
 
 def test_a_checkpoint_without_a_critic_is_refused(folder: Path, tmp_path: Path):
     checkpoints = Checkpoints(tmp_path, num_kept=2)
-    checkpoints.save(make_learner(folder, algorithm={}), 1)
+    checkpoints.save(critic_learner(folder, algorithm={}), 1)
     with pytest.raises(CheckpointError, match=r"holds no critic, which algorithm\.advantage gae needs"):
-        checkpoints.load_newest(make_learner(folder))
+        checkpoints.load_newest(critic_learner(folder))
 
 
 def test_a_policy_goes_on_alone_from_a_checkpoint_with_a_critic(folder: Path, tmp_path: Path):
-    learner = make_learner(folder)
+    learner = critic_learner(folder)
     train(learner, 0, 1)
     checkpoints = Checkpoints(tmp_path, num_kept=2)
     checkpoints.save(learner, 1)
-    alone = make_learner(folder, algorithm={})
+    alone = critic_learner(folder, algorithm={})
     assert checkpoints.load_newest(alone) == 1
-    assert is_same(weights(alone.model), weights(learner.model))
+    assert is_same(copy_weights(alone.model), copy_weights(learner.model))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
-    learner = make_learner(folder, model={"dtype": dtype})
+    learner = critic_learner(folder, model={"dtype": dtype})
     train(learner, 0, 1)
     parameters = list(learner.critic.model.parameters())
     optimizer = learner.critic._optimizer

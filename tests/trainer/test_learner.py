@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.batch import rank_micro_batches
-from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.types import Batch
 
@@ -22,18 +21,6 @@ from asyncrl.types import Batch
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"))
-
-
-def make_learner(folder: Path, **sections: dict) -> Learner:
-    recipe = make_recipe(folder, **sections)
-    learner = Learner(check_model_folder(folder), recipe)
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
-    return learner
-
-
-def weights(learner: Learner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
@@ -120,7 +107,7 @@ def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(fol
         assert metrics["learning_rate"] == pytest.approx(rate)
         assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     # Adam divides by the gradient's own size, so rounding of a tiny one shows in full: compare to a step.
-    got = weights(learner)
+    got = copy_weights(learner.model)
     assert max((got[n] - p).abs().max().item() for n, p in model.named_parameters()) < 1e-4
 
 
@@ -129,9 +116,9 @@ def test_weight_decay_leaves_norms_and_biases_alone(tmp_path: Path):
     learner = make_learner(folder, trainer={"weight_decay": 0.5, "learning_rate": 0.1})
     batch = random_batch(0)
     still = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch.sequences]
-    before = weights(learner)
+    before = copy_weights(learner.model)
     learner.step(Batch(0, 1.0, still))
-    for name, tensor in weights(learner).items():
+    for name, tensor in copy_weights(learner.model).items():
         decayed = before[name] if tensor.ndim == 1 else before[name] * (1 - 0.1 * 0.5)
         assert torch.allclose(tensor, decayed, rtol=1e-5), name
 
@@ -156,10 +143,10 @@ def test_a_batch_without_any_usable_token_moves_no_weight(folder: Path):
         dataclasses.replace(s, behavior_logprobs=[math.nan] * len(s.response_tokens)) for s in batch.sequences
     ]
     learner = make_learner(folder)
-    before = weights(learner)
+    before = copy_weights(learner.model)
     metrics = learner.step(Batch(3, 1.0, broken))
     assert (metrics["num_tokens"], metrics["grad_norm"], metrics["loss"]) == (0.0, 0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
@@ -238,12 +225,12 @@ def test_bfloat16_weights_learn_from_float32_copies(folder: Path):
     trainer = {"learning_rate": 1e-5}
     learner = make_learner(folder, model={"dtype": "bfloat16"}, trainer=trainer)
     exact = make_learner(folder, trainer=trainer)
-    before, start = weights(learner), weights(exact)
+    before, start = copy_weights(learner.model), copy_weights(exact.model)
     for step in range(60):
         batch = dataclasses.replace(random_batch(0), step=step)
         learner.step(batch)
         exact.step(batch)
     name = "model.layers.0.mlp.down_proj.weight"
-    moved = (weights(learner)[name].float() - before[name].float()).flatten()
-    wanted = (weights(exact)[name] - start[name]).flatten()
+    moved = (copy_weights(learner.model)[name].float() - before[name].float()).flatten()
+    wanted = (copy_weights(exact.model)[name] - start[name]).flatten()
     assert torch.nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.7

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.trainer.batch import mini_batches, rank_micro_batches
-from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.logprobs import token_logprobs
 from asyncrl.trainer.objective import Objective
@@ -35,18 +33,6 @@ COMBINATIONS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"))
-
-
-def make_learner(folder: Path, **sections: dict) -> Learner:
-    recipe = make_recipe(folder, **sections)
-    learner = Learner(check_model_folder(folder), recipe)
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
-    return learner
-
-
-def weights(learner: Learner) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in export_weights(learner.model)}
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
@@ -192,8 +178,11 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
     for part, proximal in zip(parts, proximals, strict=True):
         again.accumulate(part, 1.0, proximals=proximal)
         again.optimizer.step()
-    wanted = weights(again)
-    assert all(torch.allclose(tensor, wanted[name], atol=1e-6) for name, tensor in weights(learner).items())
+    wanted = copy_weights(again.model)
+    assert all(
+        torch.allclose(tensor, wanted[name], atol=1e-6)
+        for name, tensor in copy_weights(learner.model).items()
+    )
     assert metrics["num_tokens"] == sum(len(s.response_tokens) for s in batch.sequences)
     assert metrics["policy_kl"] > 0.0
 
@@ -246,10 +235,10 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
 
 def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
-    before = weights(learner)
+    before = copy_weights(learner.model)
     metrics = learner.step(Batch(0, 1.0, [Sequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
     assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 
 def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder: Path):
@@ -258,10 +247,10 @@ def test_a_batch_that_is_rejected_as_a_whole_moves_no_weight_and_says_so(folder:
         dataclasses.replace(s, behavior_logprobs=[-30.0] * len(s.response_tokens)) for s in batch.sequences
     ]
     learner = make_learner(folder, algorithm={"rejection": ["token_range"]})
-    before = weights(learner)
+    before = copy_weights(learner.model)
     metrics = learner.step(Batch(3, 1.0, far))
     assert (metrics["masked_share"], metrics["grad_norm"]) == (1.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
 
 
 def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder: Path, tmp_path: Path):
@@ -271,5 +260,5 @@ def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder:
     built_in = make_learner(folder, algorithm={"surrogate": "reinforce"})
     for learner in (own, built_in):
         learner.step(random_batch(0))
-    wanted = weights(built_in)
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in weights(own).items())
+    wanted = copy_weights(built_in.model)
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in copy_weights(own.model).items())

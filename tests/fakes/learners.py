@@ -1,0 +1,25 @@
+"""Learners on the weights of a model folder, in this process's group."""
+
+from pathlib import Path
+
+from fakes.recipes import make_recipe
+from torch import Tensor
+
+from asyncrl.trainer.convert import export_weights, load_weights
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.model import Policy, PolicyModel
+
+
+def make_learner(folder: Path, **sections: dict) -> Learner:
+    """At version 0; `sections` of the recipe differ from the defaults of `make_recipe`."""
+    learner = Learner(check_model_folder(folder), make_recipe(folder, **sections))
+    load_weights(learner.model, open_weights(folder))
+    learner.weights_changed()
+    return learner
+
+
+def copy_weights(model: Policy | PolicyModel) -> dict[str, Tensor]:
+    """By their Hugging Face names, as they are now; a critic's value head by that of the output layer."""
+    return {name: tensor.clone() for name, tensor in export_weights(model)}
