@@ -7,13 +7,14 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans and clean ends everywhere; lighter processes and batched attention on a CPU."""
+    """Version spans, clean ends, shared prompts; on a CPU lighter processes and batched attention too."""
     import torch
 
-    from asyncrl.serving.engine import leftovers, version_spans
+    from asyncrl.serving.engine import leftovers, prompt_sharing, version_spans
 
     version_spans.install()
     leftovers.install()
+    prompt_sharing.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine import cpu_processes
 
