@@ -115,12 +115,17 @@ class Controller:
             has_greedy=recipe.algorithm.needs_greedy(),
             order=recipe.replay.order,
             abort_staleness=recipe.rollout.abort_staleness,
+            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
+            max_uses=recipe.replay.max_uses,
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, self._order.by_id)
         self._compaction = Compaction(
-            journal, keep_steps=recipe.replay.keep_steps, keep_checkpoints=recipe.trainer.keep_checkpoints
+            journal,
+            keep_steps=recipe.replay.keep_steps,
+            keep_checkpoints=recipe.trainer.keep_checkpoints,
+            repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
         )
         self.is_resumed = self.queue.num_admitted > 0
         make_fleet = functools.partial(
@@ -455,8 +460,10 @@ class Controller:
         self._check_is_newest(request)
         if not taken:
             return None, {}
-        bias = length_bias(taken, self.queue.live.values()) | staleness_metrics(taken, self.queue)
-        return batch_of(taken, step, temperature), {**group_metrics(taken), **bias}
+        new = [group for group in taken if group.step == step]
+        bias = length_bias(new, self.queue.live.values()) | staleness_metrics(taken, self.queue)
+        uses = {"repeated_groups": len(taken) - len(new), "replay_ratio": len(taken) / len(new)}
+        return batch_of(taken, step, temperature), {**group_metrics(new), **bias, **uses}
 
     async def _on_commit(self, request: CommitRequest) -> CommitReply:
         try:

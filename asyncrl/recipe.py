@@ -129,6 +129,11 @@ class Replay(Section):
     largest variance of correctness; the staleness bound comes before. strict_admission waits for stragglers:
     no length bias, but the trainer waits with them. stalest waits until all that the bound admits is ready:
     every batch is as stale as allowed, for experiments."""
+    repeated_groups_per_batch: Count = 0
+    """So many groups that were trained before join each batch, beside its rollout.groups_per_batch new ones:
+    more training per generated token (replay ratio). Never staler than rollout.max_staleness allows."""
+    max_uses: Annotated[int, Field(ge=2)] = 2
+    """How often a group is trained at most where groups are repeated, the first time included."""
     drops_no_signal: bool = False
     """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
     max_dropped_in_a_row: Positive = 256
@@ -411,6 +416,7 @@ class Recipe(Section):
             )
         self._check_oversampling()
         self._check_staleness()
+        self._check_repetition()
         self._check_algorithm()
         if self.evaluation.stop_at_accuracy is not None and not self.evaluation.every_steps:
             raise ValueError(
@@ -459,6 +465,22 @@ class Recipe(Section):
                 f"asks for the stalest groups. Take one of the two out."
             )
 
+    def _check_repetition(self) -> None:
+        replay, rollout = self.replay, self.rollout
+        if replay.repeated_groups_per_batch and rollout.max_staleness == 0:
+            raise ValueError(
+                f"replay.repeated_groups_per_batch is {replay.repeated_groups_per_batch} but "
+                f"rollout.max_staleness is 0: nothing may be trained a second time. Set "
+                f"rollout.max_staleness to 1 or more."
+            )
+        most = (replay.max_uses - 1) * rollout.groups_per_batch
+        if replay.repeated_groups_per_batch > most:
+            raise ValueError(
+                f"replay.repeated_groups_per_batch is {replay.repeated_groups_per_batch} but with "
+                f"replay.max_uses {replay.max_uses} and rollout.groups_per_batch {rollout.groups_per_batch} "
+                f"there are {most} at most. Lower it, or raise replay.max_uses."
+            )
+
     def _check_algorithm(self) -> None:
         algorithm, rollout = self.algorithm, self.rollout
         if algorithm.advantage == "pass_at_k" and algorithm.pass_k > rollout.samples_per_group:
@@ -495,6 +517,10 @@ class Recipe(Section):
                 f"rollout.groups_per_batch is {rollout.groups_per_batch}: a step would have less than a "
                 f"group. Lower trainer.optimizer_steps_per_batch."
             )
+
+    def groups_per_step(self) -> int:
+        """Groups that a step trains on at most, repeated ones included."""
+        return self.rollout.groups_per_batch + self.replay.repeated_groups_per_batch
 
     def trajectories_per_group(self) -> int:
         """Sampled ones, and the greedy one where the advantage needs it."""

@@ -82,6 +82,11 @@ def test_a_critic_allows_groups_of_one(tmp_path: Path) -> None:
             ["algorithm.advantage=gae", "rollout.samples_per_group=1", "replay.drops_no_signal=true"],
             "Set replay.drops_no_signal to false",
         ),
+        (
+            ["replay.repeated_groups_per_batch=4", "rollout.max_staleness=0"],
+            "nothing may be trained a second time. Set rollout.max_staleness",
+        ),
+        (["replay.repeated_groups_per_batch=17"], "there are 16 at most. Lower it, or raise replay.max_uses"),
         (["data.heldout=null"], "Name a held-out file in data.heldout"),
     ],
 )

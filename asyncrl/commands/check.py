@@ -55,6 +55,8 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         threads = serving.threads_per_server
         servers = f"{serving.num_servers} SGLang server(s) here on {where}, {threads} thread(s) each"
     batch = rollout.groups_per_batch * rollout.samples_per_group
+    repeated = recipe.replay.repeated_groups_per_batch
+    again = f" and {repeated} groups again" if repeated else ""
     lines = [
         f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
         f"parameters, "
@@ -65,7 +67,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
-        f"trajectories, "
+        f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {memory_bytes(recipe, shape) / 2**30:.1f} GiB",
         f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",

@@ -7,7 +7,8 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.observe.conservation import Conservation
 from asyncrl.observe.journal import Journal
-from asyncrl.replay.recovery import read_conservation
+from asyncrl.replay.queue import REPEATED
+from asyncrl.replay.recovery import read_conservation, read_counter
 from asyncrl.replay.why import conservation_lines, explain_group, explain_trajectory
 
 HELP = (
@@ -57,4 +58,6 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
         if group is None:
             raise InputError(f"{path} holds no group {arguments.group}.")
         return explain_group(journal, group)
-    return conservation_lines(Conservation(read_conservation(path), journal.fates()))
+    repeated = read_counter(path, REPEATED)
+    again = [f"Of the trained tokens, {repeated:,d} were trained again (replay)."] if repeated else []
+    return conservation_lines(Conservation(read_conservation(path), journal.fates())) + again

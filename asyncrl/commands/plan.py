@@ -157,10 +157,12 @@ def _server_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
 
 def _token_lines(recipe: Recipe) -> list[str]:
     rollout = recipe.rollout
-    sequences = rollout.groups_per_batch * rollout.samples_per_group
+    num_groups, repeated = recipe.groups_per_step(), recipe.replay.repeated_groups_per_batch
+    again = f" ({repeated} of them again)" if repeated else ""
+    sequences = num_groups * rollout.samples_per_group
     most = sequences * rollout.max_new_tokens
     return [
-        f"step       {rollout.groups_per_batch} groups x {rollout.samples_per_group} samples = {sequences} "
+        f"step       {num_groups} groups{again} x {rollout.samples_per_group} samples = {sequences} "
         f"trajectories, at most {most:,} response tokens, {recipe.trainer.num_steps} steps"
     ]
 

@@ -41,6 +41,7 @@ GROUP BY g.group_id ORDER BY g.group_id DESC
 _LATER_TABLES = {
     "compacted": "trajectory_id, num_tokens, version_min, version_max, runs",
     "streams": "trajectory_id, position, server, started_seconds",
+    "repetitions": "step, group_id",
 }
 """What a journal of an earlier version of this project may lack, with its columns."""
 
@@ -57,6 +58,7 @@ class GroupFilter:
 
     state: str | None = None
     step: int | None = None
+    """Groups that this step took, for the first time or again."""
     outcome: str | None = None
     """Groups with at least one trajectory of this outcome."""
     before: int | None = None
@@ -77,7 +79,10 @@ class Journal:
         conditions, values = ["1"], {"limit": wanted.limit}
         for column, condition in (
             ("state", "state = :state"),
-            ("step", "step = :step - 1"),
+            (
+                "step",
+                "(step = :step - 1 OR group_id IN (SELECT group_id FROM repetitions WHERE step = :step - 1))",
+            ),
             ("before", "group_id < :before"),
             ("outcome", "group_id IN (SELECT group_id FROM trajectories WHERE outcome = :outcome)"),
         ):
@@ -100,8 +105,10 @@ class Journal:
                     "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample", (group_id,)
                 )
             ]
+            query = "SELECT step + 1 FROM repetitions WHERE group_id = ? ORDER BY step"
+            repeated = [again for (again,) in db.execute(query, (group_id,))]
         step = None if found["step"] is None else found["step"] + 1
-        return {**dict(found), "step": step, "trajectories": trajectories}
+        return {**dict(found), "step": step, "repeated_steps": repeated, "trajectories": trajectories}
 
     def group_of(self, trajectory_id: str) -> int | None:
         """The group of a trajectory, None when there is no such trajectory."""

@@ -3,7 +3,8 @@
 Of a compacted trajectory the versions and lengths of its segments, verdict, reward and fate remain, about a
 third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file grows no
 further. Only batches below every checkpoint that recovery may fall back to are touched, so compaction can
-never cost a run anything; `asyncrl replay` and the texts of `asyncrl view` reach back as far as it left.
+never cost a run anything; groups that a later batch may repeat wait until none can. `asyncrl replay` and the
+texts of `asyncrl view` reach back as far as it left.
 """
 
 from asyncrl.replay.journal import Journal, JournalReader, Statement
@@ -14,7 +15,7 @@ STEPS_AT_ONCE = 2
 """More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 
 _GROUPS = """
-SELECT group_id FROM groups WHERE state = 'trained' AND step >= :first AND step < :end
+SELECT group_id FROM groups WHERE state = 'trained' AND step >= :first - :reach AND step < :end - :reach
 UNION ALL
 SELECT group_id FROM groups WHERE state = 'dropped' AND admitted_version < :end"""
 _TRAJECTORIES = f"""
@@ -35,8 +36,12 @@ UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN 
 class Compaction:
     """Call `committed` after each commit that is on disk, `run` where the journal has time: after a take."""
 
-    def __init__(self, journal: Journal, *, keep_steps: int, keep_checkpoints: int) -> None:
+    def __init__(
+        self, journal: Journal, *, keep_steps: int, keep_checkpoints: int, repeat_reach: int = 0
+    ) -> None:
+        """`repeat_reach`: a group that a step took first may be repeated that many steps later."""
         self._journal = journal
+        self._repeat_reach = repeat_reach
         self._keep_steps = keep_steps
         self._keep_checkpoints = keep_checkpoints
         self._done_before = compacted_before(journal)
@@ -63,7 +68,7 @@ class Compaction:
         end = min(self._done_before + STEPS_AT_ONCE, self._allowed_before)
         if end <= self._done_before:
             return False
-        self._journal.write(*compact(self._done_before, end))
+        self._journal.write(*compact(self._done_before, end, self._repeat_reach))
         self._done_before = end
         return True
 
@@ -74,9 +79,9 @@ def compacted_before(journal: JournalReader) -> int:
     return int(found[0][0]) if found else 0
 
 
-def compact(first: int, end: int) -> list[Statement]:
+def compact(first: int, end: int, repeat_reach: int = 0) -> list[Statement]:
     """The statements that compact the batches of steps [first, end) and what was dropped until then."""
-    steps = {"first": first, "end": end}
+    steps = {"first": first, "end": end, "reach": repeat_reach}
     return [
         (_SUMMARIES, steps),
         (_SEGMENTS, steps),

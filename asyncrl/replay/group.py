@@ -37,7 +37,7 @@ class DropReason(StrEnum):
 
 @dataclass(slots=True)
 class Group:
-    """Mutable while open; afterwards only `state`, `step` and `reason` change."""
+    """Mutable while open; afterwards only `state`, `step`, `num_uses` and `reason` change."""
 
     group_id: int
     """Admission order, from 0 without gaps; also the position of its task in the data order."""
@@ -51,7 +51,9 @@ class Group:
     advantages: dict[str, float] = field(default_factory=dict)
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
     step: int | None = None
-    """The step that took it."""
+    """The step that took it first."""
+    num_uses: int = 0
+    """Steps that took it: more than one with replay.repeated_groups_per_batch."""
     reason: DropReason | None = None
 
     def num_tokens(self) -> int:

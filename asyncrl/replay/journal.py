@@ -9,6 +9,7 @@ Tables, for plain SQL (`sqlite3 RUN/journal.sqlite`): a group is one row of `gro
 one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`tokens` little-endian int32,
 `logprobs` float32, `position` the index of its first token, `is_continued` over a cache of an older version).
 `streams` says which server went on with a trajectory from which position.
+`repetitions` says which later steps trained a group again (`groups.step` is the first).
 `commits` are durable checkpoints, `starts` the starts of the run with their recipes, `counters` the token
 accounts, `compacted` what is left of segments whose tokens were let go (`runs`: a JSON list of [version,
 tokens, is_continued]). `groups.step` counts from 0: step s makes version s + 1 out of version s. Everything
@@ -54,6 +55,9 @@ CREATE TABLE IF NOT EXISTS streams (
     trajectory_id TEXT NOT NULL, position INTEGER NOT NULL, server TEXT NOT NULL,
     started_seconds REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS streams_by_trajectory ON streams (trajectory_id);
+CREATE TABLE IF NOT EXISTS repetitions (
+    step INTEGER NOT NULL, group_id INTEGER NOT NULL, PRIMARY KEY (step, group_id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS repetitions_by_group ON repetitions (group_id);
 CREATE TABLE IF NOT EXISTS starts (
     version INTEGER PRIMARY KEY, recipe TEXT NOT NULL, started_seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS compacted (
@@ -90,6 +94,10 @@ class JournalReader:
             sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
         ) as reader:
             return reader.execute(sql, parameters).fetchall()
+
+    def has_table(self, name: str) -> bool:
+        """False for what a journal of an earlier version of this project lacks."""
+        return bool(self.read("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)))
 
 
 class Journal(JournalReader):

@@ -28,10 +28,14 @@ from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.replay.group import DropReason, Group, GroupState, trajectory_id
 from asyncrl.replay.journal import Journal, Statement, bump, pack_logprobs, pack_tokens
 from asyncrl.replay.policy import choose
+from asyncrl.replay.repetition import Repetition, repetition_rows
 from asyncrl.types import Finish, PolicyVersion, Score, Segment, Task, Trajectory
 
 GENERATED = "tokens_generated"
 TRAINED = "tokens_trained"
+"""Each token once, when a checkpoint first holds it."""
+REPEATED = "tokens_repeated"
+"""Of groups that were trained again, each time."""
 DROPPED = "tokens_dropped:"
 
 
@@ -49,6 +53,8 @@ class ReplayQueue:
         has_greedy: bool = False,
         order: str = "admission",
         abort_staleness: int | None = None,
+        repeated_groups_per_batch: int = 0,
+        max_uses: int = 2,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -64,6 +70,11 @@ class ReplayQueue:
         self.abort_staleness = abort_staleness
         """Groups whose oldest token would be older than that at the next take are dropped: below
         `max_staleness`, which bounds what is admitted, a limit on what became old in flight."""
+        self.repetition = Repetition(
+            groups_per_batch=repeated_groups_per_batch,
+            max_uses=max_uses,
+            max_staleness=max_staleness if abort_staleness is None else abort_staleness,
+        )
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -79,7 +90,9 @@ class ReplayQueue:
         self.live: dict[int, Group] = {}
         """Open and ready groups, in admission order."""
         self.taken_tokens: dict[int, int] = {}
-        """Step -> tokens of a batch that was taken and is not covered by a checkpoint."""
+        """Step -> tokens of a batch's new groups that were taken and are not covered by a checkpoint."""
+        self.repeated_tokens: dict[int, int] = {}
+        """The same of the groups that it repeats."""
         self.num_steps_taken = 0
         self.counters: dict[str, int] = {}
         self._changed = changed
@@ -252,8 +265,9 @@ class ReplayQueue:
         )
 
     def take(self, step: int) -> list[Group] | None:
-        """The groups of the batch of `step`, or None while they are not ready. Each step is taken here once:
-        a repeated take is answered from the journal (`recovery.load_batch`). Raises StalenessBreach."""
+        """The groups of the batch of `step`, or None while they are not ready: new ones, whose `step` it is,
+        before repeated ones. Each step is taken here once: a take that is asked again is answered from the
+        journal (`recovery.load_batch`). Raises StalenessBreach."""
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
         if self.order == "stalest" and not self._is_full():
             return None
@@ -263,21 +277,26 @@ class ReplayQueue:
                 break
         if batch is None:
             return None
-        for group in batch:
+        repeated = self.repetition.draw(step)
+        for group in [*batch, *repeated]:
             self._check_staleness(group, step)
-            group.state, group.step = GroupState.TAKEN, step
+        for group in batch:
+            group.state, group.step, group.num_uses = GroupState.TAKEN, step, 1
             del self.live[group.group_id]
+        self.repetition.add(batch)
         self.num_steps_taken += 1
         self.taken_tokens[step] = sum(_trainable_tokens(group) for group in batch)
+        self.repeated_tokens[step] = sum(_trainable_tokens(group) for group in repeated)
         self.journal.write(
             *(
                 ("UPDATE groups SET state = 'taken', step = ? WHERE group_id = ?", (step, g.group_id))
                 for g in batch
-            )
+            ),
+            *repetition_rows(repeated, step),
         )
         self._drop_stale(list(self.live.values()), step + 1)
         self._changed()
-        return batch
+        return [*batch, *repeated]
 
     def _drop_stale(self, groups: Sequence[Group], step: int) -> bool:
         """Drops those of `groups` that are too old for the batch of `step`; whether there was one."""
@@ -293,6 +312,7 @@ class ReplayQueue:
         """Batches of steps below `version` are trained for good; returns how many groups are newly so."""
         steps = [step for step in self.taken_tokens if step < version]
         tokens = sum(self.taken_tokens.pop(step) for step in steps)
+        repeated = sum(self.repeated_tokens.pop(step, 0) for step in steps)
         self.journal.write(
             ("UPDATE groups SET state = 'trained' WHERE state = 'taken' AND step < ?", (version,)),
             (
@@ -300,6 +320,7 @@ class ReplayQueue:
                 (version, checkpoint_folder, self._wall_clock()),
             ),
             self._count(TRAINED, tokens),
+            self._count(REPEATED, repeated),
         )
         return len(steps) * self.groups_per_batch
 

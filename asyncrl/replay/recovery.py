@@ -25,14 +25,8 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     queue.counters.update(journal.read("SELECT name, value FROM counters"))
     ((highest,),) = journal.read("SELECT coalesce(max(version), 0) FROM segments")
     queue.highest_version = queue.catch_up_version = max(highest, num_steps_taken)
-    for row in journal.read(
-        "SELECT group_id, task_id, admitted_version, state FROM groups "
-        "WHERE state IN ('open', 'ready') ORDER BY group_id"
-    ):
-        group_id, task_id, admitted_version, state = row
-        group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state))
-        _restore_trajectories(journal, group, queue.samples_per_group)
-        queue.live[group_id] = group
+    live = _restore_groups(journal, task_of, queue.samples_per_group, "state IN ('open', 'ready')")
+    queue.live.update((group.group_id, group) for group in live)
     queue.taken_tokens.update(
         journal.read(
             "SELECT g.step, sum(length(s.tokens) / 4) FROM groups g JOIN trajectories t USING (group_id) "
@@ -40,6 +34,42 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
             "GROUP BY g.step"
         )
     )
+    _restore_repetition(queue, task_of)
+
+
+def _restore_repetition(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
+    """Groups that may be taken again with the uses they had, and what no checkpoint covers."""
+    journal = queue.journal
+    queue.repeated_tokens.update(
+        journal.read(
+            "SELECT r.step, sum(length(s.tokens) / 4) FROM repetitions r JOIN trajectories t "
+            "USING (group_id) JOIN segments s USING (trajectory_id) WHERE t.advantage IS NOT NULL AND "
+            "EXISTS (SELECT 1 FROM groups g WHERE g.step = r.step AND g.state = 'taken') GROUP BY r.step"
+        )
+    )
+    if not queue.repetition.groups_per_batch:
+        return
+    first = queue.num_steps_taken - queue.repetition.max_staleness
+    groups = _restore_groups(journal, task_of, queue.samples_per_group, f"step >= {first}")
+    repetitions = dict(journal.read("SELECT group_id, count(*) FROM repetitions GROUP BY group_id"))
+    for group in groups:
+        group.num_uses = 1 + repetitions.get(group.group_id, 0)
+    # Tokens may be compacted where an earlier start of the run repeated nothing.
+    queue.repetition.add(group for group in groups if group.num_tokens())
+
+
+def _restore_groups(
+    journal: Journal, task_of: Callable[[str], Task], samples_per_group: int, where: str
+) -> list[Group]:
+    """The groups that an SQL condition chooses, whole, in admission order."""
+    groups = []
+    for group_id, task_id, admitted_version, state, step in journal.read(
+        f"SELECT group_id, task_id, admitted_version, state, step FROM groups WHERE {where} ORDER BY group_id"
+    ):
+        group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state), step=step)
+        _restore_trajectories(journal, group, samples_per_group)
+        groups.append(group)
+    return groups
 
 
 def _restore_trajectories(journal: Journal, group: Group, samples_per_group: int) -> None:
@@ -80,6 +110,12 @@ def read_conservation(path: Path) -> dict[str, int]:
     return conservation_of(counters, taken=held.get("taken", 0), queued=held.get("queued", 0))
 
 
+def read_counter(path: Path, name: str) -> int:
+    """A token account of a journal by its name in queue.py; 0 when nothing was counted."""
+    found = JournalReader(path).read("SELECT value FROM counters WHERE name = ?", (name,))
+    return int(found[0][0]) if found else 0
+
+
 def load_batch(journal: JournalReader, step: int, temperature: float) -> Batch:
     """The batch that was taken at `step` (from 0), in the order of its first take.
 
@@ -91,13 +127,14 @@ def load_batch(journal: JournalReader, step: int, temperature: float) -> Batch:
             f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
             f"run_folder; replay.keep_steps says how long tokens are kept."
         )
+    repeated = "UNION ALL SELECT group_id, 1 FROM repetitions WHERE step = :step "
     rows = journal.read(
-        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, "
-        "tokens, logprobs FROM "
-        "trajectories t "
-        "JOIN groups USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id "
-        "WHERE step = ? AND advantage IS NOT NULL ORDER BY group_id, sample, position",
-        (step,),
+        "SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs "
+        "FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :step "
+        f"{repeated if journal.has_table('repetitions') else ''}) JOIN trajectories t USING (group_id) "
+        "LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id "
+        "WHERE advantage IS NOT NULL ORDER BY is_repeated, group_id, sample, position",
+        {"step": step},
     )
     found: dict[str, tuple[Trajectory, float, float]] = {}
     for name, prompt, reward, advantage, version, is_continued, tokens, logprobs in rows:

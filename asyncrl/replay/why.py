@@ -143,6 +143,9 @@ def _fate(journal: Journal, group: Row) -> Iterator[str]:
             f"The group was trained in step {step}; the checkpoint of version {commit['version']} made that "
             f"durable at {_time(commit['committed_seconds'])}."
         )
+    if group["repeated_steps"]:
+        steps = ", ".join(map(str, group["repeated_steps"]))
+        yield f"Later batches held it again, in step(s) {steps} (replay.repeated_groups_per_batch)."
 
 
 def _time(seconds: float) -> str:

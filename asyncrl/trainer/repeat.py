@@ -69,7 +69,7 @@ def _check_step(journal: JournalReader, step: int) -> None:
 
 
 def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
-    texts = recipes_of_steps(journal, first, last) if _has_starts(journal) else []
+    texts = recipes_of_steps(journal, first, last) if journal.has_table("starts") else []
     if not texts:
         # A journal of before starts were recorded.
         texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
@@ -83,7 +83,3 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
                 f"nearer to a checkpoint."
             )
     return recipes[-1]
-
-
-def _has_starts(journal: JournalReader) -> bool:
-    return bool(journal.read("SELECT 1 FROM sqlite_master WHERE name = 'starts'"))

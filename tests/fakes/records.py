@@ -5,6 +5,7 @@ from pathlib import Path
 from asyncrl.replay.group import Group
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.recovery import restore
 from asyncrl.types import Finish, Score, Segment, Task, VerifierSpec
 
 
@@ -13,7 +14,14 @@ def make_task(number: int = 1) -> Task:
 
 
 def make_queue(
-    folder: Path, *, batch: int = 2, samples: int = 2, staleness: int = 1, steps: int = 10
+    folder: Path,
+    *,
+    batch: int = 2,
+    samples: int = 2,
+    staleness: int = 1,
+    steps: int = 10,
+    repeated: int = 0,
+    max_uses: int = 2,
 ) -> ReplayQueue:
     return ReplayQueue(
         Journal(folder / "journal.sqlite"),
@@ -21,8 +29,19 @@ def make_queue(
         samples_per_group=samples,
         max_staleness=staleness,
         num_steps=steps,
+        repeated_groups_per_batch=repeated,
+        max_uses=max_uses,
         wall_clock=lambda: 0.0,
     )
+
+
+def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
+    """What a controller that was killed and started again has; `sizes` as of `make_queue`."""
+    queue.journal.close()
+    same = {"batch": queue.groups_per_batch, "staleness": queue.max_staleness}
+    again = make_queue(folder, **(same | sizes))
+    restore(again, lambda task_id: make_task(int(task_id.partition(":")[2])))
+    return again
 
 
 def make_score(reward: float | None = 1.0) -> Score:

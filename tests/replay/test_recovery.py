@@ -4,30 +4,17 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes.records import finish, generate, make_queue, make_score, make_task
+from fakes.records import finish, generate, make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import InputError
 from asyncrl.replay.group import DropReason, GroupState
-from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, read_conservation, restore
 from asyncrl.types import Finish, Segment, Task
 
 
-def task_of(task_id: str) -> Task:
-    return make_task(int(task_id.partition(":")[2]))
-
-
-def reopen(queue: ReplayQueue, folder: Path) -> ReplayQueue:
-    """What a controller that was killed and started again has."""
-    queue.journal.close()
-    again = make_queue(folder, batch=queue.groups_per_batch, staleness=queue.max_staleness)
-    restore(again, task_of)
-    return again
-
-
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:
     queue = make_queue(tmp_path)
-    restore(queue, task_of)
+    restore(queue, lambda task_id: make_task())
     assert (queue.num_admitted, queue.num_steps_taken, queue.highest_version, queue.live) == (0, 0, 0, {})
 
 

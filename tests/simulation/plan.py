@@ -64,6 +64,11 @@ class Plan:
     """Of chunks that say which version made their tokens."""
     are_servers_external: bool
     """They outlive a controller that is killed."""
+    repeated_groups: int = 0
+    """Per batch."""
+    max_uses: int = 2
+    keep_steps: int = 200
+    """Behind the last checkpoint, before their tokens are compacted."""
     server_faults: list[tuple[float, int, str]] = field(default_factory=list)
     """(seconds, server, what)."""
     fleet_changes: list[tuple[float, int, str]] = field(default_factory=list)
@@ -133,4 +138,12 @@ def draw(seed: int) -> Plan:
             (more.uniform(0.2, span), more.randrange(plan.num_servers), more.choice(("remove", "add")))
             for _ in range(more.randint(1, 4))
         )
+    if more.random() < 0.4 and plan.max_staleness:
+        plan.max_uses = more.choice((2, 3))
+        plan.repeated_groups = more.randint(1, (plan.max_uses - 1) * plan.groups_per_batch)
+        # Long enough for a group to be used up, and for what is compacted to matter.
+        plan.max_staleness, plan.num_steps = more.choice((plan.max_staleness, 4)), more.choice((4, 6))
+        plan.commit_every = more.choice((1, plan.commit_every))
+    if plan.repeated_groups or more.random() < 0.5:
+        plan.keep_steps = 1
     return plan

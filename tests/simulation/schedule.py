@@ -228,8 +228,11 @@ def make_recipe(plan: Plan) -> Recipe:
                 "order": plan.order,
                 "drops_no_signal": plan.drops_no_signal,
                 "max_dropped_in_a_row": 5,
+                "repeated_groups_per_batch": plan.repeated_groups,
+                "max_uses": plan.max_uses,
+                "keep_steps": plan.keep_steps,
             },
-            "trainer": {"num_steps": plan.num_steps, "step_timeout_seconds": 60},
+            "trainer": {"num_steps": plan.num_steps, "step_timeout_seconds": 60, "keep_checkpoints": 1},
             "evaluation": {"every_steps": 2 if plan.has_evaluation else 0, "samples_per_task": 2},
             "serving": {
                 "request_timeout_seconds": 30,

@@ -10,9 +10,11 @@ import pytest
 from simulation.schedule import run_schedule
 
 from asyncrl.controller import Controller
+from asyncrl.replay.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.repetition import Repetition
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.parking import Parking
 from asyncrl.serving import publication
@@ -147,6 +149,28 @@ def a_round_that_ends_before_its_batch_is_ready() -> Any:
     return mock.patch.object(Parking, "is_over", is_over)
 
 
+def uses_that_a_restart_forgets() -> Any:
+    original = Repetition.add
+
+    def add(repetition: Repetition, groups: Any) -> None:
+        groups = list(groups)
+        for group in groups:
+            group.num_uses = 1
+        original(repetition, groups)
+
+    return mock.patch.object(Repetition, "add", add)
+
+
+def repeated_groups_that_are_compacted() -> Any:
+    return mock.patch(
+        "asyncrl.replay.compaction.compact", lambda first, end, repeat_reach=0: compact(first, end)
+    )
+
+
+def repetitions_that_are_not_journaled() -> Any:
+    return mock.patch("asyncrl.replay.queue.repetition_rows", lambda *_: [])
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -166,6 +190,9 @@ def a_round_that_ends_before_its_batch_is_ready() -> Any:
         tokens_that_are_not_counted_when_a_stream_breaks,
         stale_groups_that_are_kept,
         a_round_that_ends_before_its_batch_is_ready,
+        uses_that_a_restart_forgets,
+        repeated_groups_that_are_compacted,
+        repetitions_that_are_not_journaled,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

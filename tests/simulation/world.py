@@ -60,7 +60,8 @@ class World:
     num_trainer_lives: int = 0
     batches: dict[int, Batch] = field(default_factory=dict)
     """Step -> what its first take was answered."""
-    may_lose_batches: bool = False
+    first_steps: dict[str, int] = field(default_factory=dict)
+    """Group -> the step that trained it first."""
     num_delivered_tokens: int = 0
     """Training tokens that reached the controller in events it could read."""
     has_protocol_fault: bool = False
