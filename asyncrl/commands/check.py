@@ -9,7 +9,8 @@ from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.local import has_gpu
-from asyncrl.launch.preflight import check_machine, memory_bytes, read_inputs
+from asyncrl.launch.memory import run_bytes
+from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe, dump_recipe, load_recipe
 from asyncrl.trainer.folder import ModelShape
@@ -69,7 +70,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
-        f"memory    about {memory_bytes(recipe, shape) / 2**30:.1f} GiB",
+        f"memory    about {run_bytes(recipe, shape) / 2**30:.1f} GiB",
         f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",
     ]
     return "\n".join(f"# {line}" for line in lines)

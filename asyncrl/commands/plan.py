@@ -8,15 +8,12 @@ from pathlib import Path
 import psutil
 
 from asyncrl.errors import InputError
-from asyncrl.launch.preflight import SERVER_MEMORY_BYTES, TRAINER_MEMORY_BYTES
+from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.trainer.folder import ModelShape, read_shape
-from asyncrl.trainer.layout import check_layout
 from asyncrl.trainer.memory import (
     KINDS,
-    RankMemory,
     parameters_by_kind,
-    rank_memory,
     server_memory,
 )
 
@@ -76,17 +73,16 @@ def describe(recipe: Recipe, shape: ModelShape) -> str:
 def check_fits(recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None) -> None:
     """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
     world = recipe.trainer.num_processes
-    rank = _rank(recipe, shape).total(is_recomputing=recipe.trainer.recompute == "full")
+    rank = trainer_memory(recipe, shape).total(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
         _check_device("a trainer rank", rank, room, "trainer.tokens_per_micro_batch")
         _check_device("a server rank", server, room, "serving.max_total_tokens")
         return
-    num_servers = _num_local_servers(recipe)
+    num_servers = num_local_servers(recipe)
     ranks_per_server = recipe.serving.tensor_parallel_size
-    needed = world * (TRAINER_MEMORY_BYTES + rank)
-    needed += num_servers * (SERVER_MEMORY_BYTES + ranks_per_server * server)
+    needed = run_bytes(recipe, shape)
     there = psutil.virtual_memory().total
     if needed > there:
         raise InputError(
@@ -124,7 +120,7 @@ def _parameter_lines(shape: ModelShape) -> list[str]:
 
 
 def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
-    memory, section = _rank(recipe, shape), recipe.trainer
+    memory, section = trainer_memory(recipe, shape), recipe.trainer
     lines = [
         f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
         f"rank {_size(memory.total())}, with recomputation {_size(memory.total(is_recomputing=True))}"
@@ -136,6 +132,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
         ("optimizer states", memory.optimizer, "Adam"),
         ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
         *([("critic", memory.critic, "all of the above once more")] if memory.critic else []),
+        *([("reference", memory.reference, "frozen weights, for the KL")] if memory.reference else []),
         ("activations", memory.activations, budget),
         ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
         ("logits", memory.logits, "of a chunk of tokens"),
@@ -149,7 +146,7 @@ def _server_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
     what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
     return [
         f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
-        f"{_size(sum(memory.values()))} and about {_size(SERVER_MEMORY_BYTES)} of process",
+        f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",
         f"  {'weights':24s} {_size(memory['weights']):>10s}",
         f"  {'key-value cache':24s} {_size(memory['kv_cache']):>10s}  {serving.max_total_tokens} tokens",
     ]
@@ -180,27 +177,12 @@ def _staleness_lines(recipe: Recipe) -> list[str]:
     ]
 
 
-def _rank(recipe: Recipe, shape: ModelShape) -> RankMemory:
-    return rank_memory(
-        shape,
-        dtype=recipe.model.dtype,
-        tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
-        layout=check_layout(recipe.trainer, shape),
-        has_critic=recipe.algorithm.needs_critic(),
-    )
-
-
 def _check_device(what: str, needed: int, room: float, knob: str) -> None:
     if needed > room:
         raise InputError(
             f"{what} needs {needed / 1e9:.1f} GB, {FULL_SHARE:.0%} of --gpu-memory-gb is {room / 1e9:.1f} "
             f"GB. Lower {knob}, or take a smaller model or a larger GPU."
         )
-
-
-def _num_local_servers(recipe: Recipe) -> int:
-    rollout = 0 if recipe.serving.servers else recipe.serving.num_servers
-    return rollout + recipe.evaluation.num_servers
 
 
 def _size(num_bytes: float) -> str:

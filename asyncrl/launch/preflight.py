@@ -14,6 +14,7 @@ import verifiers
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.servers import check_ports
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
@@ -21,9 +22,6 @@ from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
 from asyncrl.trainer.layout import check_layout
 
-SERVER_MEMORY_BYTES = 900 * 2**20
-"""A server's processes without weights and cache, as measured on a CPU."""
-TRAINER_MEMORY_BYTES = 600 * 2**20
 MIN_DISK_BYTES = 200 * 2**20
 
 
@@ -67,13 +65,13 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
 
 def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     """Memory, disk and ports for what the recipe would start here."""
-    needed = memory_bytes(recipe, shape)
+    needed = run_bytes(recipe, shape)
     available = psutil.virtual_memory().available
     if not has_gpu and needed > available:
         raise InputError(
             f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free. "
-            f"Lower "
-            f"serving.max_total_tokens, serving.num_servers or trainer.num_processes, or use a smaller model."
+            f"Lower trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
+            f"trainer.num_processes, or use a smaller model; `asyncrl plan` says what needs how much."
         )
     existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
     if not os.access(existing, os.W_OK):
@@ -91,29 +89,6 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
     check_ports(recipe)
     for url in recipe.serving.servers:
         _check_reachable(url)
-
-
-def memory_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """An estimate of all processes of a run on this machine."""
-    width = 4 if recipe.model.dtype == "float32" else 2
-    parameters = shape.num_parameters()
-    cache = (
-        recipe.serving.max_total_tokens * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
-    )
-    num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
-    num_servers += recipe.evaluation.num_servers
-    # Weights, two Adam moments and, below float32, master weights: once as they are, once as the copy that a
-    # checkpoint is written from; and gradients.
-    state = parameters * (2 * (width + 8 + (4 if width == 2 else 0)) + 4)
-    # A critic is as large as the policy.
-    state *= 1 + recipe.algorithm.needs_critic()
-    if recipe.algorithm.kl_coefficient:
-        # The frozen reference.
-        state += parameters * width
-    # Data-parallel and context-parallel processes hold all of it, the others a part.
-    state //= recipe.trainer.parallel.tensor * recipe.trainer.parallel.pipeline
-    servers = num_servers * (SERVER_MEMORY_BYTES + parameters * width + cache)
-    return servers + recipe.trainer.num_processes * (TRAINER_MEMORY_BYTES + state)
 
 
 def _check_reachable(url: str) -> None:

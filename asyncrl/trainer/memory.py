@@ -36,11 +36,13 @@ class RankMemory:
     critic: int = 0
     """Weights, gradients, optimizer and checkpoint copy of the value model; its passes come before the
     policy's, so that both never hold activations at once."""
+    reference: int = 0
+    """Weights of the frozen model that the KL is taken to."""
 
     def total(self, *, is_recomputing: bool = False) -> int:
         activations = self.activations_recomputed if is_recomputing else self.activations
         state = self.weights + self.gradients + self.optimizer + self.checkpoint_copy
-        return state + activations + self.logits + self.critic
+        return state + activations + self.logits + self.critic + self.reference
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -58,6 +60,7 @@ def rank_memory(
     tokens_per_micro_batch: int,
     layout: Layout = ONE_PROCESS,
     has_critic: bool = False,
+    has_reference: bool = False,
 ) -> RankMemory:
     """Of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -80,6 +83,7 @@ def rank_memory(
         activations_recomputed=layer + layers * shape.hidden_size * width * tokens,
         logits=LOGIT_COPIES * 4 * logits // layout.tensor,
         critic=values * (2 * width + 4) + 2 * (values * moments // sharing),
+        reference=parameters * width if has_reference else 0,
     )
 
 

@@ -61,6 +61,13 @@ def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture
     assert "16 groups x 8 samples = 128 trajectories, at most 8,192 response tokens" in output
 
 
+def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
+    assert "  reference  " not in capsys.readouterr().out
+    assert cli.main(["plan", str(recipe), "algorithm.kl_coefficient=0.1", "--gpu-memory-gb", "1000"]) == 0
+    assert "  reference  " in capsys.readouterr().out
+
+
 def test_a_critic_costs_as_much_state_as_a_policy_without_its_output_layer(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ):
