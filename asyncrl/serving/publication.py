@@ -17,8 +17,8 @@ import aiohttp
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
-PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort"}
-"""rollout.interrupt -> what SGLang calls it."""
+PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
+"""rollout.interrupt -> what SGLang calls it. Drained servers have nothing to interrupt."""
 MANIFEST = "publication.json"
 _JSON = {"Content-Type": "application/json"}
 INSTALL_SECONDS = 300.0

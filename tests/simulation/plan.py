@@ -133,4 +133,6 @@ def draw(seed: int) -> Plan:
             (more.uniform(0.2, span), more.randrange(plan.num_servers), more.choice(("remove", "add")))
             for _ in range(more.randint(1, 4))
         )
+    if more.random() < 0.2:
+        plan.interrupt, plan.oversampling = "drain", None
     return plan

@@ -13,6 +13,7 @@ from asyncrl.controller import Controller
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.parking import Parking
 from asyncrl.serving import publication
@@ -147,6 +148,14 @@ def a_round_that_ends_before_its_batch_is_ready() -> Any:
     return mock.patch.object(Parking, "is_over", is_over)
 
 
+def a_publish_that_does_not_drain() -> Any:
+    return mock.patch.object(Drain, "_is_idle", lambda *_: True)
+
+
+def trajectories_that_go_on_after_a_drain() -> Any:
+    return mock.patch("asyncrl.rollout.generate._has_outlived_version", lambda *_: False)
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -166,6 +175,8 @@ def a_round_that_ends_before_its_batch_is_ready() -> Any:
         tokens_that_are_not_counted_when_a_stream_breaks,
         stale_groups_that_are_kept,
         a_round_that_ends_before_its_batch_is_ready,
+        a_publish_that_does_not_drain,
+        trajectories_that_go_on_after_a_drain,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
