@@ -7,12 +7,13 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans and clean ends everywhere; lighter processes and batched attention on a CPU."""
+    """Version spans, short aborts and clean ends everywhere; lighter processes and batched attention on a CPU."""
     import torch
 
-    from asyncrl.serving.engine import leftovers, version_spans
+    from asyncrl.serving.engine import aborts, leftovers, version_spans
 
     version_spans.install()
+    aborts.install()
     leftovers.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine import cpu_processes
