@@ -1,7 +1,7 @@
 """A pause that aborts returns when the last request has ended, not up to a second later.
 
-SGLang 0.5.23 looks once a second whether its aborts have taken effect; a publish with rollout.interrupt: abort
-then idles for most of that second on a small model.
+SGLang 0.5.23 looks once a second whether its aborts have taken effect; a publish of a small model with
+rollout.interrupt: abort then idles for most of that second.
 """
 
 import asyncio

@@ -7,7 +7,8 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans, short aborts and clean ends everywhere; lighter processes and batched attention on a CPU."""
+    """Version spans, short aborts and clean ends everywhere; on a CPU lighter
+    processes, batched attention and digests in threads."""
     import torch
 
     from asyncrl.serving.engine import aborts, leftovers, version_spans
@@ -16,9 +17,10 @@ def load() -> None:
     aborts.install()
     leftovers.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_processes
+        from asyncrl.serving.engine import cpu_digests, cpu_processes
 
         cpu_processes.install()
+        cpu_digests.install()
         _register_cpu_attention()
 
 
