@@ -13,6 +13,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | recall      | -             | streams that end early, to go on   | a round's end, a      | the queue, the  |
 |             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | serve       | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
+| drain       | `drain`       | servers that generate nothing      | what is in work, with | rollout         |
+|             |               |                                    | interrupt: drain      |                 |
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
@@ -46,8 +48,9 @@ from asyncrl.replay.policy import length_bias
 from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, restore
 from asyncrl.replay.service import QueueService
-from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
+from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
@@ -154,12 +157,14 @@ class Controller:
             max_retries=retries,
             run_id=run_id,
             is_cache_recomputed=recipe.rollout.interrupt == "retract",
+            ends_with_its_version=recipe.rollout.interrupt == "drain",
             tokens_per_round=recipe.rollout.tokens_per_round,
             is_parked=self._parking.is_over,
         )
         self._recall = Recall(
             self._generator, self._parking, self.signal, hedge_seconds=recipe.serving.hedge_seconds
         )
+        self._drain = Drain(self.queue, self.fleet, self._generator, self.signal)
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -205,10 +210,11 @@ class Controller:
             heldout=lambda: self._heldout.accuracies,
         )
         self._service = QueueService(
-            self._on_take, self._on_commit, change_servers=self.fleet.change_and_list
+            self._on_take, self._on_commit, drain=self._on_drain, change_servers=self.fleet.change_and_list
         )
         self._loops: asyncio.TaskGroup | None = None
         self._num_takes_waiting = 0
+        """Drains too: in both the trainer waits for the rollout side."""
         self._newest_take: TakeRequest | None = None
         """Older requests that still wait here came from a trainer that is gone."""
         self._is_asked_to_republish = False
@@ -354,6 +360,23 @@ class Controller:
             raise
         finally:
             self._num_takes_waiting -= 1
+
+    async def _on_drain(self, request: DrainRequest, wait_seconds: float) -> bool:
+        self._num_takes_waiting += 1
+        self._num_takes += 1
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await self._drain.run(request.version)
+        except TimeoutError:
+            return False
+        except QueueError:
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+        finally:
+            self._num_takes_waiting -= 1
+        return True
 
     async def _take(self, request: TakeRequest) -> TakeReply:
         await self.signal.wait_until(

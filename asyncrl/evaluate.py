@@ -15,7 +15,7 @@ from asyncrl.observe import statistics
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import client
-from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.fleet import Fleet, Gate, Server
 from asyncrl.serving.wire import Confirmation, End, Prefix, generate_body
 from asyncrl.signal import Signal
 from asyncrl.types import PolicyVersion, SamplingParams, Score, Task
@@ -117,7 +117,9 @@ class Evaluator:
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[Answer]:
         for attempt in itertools.count(1):
             await self.signal.wait_until(
-                lambda: bool(self.fleet.serving()), owner="evaluation", blocker="a serving server"
+                lambda: bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN,
+                owner="evaluation",
+                blocker="a serving server",
             )
             server = min(self.fleet.serving(), key=lambda s: s.num_running)
             try:

@@ -109,9 +109,10 @@ class Rollout(Section):
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk: smaller loses less at a crash, larger costs less."""
-    interrupt: Literal["continue", "retract", "abort"] = "continue"
+    interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"
     """What a publish does to a trajectory in work: it goes on over the old version's keys and values (tagged
-    so), has them computed anew, or is aborted and resumed from its prefix on any server."""
+    so), has them computed anew, or is aborted and resumed from its prefix on any server. With drain it ends
+    first and nothing begins meanwhile: every trajectory is of one version, and servers and trainer idle."""
     tokens_per_round: Positive | None = None
     """At most this many tokens per request: a longer trajectory is parked in the queue, which frees its place
     on the server, and resumed from its prefix where there is room (Kimi k1.5). Default: no limit."""
@@ -439,6 +440,12 @@ class Recipe(Section):
         rollout = self.rollout
         if rollout.oversampling is None:
             return
+        if rollout.interrupt == "drain":
+            raise ValueError(
+                f"rollout.oversampling is {rollout.oversampling} but rollout.interrupt is drain: what is "
+                f"left over goes on with the next version, and drain wants trajectories of one. Take one of "
+                f"the two out."
+            )
         if rollout.oversampling > 1 and rollout.max_staleness == 0:
             raise ValueError(
                 f"rollout.oversampling is {rollout.oversampling} but rollout.max_staleness is 0: what is "

@@ -45,7 +45,8 @@ class StepReport:
         if before is None or request.step_metrics is None or before[0] != request.step - 1:
             return
         speed = rollout_metrics(before[1], now)
-        idle = min(1.0, request.step_metrics.get("wait_seconds", 0.0) / speed["step_seconds"])
+        waited = sum(request.step_metrics.get(name, 0.0) for name in ("wait_seconds", "drain_seconds"))
+        idle = min(1.0, waited / speed["step_seconds"])
         trained = {
             name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
         }

@@ -338,6 +338,32 @@ def test_max_staleness_zero_is_exactly_on_policy(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        recipe = make_recipe(
+            rollout={"interrupt": "drain", "max_staleness": 2, "tokens_per_round": 3},
+            trainer={"num_steps": 8},
+        )
+        async with (
+            FakeEngine(num_tokens=8, chunk_tokens=1) as one,
+            FakeEngine(num_tokens=8, chunk_tokens=1) as two,
+            controller_on(tmp_path, recipe, [one, two]) as (controller, notebook),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path, is_draining=True)
+            await controller.run(trainer.run)
+            versions = [s.token_versions for batch in trainer.batches for s in batch.sequences]
+            assert len(versions) == 8 * 2 * 2 and all(len(set(found)) == 1 for found in versions)
+            assert max(batch.step - s.token_versions[0] for batch in trainer.batches for s in batch.sequences)
+            for engine in (one, two):
+                assert engine.num_running_at_updates == [0] * len(engine.num_running_at_updates)
+            for row in notebook.evaluations:
+                assert row["version_min"] == row["version_max"]
+            table = controller.queue.conservation()
+            assert table["generated"] == table["trained"] == 8 * 2 * 2 * 8
+
+    asyncio.run(scenario())
+
+
 def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

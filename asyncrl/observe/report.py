@@ -18,7 +18,7 @@ from asyncrl.observe.metrics import Row
 from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary, summarize
 from asyncrl.observe.terminal import evaluation_rows
 
-PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6")
+PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6", "#cc79a7")
 SAMPLE_GROUPS = 2
 """At each end of the run."""
 

@@ -24,6 +24,8 @@ TIMED_PARTS = {
     "checkpoint_seconds": "saving checkpoints",
 }
 """Parts of a trainer step in metrics.jsonl and what people call them."""
+DRAIN = "drain_seconds"
+"""One more part, of runs that drain (rollout.interrupt)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,10 @@ def _time_shares(steps: list[Row]) -> dict[str, float]:
     shares = {
         words: sum(row.get(name) or 0.0 for row in steps) / whole for name, words in TIMED_PARTS.items()
     }
+    drained = sum(row.get(DRAIN) or 0.0 for row in steps) / whole
     # Parts are measured one by one and the step as a whole: what lies between them is shown, not spread.
-    return {**shares, "the rest": max(0.0, 1.0 - sum(shares.values()))}
+    rest = max(0.0, 1.0 - sum(shares.values()) - drained)
+    return {**shares, "the rest": rest, **({"draining servers": drained} if drained else {})}
 
 
 def _weighted_mean(steps: list[Row], name: str) -> float | None:

@@ -12,9 +12,11 @@ import msgspec
 from asyncrl.errors import QueueError
 from asyncrl.replay.wire import (
     COMMIT_PATH,
+    DRAIN_PATH,
     TAKE_PATH,
     CommitReply,
     CommitRequest,
+    DrainRequest,
     TakeReply,
     TakeRequest,
 )
@@ -38,6 +40,12 @@ class QueueClient:
             body = self._post(TAKE_PATH, msgspec.msgpack.encode(request))
             if body is not None:
                 return msgspec.msgpack.decode(body, type=TakeReply)
+
+    def drain(self, request: DrainRequest) -> None:
+        """Returns when nothing is generated any more, however long that takes. Raises QueueError, OSError."""
+        body = msgspec.msgpack.encode(request)
+        while self._post(DRAIN_PATH, body) is None:
+            continue
 
     def commit(self, request: CommitRequest) -> CommitReply:
         """Tells the queue that a checkpoint is durable. Raises QueueError, OSError."""

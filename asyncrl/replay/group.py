@@ -31,6 +31,8 @@ class DropReason(StrEnum):
     """Servers kept failing on this trajectory until its retries were spent."""
     STALE = "stale"
     """Its oldest token would have been older than rollout.abort_staleness at training."""
+    OUTLIVED = "outlived"
+    """Begun by one version and left to the next, by a crash or a stop, where rollout.interrupt is drain."""
     BASELINE = "baseline"
     """Greedy, generated for its reward alone."""
 

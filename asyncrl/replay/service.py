@@ -1,7 +1,7 @@
-"""The controller's end of wire 2: HTTP around two coroutines, `take` and `commit`.
+"""The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
 
-Owns no state. A take that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting
-trainer knows the controller alive.
+Owns no state. A take or drain that is not ready within POLL_SECONDS is answered 204 and asked again, so that
+a waiting trainer knows the controller alive.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,11 +12,22 @@ from aiohttp import web
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.replay.client import POLL_SECONDS
-from asyncrl.replay.wire import COMMIT_PATH, TAKE_PATH, CommitReply, CommitRequest, TakeReply, TakeRequest
+from asyncrl.replay.wire import (
+    COMMIT_PATH,
+    DRAIN_PATH,
+    TAKE_PATH,
+    CommitReply,
+    CommitRequest,
+    DrainRequest,
+    TakeReply,
+    TakeRequest,
+)
 
 Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
 """Given the request and the seconds it may wait."""
 Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
+Drain = Callable[[DrainRequest, float], Awaitable[bool]]
+"""Given the request and the seconds it may wait: whether nothing is generated any more."""
 
 
 ChangeServers = Callable[[str, str], list[dict[str, Any]]]
@@ -32,11 +43,13 @@ class QueueService:
         take: Take,
         commit: Commit,
         *,
+        drain: Drain | None = None,
         change_servers: ChangeServers | None = None,
         host: str = "127.0.0.1",
     ) -> None:
         self._take = take
         self._commit = commit
+        self._drain = drain
         self._change_servers = change_servers
         self._host = host
         self._runner: web.AppRunner | None = None
@@ -46,6 +59,8 @@ class QueueService:
         app = web.Application(client_max_size=2**30)
         app.router.add_post(TAKE_PATH, self._on_take)
         app.router.add_post(COMMIT_PATH, self._on_commit)
+        if self._drain is not None:
+            app.router.add_post(DRAIN_PATH, self._on_drain)
         if self._change_servers is not None:
             app.router.add_post(SERVERS_PATH, self._on_servers)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -68,6 +83,15 @@ class QueueService:
         if reply is None:
             return web.Response(status=204)
         return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+
+    async def _on_drain(self, request: web.Request) -> web.Response:
+        assert self._drain is not None
+        try:
+            message = msgspec.msgpack.decode(await request.read(), type=DrainRequest)
+            is_drained = await self._drain(message, POLL_SECONDS)
+        except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
+            return _refusal(error)
+        return web.Response(status=200 if is_drained else 204)
 
     async def _on_commit(self, request: web.Request) -> web.Response:
         try:

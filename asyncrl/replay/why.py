@@ -17,6 +17,8 @@ EXPLANATIONS = {
     DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens, or the "
     "group was dropped before they came",
     DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",
+    DropReason.OUTLIVED: "a server or the run ended while it was generated, and the next version may not "
+    "go on with it (rollout.interrupt: drain)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}

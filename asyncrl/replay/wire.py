@@ -1,4 +1,4 @@
-"""Wire 2, trainer -> controller: the messages of `take` and `commit`, as msgpack over HTTP.
+"""Wire 2, trainer -> controller: the messages of `take`, `drain` and `commit`, as msgpack over HTTP.
 
 Both sides import this module and nothing else of each other. Types are checked when a message is decoded.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from asyncrl.types import Batch, PolicyVersion, PublishOutcome
 
 TAKE_PATH = "/take"
+DRAIN_PATH = "/drain"
 COMMIT_PATH = "/commit"
 
 
@@ -35,6 +36,14 @@ class TakeReply:
     must_republish: bool = False
     """No batch yet: a server found other bytes in the publication than were published. Write it once more
     and take again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequest:
+    """ "I am about to publish `version`; tell me when nothing is generated any more." Answered without a
+    message; nothing is generated again until a take announces a version."""
+
+    version: PolicyVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class Generator:
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
     is_cache_recomputed: bool = False
     """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
+    ends_with_its_version: bool = False
+    """Whether no trajectory may hold tokens of two versions (rollout.interrupt: drain)."""
     tokens_per_round: int | None = None
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
@@ -102,6 +104,9 @@ class Generator:
         while group.state is GroupState.OPEN and (pending := _pending(group)):
             server = await self._wait_for_server(len(pending), group, before=server, shunned=shunned)
             if server is None:
+                return
+            if self.ends_with_its_version and _has_outlived_version(group, server):
+                self.queue.drop(group, DropReason.OUTLIVED)
                 return
             tokens_before = group.num_tokens()
             connection = self._connect(server, group, pending)
@@ -135,6 +140,10 @@ class Generator:
             timeout_seconds=timeout_seconds,
         )
 
+    def may_stream(self) -> bool:
+        """Whether groups may start to stream, as far as it is not a matter of servers."""
+        return not (self.is_held or self.queue.is_catching_up() or self.is_parked())
+
     async def _try(self, call: Coroutine[None, None, None]) -> None:
         """A server that does not answer is dealt with where its stream breaks."""
         try:
@@ -163,13 +172,10 @@ class Generator:
         def is_over() -> bool:
             return self.is_stopping or group.state is not GroupState.OPEN
 
-        def may_stream() -> bool:
-            return not (self.is_held or self.queue.is_catching_up() or self.is_parked())
-
         self.num_waiting += 1
         try:
             await self.signal.wait_until(
-                lambda: is_over() or (may_stream() and found() is not None),
+                lambda: is_over() or (self.may_stream() and found() is not None),
                 owner=f"group {group.group_id}",
                 blocker=f"a serving server of version {newest} or later with room for {num_requests}",
             )
@@ -268,6 +274,11 @@ class Generator:
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
+
+
+def _has_outlived_version(group: Group, server: Server) -> bool:
+    """Whether `server` would go on with a trajectory that another version began."""
+    return any(segment.version != server.newest_version() for t in _pending(group) for segment in t.segments)
 
 
 def _pending(group: Group) -> list[Trajectory]:

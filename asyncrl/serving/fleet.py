@@ -8,6 +8,7 @@ as stale. A trainer that dies leaves the servers it was handed in an unknown sta
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -39,6 +40,15 @@ class ServerState(StrEnum):
     """Given up."""
     LEAVING = "leaving"
     """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
+
+
+class Gate(StrEnum):
+    """Who gets a server now; narrower than open from the drain before a publish until it is announced."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    """Only groups that have tokens, so that they end with the version they began with."""
+    CLOSED = "closed"
 
 
 @dataclass(slots=True)
@@ -112,6 +122,9 @@ class Fleet:
         self.trainer_owns_wire = False
         self._handed: dict[str, None] = {}
         """URLs that the trainer was last told to publish to, until it says what became of them."""
+        self.gate = Gate.OPEN
+        self.num_requests: Counter[str] = Counter()
+        """URL -> what runs there, evaluations and servers that were removed included."""
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def serving(self) -> list[Server]:
@@ -136,6 +149,8 @@ class Fleet:
         their tokens: while a publish reaches one server before the next, they must not go back to an older.
         `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
         """
+        if self.gate is Gate.CLOSED or (is_new and self.gate is Gate.ENDING):
+            return None
         serving = self.serving()
         if is_new:
             serving = [server for server in serving if not server.is_slow] or serving
@@ -170,10 +185,12 @@ class Fleet:
             server.busy_since_seconds = now_seconds()
         server.count_streams()
         server.num_running += num_requests
+        self.num_requests[server.url] += num_requests
 
     def release(self, server: Server, num_requests: int = 1) -> None:
         server.count_streams()
         server.num_running -= num_requests
+        self.num_requests[server.url] -= num_requests
         if server.num_running == 0:
             server.busy_seconds += now_seconds() - server.busy_since_seconds
             if server.state is ServerState.LEAVING:
@@ -187,7 +204,7 @@ class Fleet:
         stale: it may hold, or be about to load, a version that was lost.
         """
         self.renew(publication)
-        self.trainer_owns_wire = False
+        self.trainer_owns_wire, self.gate = False, Gate.OPEN
         for url, outcome in outcomes.items():
             server = self.servers.get(url)
             if server is None or server.state is not ServerState.SERVING:

@@ -17,8 +17,8 @@ import aiohttp
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.types import PolicyVersion
 
-PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort"}
-"""rollout.interrupt -> what SGLang calls it."""
+PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
+"""rollout.interrupt -> what SGLang calls it. Drained servers have nothing to interrupt."""
 MANIFEST = "publication.json"
 _JSON = {"Content-Type": "application/json"}
 INSTALL_SECONDS = 300.0
@@ -138,14 +138,15 @@ async def post(
     session: aiohttp.ClientSession,
     url: str,
     path: str,
-    body: Mapping[str, object],
+    body: Mapping[str, object] | bytes,
     *,
     timeout_seconds: float = INSTALL_SECONDS,
 ) -> object:
-    """The JSON answer. Raises ServerError when the server is gone, silent, or answers anything but 200."""
+    """The JSON answer to `body`, in bytes if it is JSON already. Raises ServerError when the server is gone,
+    silent, or answers anything but 200."""
     timeout = aiohttp.ClientTimeout(total=timeout_seconds)
     # As a file: weights in a request are too large to be handed to the socket at once.
-    data = io.BytesIO(json.dumps(body).encode())
+    data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
     try:
         async with session.post(f"{url}{path}", data=data, headers=_JSON, timeout=timeout) as response:
             answer = await response.json(content_type=None)

@@ -7,8 +7,11 @@ hash. Trainer and servers are taken to run on the same kind of device.
 """
 
 import hashlib
+import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -30,12 +33,30 @@ _PART = re.compile(r"(.*\.)(self_attn\.[qkv]_proj|mlp\.(?:gate|up)_proj)\.(weigh
 _EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 
 
+MAX_THREADS = 4
+"""For digests on CPU, beside whoever writes the same tensors; no more than there are cores."""
+THREADED_BYTES = 2**20
+"""Smaller tensors are digested at once: in less time than a thread takes to start."""
+PENDING_BYTES = 2**30
+"""Tensors that wait for their digest before whoever brings more has to wait too."""
+
+
 class EngineDigests:
-    """Digests of tensors that come one at a time, the parts of a fused one in the order of their rows."""
+    """Digests of tensors that come one at a time, the parts of a fused one in the order of their rows.
+
+    On CPU they are computed beside, by threads; the tensors must not change before `result`.
+    """
 
     def __init__(self, *, has_cuda: bool | None = None) -> None:
         self._has_cuda = torch.cuda.is_available() if has_cuda is None else has_cuda
         self._hashes: dict[str, _CpuDigest | _CudaDigest] = {}
+        num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        # One worker per lane: the parts of a tensor share a lane, which keeps their order.
+        self._lanes = [ThreadPoolExecutor(1, "digest") for _ in range(0 if self._has_cuda else num_threads)]
+        self._lane_bytes = [0] * len(self._lanes)
+        self._lane_of: dict[str, int] = {}
+        self._pending: deque[tuple[Future[None], int]] = deque()
+        self._pending_bytes = 0
 
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """Passes `weights` on and digests them; Hugging Face names."""
@@ -45,14 +66,36 @@ class EngineDigests:
 
     def add(self, name: str, tensor: Tensor) -> None:
         engine_name, place, num_parts = _engine_name(name)
+        padded = _pad(name, tensor, ffn_multiple=1 if self._has_cuda else FFN_MULTIPLE)
         if engine_name not in self._hashes:
             self._hashes[engine_name] = _CudaDigest(num_parts) if self._has_cuda else _CpuDigest()
-        padded = _pad(name, tensor, ffn_multiple=1 if self._has_cuda else FFN_MULTIPLE)
-        self._hashes[engine_name].add(padded, place)
+            # Decided by the first of several parts, because they keep their order in one place only.
+            if self._lanes and padded.nbytes >= THREADED_BYTES:
+                self._lane_of[engine_name] = self._lane_bytes.index(min(self._lane_bytes))
+        if engine_name in self._lane_of:
+            self._submit(self._lane_of[engine_name], self._hashes[engine_name], padded, place)
+        else:
+            self._hashes[engine_name].add(padded, place)
 
     def result(self) -> dict[str, str]:
-        """Engine parameter name -> digest."""
+        """Engine parameter name -> digest. The last call."""
+        while self._pending:
+            self._wait_for_oldest()
+        for lane in self._lanes:
+            lane.shutdown()
         return {name: digest.result() for name, digest in self._hashes.items()}
+
+    def _submit(self, lane: int, digest: "_CpuDigest", padded: Tensor, place: int) -> None:
+        self._lane_bytes[lane] += padded.nbytes
+        self._pending.append((self._lanes[lane].submit(digest.add, padded, place), padded.nbytes))
+        self._pending_bytes += padded.nbytes
+        while self._pending_bytes > PENDING_BYTES:
+            self._wait_for_oldest()
+
+    def _wait_for_oldest(self) -> None:
+        future, num_bytes = self._pending.popleft()
+        future.result()
+        self._pending_bytes -= num_bytes
 
 
 def engine_digests(weights: Mapping[str, Tensor]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """The training loop: take, step, publish, save - the only finite loop of a run.
 
 Version v is the weights after v steps; only this loop increments it. It waits for `take`, which the
-controller answers when enough groups are ready, for the servers' replies to a publish, and for the copy that
-a checkpoint is written from. The first rank alone speaks to the queue and the servers; the others follow its
-broadcasts.
+controller answers when enough groups are ready, for the servers' replies to a publish (with interrupt: drain
+for the end of all trajectories before), and for the copy that a checkpoint is written from. The first rank
+alone speaks to the queue and the servers; the others follow its broadcasts.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from asyncrl.recipe import Recipe
 from asyncrl.replay.client import QueueClient
-from asyncrl.replay.wire import CommitRequest, PublishOutcome, TakeReply, TakeRequest
+from asyncrl.replay.wire import CommitRequest, DrainRequest, PublishOutcome, TakeReply, TakeRequest
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import load_weights
@@ -66,6 +66,10 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         version += 1
         with watch("publish_seconds"):
             publication = publisher.write(version, learner.model)
+        if recipe.rollout.interrupt == "drain":
+            with watch("drain_seconds"):
+                _drain(queue, version)
+        with watch("publish_seconds"):
             outcomes = publisher.install(publication, reply.servers)
         with watch("checkpoint_seconds"):
             if _is_checkpointed(version, recipe):
@@ -87,7 +91,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
 
 
 class Stopwatch:
-    """Wall-clock seconds by name."""
+    """Wall-clock seconds by name, added up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -96,7 +100,7 @@ class Stopwatch:
     def __call__(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - begin
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
 
 def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
@@ -120,6 +124,12 @@ def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str, base: P
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
     return ranks.broadcast(queue.take(request) if queue is not None else None)
+
+
+def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
+    """Waits until nothing is generated any more; the rollout side begins again at the next take."""
+    if queue is not None:
+        queue.drain(DrainRequest(version))
 
 
 def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:

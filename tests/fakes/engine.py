@@ -33,6 +33,9 @@ class FakeEngine:
         self.bodies: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.aborted: set[str] = set()
+        self.num_running = 0
+        """Requests to generate that are not answered to their end."""
+        self.num_running_at_updates: list[int] = []
         self.url = ""
         self._runner: web.AppRunner | None = None
 
@@ -86,6 +89,7 @@ class FakeEngine:
             self.digests = json.load(file)["digests"]
         self._is_damaged = Path(body["model_path"], "damaged").exists()
         self.version = body["weight_version"]
+        self.num_running_at_updates.append(self.num_running)
         return web.json_response({"success": True, "message": ""})
 
     async def _check(self, request: web.Request) -> web.Response:
@@ -94,6 +98,13 @@ class FakeEngine:
         return web.json_response({"success": True, "ranks": [{"checksums": digests}]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.num_running += 1
+        try:
+            return await self._stream(request)
+        finally:
+            self.num_running -= 1
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

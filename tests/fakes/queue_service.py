@@ -8,9 +8,11 @@ import msgspec
 
 from asyncrl.replay.wire import (
     COMMIT_PATH,
+    DRAIN_PATH,
     TAKE_PATH,
     CommitReply,
     CommitRequest,
+    DrainRequest,
     TakeReply,
     TakeRequest,
 )
@@ -25,6 +27,7 @@ class QueueService:
         self.servers = servers or []
         self.takes: list[TakeRequest] = []
         self.commits: list[CommitRequest] = []
+        self.drains: list[DrainRequest] = []
         self.heldout: dict[PolicyVersion, float] = {}
         """Told with every take, whatever the step."""
         self._held: PolicyVersion | None = None
@@ -62,7 +65,7 @@ class QueueService:
             )
         assert heard, f"no commit of version {version} within {timeout_seconds} s"
 
-    def answer(self, path: str, body: bytes) -> TakeReply | CommitReply:
+    def answer(self, path: str, body: bytes) -> TakeReply | CommitReply | None:
         if path == TAKE_PATH:
             request = msgspec.msgpack.decode(body, type=TakeRequest)
             with self._changed:
@@ -70,6 +73,9 @@ class QueueService:
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._held != request.step)
             return TakeReply(self.batches.get(request.step), self.servers, self.heldout)
+        if path == DRAIN_PATH:
+            self.drains.append(msgspec.msgpack.decode(body, type=DrainRequest))
+            return None
         assert path == COMMIT_PATH
         with self._changed:
             self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))

@@ -6,7 +6,15 @@ import aiohttp
 import msgspec
 
 from asyncrl.errors import ServerError
-from asyncrl.replay.wire import COMMIT_PATH, TAKE_PATH, CommitRequest, TakeReply, TakeRequest
+from asyncrl.replay.wire import (
+    COMMIT_PATH,
+    DRAIN_PATH,
+    TAKE_PATH,
+    CommitRequest,
+    DrainRequest,
+    TakeReply,
+    TakeRequest,
+)
 from asyncrl.serving.publication import Publication, install
 from asyncrl.types import Batch, PublishOutcome
 
@@ -14,11 +22,15 @@ from asyncrl.types import Batch, PublishOutcome
 class FakeTrainer:
     """Remembers its batches; `commit_every` steps it says that a checkpoint is durable."""
 
-    def __init__(self, url: str, folder: Path, *, version: int = 0, commit_every: int = 2) -> None:
+    def __init__(
+        self, url: str, folder: Path, *, version: int = 0, commit_every: int = 2, is_draining: bool = False
+    ) -> None:
         self.url = url
         self.folder = folder
         self.version = version
         self.commit_every = commit_every
+        self.is_draining = is_draining
+        """Whether it asks the controller to drain the servers before each publish."""
         self.damages: set[int] = set()
         """Versions whose publication is damaged when it is written first."""
         self.num_republished = 0
@@ -46,6 +58,8 @@ class FakeTrainer:
                 self.batches.append(reply.batch)
                 self.version += 1
                 publication = self._publish()
+                if self.is_draining:
+                    await self._drain(session)
                 outcomes = {url: await _install(session, url, publication) for url in reply.servers}
                 metrics = {"step": float(self.version), "wait_seconds": 0.0, "num_tokens": 1.0}
                 if self.version % self.commit_every == 0:
@@ -69,6 +83,13 @@ class FakeTrainer:
                 assert response.status in (200, 204), body
                 if response.status == 200:
                     return msgspec.msgpack.decode(body, type=TakeReply)
+
+    async def _drain(self, session: aiohttp.ClientSession) -> None:
+        body, status = msgspec.msgpack.encode(DrainRequest(self.version)), 204
+        while status == 204:
+            async with session.post(self.url + DRAIN_PATH, data=body) as response:
+                status = response.status
+                assert status in (200, 204), await response.text()
 
     async def _commit(self, session: aiohttp.ClientSession) -> None:
         request = CommitRequest(self.version, str(self.folder))

@@ -62,6 +62,8 @@ def _check_sequence(world: World, sequence: Sequence, step: int) -> None:
         context = chain((token,), context)
     if sequence.token_versions != sorted(sequence.token_versions):
         world.violate(f"{name}: versions decrease: {sequence.token_versions}")
+    if world.plan.interrupt == "drain" and len(set(sequence.token_versions)) > 1:
+        world.violate(f"{name}: a publish did not wait for its end: {sequence.token_versions}")
     if sequence.reward != truth(Codec().decode(tokens)):
         world.violate(f"{name} has reward {sequence.reward}, which no verifier gave")
 

@@ -146,4 +146,6 @@ def draw(seed: int) -> Plan:
         plan.commit_every = more.choice((1, plan.commit_every))
     if plan.repeated_groups or more.random() < 0.5:
         plan.keep_steps = 1
+    if more.random() < 0.2:
+        plan.interrupt, plan.oversampling = "drain", None
     return plan

@@ -282,7 +282,8 @@ def _simulated(world: World) -> Iterator[None]:
     try:
         with (
             mock.patch(
-                "asyncrl.controller.QueueService", lambda *wires, **_: SimulatedService(world, *wires)
+                "asyncrl.controller.QueueService",
+                lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
             ),
             mock.patch("asyncrl.rollout.grade.VerifierPool", lambda **_: SimulatedPool(world)),
         ):

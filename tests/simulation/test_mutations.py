@@ -15,6 +15,7 @@ from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import Repetition
+from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.parking import Parking
 from asyncrl.serving import publication
@@ -171,6 +172,14 @@ def repetitions_that_are_not_journaled() -> Any:
     return mock.patch("asyncrl.replay.queue.repetition_rows", lambda *_: [])
 
 
+def a_publish_that_does_not_drain() -> Any:
+    return mock.patch.object(Drain, "_is_idle", lambda *_: True)
+
+
+def trajectories_that_go_on_after_a_drain() -> Any:
+    return mock.patch("asyncrl.rollout.generate._has_outlived_version", lambda *_: False)
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -193,6 +202,8 @@ def repetitions_that_are_not_journaled() -> Any:
         uses_that_a_restart_forgets,
         repeated_groups_that_are_compacted,
         repetitions_that_are_not_journaled,
+        a_publish_that_does_not_drain,
+        trajectories_that_go_on_after_a_drain,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

@@ -19,13 +19,14 @@ from simulation.world import Checkpoint, World
 from asyncrl.errors import QueueError, ServerError
 from asyncrl.replay.client import POLL_SECONDS
 from asyncrl.replay.journal import JournalError
-from asyncrl.replay.wire import CommitReply, CommitRequest, TakeReply, TakeRequest
+from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import Publication, install
 from asyncrl.types import Batch, PublishOutcome
 
 T = TypeVar("T")
 Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
 Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
+Drain = Callable[[DrainRequest, float], Awaitable[bool]]
 
 
 class TrainerDied(Exception):
@@ -37,10 +38,11 @@ class SimulatedService:
 
     url = "wire 2"
 
-    def __init__(self, world: World, take: Take, commit: Commit) -> None:
+    def __init__(self, world: World, take: Take, commit: Commit, drain: Drain) -> None:
         self.world = world
         self._take = take
         self._commit = commit
+        self._drain = drain
         self._tasks: dict[asyncio.Task[object], None] = {}
 
     async def start(self) -> None:
@@ -57,6 +59,10 @@ class SimulatedService:
             reply = await self._exchange(functools.partial(self._take, sent, POLL_SECONDS))
             if reply is not None:
                 return msgspec.msgpack.decode(msgspec.msgpack.encode(reply), type=TakeReply)
+
+    async def drain(self, request: DrainRequest) -> None:
+        while not await self._exchange(functools.partial(self._drain, request, POLL_SECONDS)):
+            continue
 
     async def commit(self, request: CommitRequest) -> None:
         await self._exchange(functools.partial(self._commit, request))
@@ -77,7 +83,7 @@ class SimulatedService:
             self.world.note(f"the controller answers {type(error).__name__}: {error}")
             is_superseded = isinstance(error, QueueError) and "was given up" in str(error)
             if not isinstance(error, JournalError) and not is_superseded:
-                self.world.violate(f"a take or commit failed: {error!r}")
+                self.world.violate(f"a take, drain or commit failed: {error!r}")
 
 
 class Trainer:
@@ -130,7 +136,7 @@ class Trainer:
             world.valid_weights = tuple(self.weights)
             await self._point("after step")
             publication = self._write(version)
-            outcomes = await self._dying("during publish", self._install(publication, reply.servers))
+            outcomes = await self._dying("during publish", self._publish(publication, reply.servers))
             metrics = {"step": float(version), "wait_seconds": 0.0, "num_tokens": 1.0}
             await self._point("after publish")
             if version % plan.commit_every == 0 or version == plan.num_steps:
@@ -161,7 +167,9 @@ class Trainer:
         self.world.weights_at[str(folder)] = self.weights[version]
         return publication
 
-    async def _install(self, publication: Publication, urls: list[str]) -> dict[str, PublishOutcome]:
+    async def _publish(self, publication: Publication, urls: list[str]) -> dict[str, PublishOutcome]:
+        if self.world.plan.interrupt == "drain":
+            await self._service.drain(DrainRequest(publication.version))
         self.world.note(f"trainer {self.life} publishes {publication.digests['w']} to {urls}")
         outcomes = await asyncio.gather(*(self._install_on(url, publication) for url in urls))
         return dict(zip(urls, outcomes, strict=True))

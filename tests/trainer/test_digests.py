@@ -3,6 +3,7 @@ import hashlib
 import pytest
 import torch
 
+from asyncrl.trainer import digests
 from asyncrl.trainer.digests import EngineDigests, engine_digests, tensor_digest
 
 
@@ -48,6 +49,22 @@ def test_q_k_v_and_gate_up_are_fused_under_the_engines_names():
         f"{layer}mlp.down_proj.weight": sha(weights[f"{layer}mlp.down_proj.weight"]),
         "model.norm.weight": sha(weights["model.norm.weight"]),
     }
+
+
+def test_threads_digest_what_one_thread_does_also_where_they_must_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    layers = [f"model.layers.{n}." for n in range(6)]
+    weights = {
+        f"{layer}self_attn.{part}_proj.weight": torch.randn(64, 32) for layer in layers for part in "qkv"
+    }
+    weights |= {f"{layer}input_layernorm.weight": torch.randn(32) for layer in layers}
+    # No tensor of this size gets a thread; then all but the norms do, and two of them fill the waiting room.
+    in_line = engine_digests(weights)
+    monkeypatch.setattr(digests, "THREADED_BYTES", 1000)
+    monkeypatch.setattr(digests, "PENDING_BYTES", 20_000)
+    assert engine_digests(weights) == in_line
+    assert len(in_line) == 12
 
 
 def test_the_vocabulary_is_padded_with_rows_of_zeros_to_a_multiple_of_64():

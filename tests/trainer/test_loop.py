@@ -142,6 +142,17 @@ def test_two_ranks_make_the_same_weights_as_one(
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
 
 
+def test_a_drain_comes_before_each_publish_and_its_time_is_told(
+    folder: Path, queue: QueueService, tmp_path: Path
+):
+    run = tmp_path / "run"
+    recipe = make_recipe(folder, trainer=TRAINER | {"num_steps": 2}, rollout={"interrupt": "drain"})
+    assert finish_trainer(start_trainer(run, queue.url, recipe)) == [0], read_log(run)
+    assert [drain.version for drain in queue.drains] == [1, 2]
+    assert [take.step for take in queue.takes] == [0, 1, 2]
+    assert all(take.step_metrics["drain_seconds"] > 0 for take in queue.takes[1:])
+
+
 LAYOUTS = [{"num_processes": 1}, {"num_processes": 2}, {"num_processes": 1}]
 """Of the trainer section; a run goes through them in turn, each from the checkpoint of the one before."""
 

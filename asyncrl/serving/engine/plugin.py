@@ -7,18 +7,21 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans, clean ends, shared prompts; on a CPU lighter processes and batched attention too."""
+    """Version spans, short aborts, clean ends and shared prompts everywhere; on a CPU lighter processes, batched
+    attention and digests in threads too."""
     import torch
 
-    from asyncrl.serving.engine import leftovers, prompt_sharing, version_spans
+    from asyncrl.serving.engine import aborts, leftovers, prompt_sharing, version_spans
 
     version_spans.install()
+    aborts.install()
     leftovers.install()
     prompt_sharing.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_processes
+        from asyncrl.serving.engine import cpu_digests, cpu_processes
 
         cpu_processes.install()
+        cpu_digests.install()
         _register_cpu_attention()
 
 

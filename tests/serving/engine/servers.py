@@ -25,12 +25,14 @@ STOP = 1
 START_SECONDS = 120
 
 
-def write_model(folder: Path, *, seed: int, num_kv_heads: int = 2, context: int = 2048) -> Path:
+def write_model(
+    folder: Path, *, seed: int, num_kv_heads: int = 2, context: int = 2048, ffn_size: int = 384
+) -> Path:
     """A Qwen3 with random weights, of the size that the arithmetic recipe trains."""
     config = transformers.Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=128,
-        intermediate_size=384,
+        intermediate_size=ffn_size,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=num_kv_heads,

@@ -1,0 +1,70 @@
+"""Draining before a publish (rollout.interrupt: drain): what is in work ends, and nothing new begins.
+
+This is how trainers without partial rollouts publish: every trajectory then has exactly one policy version,
+and servers idle until the longest has ended. SGLang itself would wait with an update that nobody paused for;
+but it serves such an update before its digests are compared, and lets requests in between two buckets of a
+transport. So the controller waits, and the publish finds idle servers. Evaluations end too, and so does what
+streams from servers that the trainer does not publish to: they join with the new version once announced.
+
+Groups that have tokens go on, in rounds and on other servers too, while one can take them. What cannot go on
+(its only server died, or the run stops) is dropped when the next version would have to (`Generator.run`).
+"""
+
+from dataclasses import dataclass
+
+from asyncrl.errors import QueueError
+from asyncrl.replay.group import GroupState
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.generate import Generator
+from asyncrl.serving.fleet import Fleet, Gate
+from asyncrl.signal import Signal
+from asyncrl.types import PolicyVersion
+
+
+@dataclass(frozen=True)
+class Drain:
+    """One per run; the gate of the fleet holds its state, and the next announcement opens it."""
+
+    queue: ReplayQueue
+    fleet: Fleet
+    generator: Generator
+    signal: Signal
+
+    async def run(self, version: PolicyVersion) -> None:
+        """Returns when nothing is generated and every end is on disk, before `version` is published. May be
+        cancelled and called again.
+
+        Raises QueueError when no trainer is at work on a batch, or another one comes meanwhile.
+        """
+        if not self.fleet.trainer_owns_wire:
+            raise QueueError(f"The drain for version {version} was given up: no batch is out.")
+        if self.fleet.gate is Gate.OPEN:
+            self.fleet.gate = Gate.ENDING
+        await self.signal.wait_until(
+            lambda: self.fleet.gate is Gate.OPEN or self._is_idle(),
+            owner=f"the publish of version {version}",
+            blocker="trajectories in work",
+        )
+        if self.fleet.gate is Gate.OPEN:
+            raise QueueError(f"The drain for version {version} was given up: a take came after it.")
+        self.fleet.gate = Gate.CLOSED
+        # A controller that lost the end of a trajectory would go on with it, under the new version.
+        with self.signal.waiting(f"the publish of version {version}", "the journal's disk"):
+            await self.queue.journal.barrier()
+
+    def _is_idle(self) -> bool:
+        if self.generator.is_stopping:
+            return not self.generator.running
+        if self.fleet.num_requests.total():
+            return False
+        can_go_on = self.generator.may_stream() and bool(self.fleet.serving())
+        return not (can_go_on and self._has_begun_group())
+
+    def _has_begun_group(self) -> bool:
+        """Whether a group with tokens is between two streams."""
+        return any(
+            group.state is GroupState.OPEN
+            and group.num_tokens() > 0
+            and any(trajectory.finish is None for trajectory in group.trajectories)
+            for group in self.queue.live.values()
+        )

@@ -1,0 +1,85 @@
+"""Two fake servers, one group that streams, and what stands between them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fakes.engine import STOP, FakeEngine
+from fakes.records import make_queue, make_task
+
+from asyncrl.replay.group import Group
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.recall import Recall
+from asyncrl.serving.client import new_session
+from asyncrl.serving.fleet import Fleet
+from asyncrl.signal import Signal
+from asyncrl.types import SamplingParams
+
+
+async def restart(url: str) -> None:
+    raise AssertionError(f"{url} did nothing wrong")
+
+
+@dataclass
+class Stage:
+    """Two servers of 900 tokens per answer, and one group that streams."""
+
+    engines: dict[str, FakeEngine]
+    fleet: Fleet
+    signal: Signal
+    queue: ReplayQueue
+    generator: Generator
+    group: Group
+    work: "asyncio.Task[None]"
+
+    async def stream_some(self) -> tuple[FakeEngine, FakeEngine]:
+        """(the engine that streams, now held, the other)."""
+        while self.group.num_tokens() < 4:
+            await asyncio.sleep(0)
+        (connection,) = self.generator.connections
+        here = self.engines.pop(connection.server.url)
+        here.hold()
+        (there,) = self.engines.values()
+        return here, there
+
+
+@asynccontextmanager
+async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIterator[Stage]:
+    async with (
+        FakeEngine(num_tokens=900, chunk_tokens=1) as one,
+        FakeEngine(num_tokens=900, chunk_tokens=1) as two,
+        new_session() as session,
+    ):
+        one.version = two.version = "0"
+        signal = Signal()
+        queue = make_queue(folder, batch=1)
+        queue._changed = signal.notify
+        queue.announce(0)
+        fleet = Fleet(
+            [one.url, two.url], session=session, signal=signal, max_running_requests=8, restart=restart
+        )
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, 1000, (STOP,))
+        generator = Generator(queue, fleet, signal, sampling, 2000, 30.0, 1, "run")
+        recall = Recall(generator, Parking(queue, None), signal, hedge_seconds=hedge_seconds)
+        group = queue.admit(make_task())
+
+        async def generate() -> None:
+            async for trajectory in generator.run(group):
+                assert trajectory.finish is not None
+
+        loop = asyncio.create_task(recall.run())
+        yield Stage(
+            {e.url: e for e in (one, two)},
+            fleet,
+            signal,
+            queue,
+            generator,
+            group,
+            asyncio.create_task(generate()),
+        )
+        loop.cancel()
