@@ -230,6 +230,9 @@ class Controller:
 
     async def __aexit__(self, *exception: object) -> None:
         await self._service.close()
+        if self._failure.done() and not self._failure.cancelled():
+            # While the servers start nobody awaits it; then the trainer or the journal says the same.
+            self._failure.exception()
         await self.fleet.close()
         await self._heldout.close()
         await self._grader.__aexit__(*exception)

@@ -138,11 +138,22 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                     )
                 except Exception as error:
                     state = controller.state_at_failure or controller.state()
-                    written = write_post_mortem(folder.path, first_cause(error), state=state, events=events)
-                    log.error("who waited for whom, and the last lines of every process: %s", written)
+                    _write_post_mortem(folder, first_cause(error), state, events)
                     raise
         journal.barrier_blocking()
         return Ending(stopped.is_set(), controller.queue.conservation())
+
+
+def _write_post_mortem(
+    folder: RunFolder, cause: BaseException, state: dict[str, str], events: RecentEvents
+) -> None:
+    """Must not hide the cause: it may be that the disk is full."""
+    try:
+        written = write_post_mortem(folder.path, cause, state=state, events=events)
+    except OSError as error:
+        log.error("who waited for whom could not be written: %s", error)
+    else:
+        log.error("who waited for whom, and the last lines of every process: %s", written)
 
 
 async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRanks) -> None:
@@ -177,19 +188,24 @@ async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRa
 async def _keep_training(
     trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
 ) -> None:
-    """Returns when the trainer ended well; restarts one that died, as long as it makes steps in between."""
+    """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
+    num_errors, saved_before = 0, controller.queue.committed_version
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
         except TrainerFailed as error:
             if stopped.is_set():
                 return
-            steps = controller.report.num_steps
+            steps, saved = controller.report.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
-            if (steps == 0 and not error.was_killed) or num_failures > MAX_RESTARTS:
+            if not error.was_killed:
+                # What cannot save makes steps all the same, the same ones again and again.
+                num_errors = num_errors + 1 if saved == saved_before else 1
+            is_hopeless = error.is_disk_full or max(num_failures, num_errors) > MAX_RESTARTS
+            if (steps == 0 and not error.was_killed) or is_hopeless:
                 raise
-            steps_before = steps
+            steps_before, saved_before = steps, saved
             log.error("%s", error)
             observer.note(f"{str(error).splitlines()[0]} It restarts from its last checkpoint.")
             await trainers.stop()

@@ -78,6 +78,8 @@ class ReplayQueue:
         """Groups that became ready in this process: with the counts above, whether anything moved."""
         self.live: dict[int, Group] = {}
         """Open and ready groups, in admission order."""
+        self.committed_version: PolicyVersion = 0
+        """The newest one that a checkpoint was committed of, in this process."""
         self.taken_tokens: dict[int, int] = {}
         """Step -> tokens of a batch that was taken and is not covered by a checkpoint."""
         self.num_steps_taken = 0
@@ -301,6 +303,7 @@ class ReplayQueue:
             ),
             self._count(TRAINED, tokens),
         )
+        self.committed_version = max(self.committed_version, version)
         return len(steps) * self.groups_per_batch
 
     def conservation(self) -> dict[str, int]:
