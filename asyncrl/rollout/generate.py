@@ -13,7 +13,8 @@ from asyncrl.errors import ServerError
 from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving import client
-from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server import Server
 from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Finish, SamplingParams, Segment, Trajectory

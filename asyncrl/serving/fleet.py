@@ -9,8 +9,6 @@ as stale. A trainer that dies leaves the servers it was handed in an unknown sta
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -18,7 +16,8 @@ import aiohttp
 from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
 from asyncrl.serving.client import weight_version
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
-from asyncrl.signal import Signal, now_seconds
+from asyncrl.serving.server import Server, ServerState
+from asyncrl.signal import Signal
 from asyncrl.types import PolicyVersion, PublishOutcome
 
 log = logging.getLogger(__name__)
@@ -29,56 +28,6 @@ REPUBLISH_SECONDS = 30.0
 """Longest wait for a trainer that is not in a step to write a publication anew."""
 MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
-
-
-class ServerState(StrEnum):
-    STALE = "stale"
-    """Runs or starts, but its weights are not verified to be the latest."""
-    SERVING = "serving"
-    DEAD = "dead"
-    """Given up."""
-    LEAVING = "leaving"
-    """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
-
-
-@dataclass(slots=True)
-class Server:
-    url: str
-    state: ServerState = ServerState.STALE
-    version: PolicyVersion | None = None
-    num_running: int = 0
-    busy_seconds: float = 0.0
-    busy_since_seconds: float = 0.0
-    num_restarts: int = 0
-    num_joins: int = 0
-    seen_version: PolicyVersion = -1
-    """The newest version that made a token here since it joined: shows a publish before it is announced."""
-    is_installing: bool = False
-    """While it joins: a publication is on its way to it."""
-    num_missed: int = 0
-    """Joins in a row that were too late: training published meanwhile."""
-    num_mismatches: int = 0
-    """Publications in a row whose loaded digests were not the published ones."""
-    num_tokens: int = 0
-    """Streamed from it."""
-    stream_seconds: float = 0.0
-    """Requests running, times seconds."""
-    counted_seconds: float = 0.0
-    """When `stream_seconds` was last brought up to date, as `now_seconds`."""
-    is_slow: bool = False
-    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
-    reason: str = "starting"
-    """Why it does not serve."""
-
-    def newest_version(self) -> PolicyVersion:
-        """What its next token is made by, as far as anybody here can know."""
-        return max(self.seen_version, -1 if self.version is None else self.version)
-
-    def count_streams(self) -> None:
-        """Brings `stream_seconds` up to now; before each change of `num_running`."""
-        now = now_seconds()
-        self.stream_seconds += self.num_running * (now - self.counted_seconds)
-        self.counted_seconds = now
 
 
 class Fleet:
@@ -159,25 +108,15 @@ class Fleet:
 
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
-        now = now_seconds()
-        return sum(
-            s.busy_seconds + (now - s.busy_since_seconds if s.num_running else 0.0)
-            for s in self.servers.values()
-        )
+        return sum(server.busy_so_far() for server in self.servers.values())
 
     def acquire(self, server: Server, num_requests: int) -> None:
-        if server.num_running == 0:
-            server.busy_since_seconds = now_seconds()
-        server.count_streams()
-        server.num_running += num_requests
+        server.begin(num_requests)
 
     def release(self, server: Server, num_requests: int = 1) -> None:
-        server.count_streams()
-        server.num_running -= num_requests
-        if server.num_running == 0:
-            server.busy_seconds += now_seconds() - server.busy_since_seconds
-            if server.state is ServerState.LEAVING:
-                self._forget(server)
+        server.end(num_requests)
+        if server.num_running == 0 and server.state is ServerState.LEAVING:
+            self._forget(server)
         self._signal.notify()
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
@@ -298,17 +237,7 @@ class Fleet:
             self.remove(url)
         elif action != "list":
             raise ServerError(f'The action is "{action}", expected add, remove or list.')
-        return [
-            {
-                "url": server.url,
-                "state": server.state.value,
-                "version": server.version,
-                "num_running": server.num_running,
-                "is_slow": server.is_slow,
-                "reason": server.reason,
-            }
-            for server in self.servers.values()
-        ]
+        return [server.row() for server in self.servers.values()]
 
     def _forget(self, server: Server) -> None:
         if self.servers.get(server.url) is server:

@@ -8,8 +8,9 @@ from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.serving.client import new_session
-from asyncrl.serving.fleet import MAX_RESTARTS, Fleet, ServerState
+from asyncrl.serving.fleet import MAX_RESTARTS, Fleet
 from asyncrl.serving.publication import Publication
+from asyncrl.serving.server import ServerState
 from asyncrl.signal import Signal
 from asyncrl.types import PublishOutcome
 
