@@ -55,7 +55,7 @@ from asyncrl.rollout.parking import Parking
 from asyncrl.rollout.recall import Recall
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.fleet import Fleet, leave_alone
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.serving.speed import watch_speed
@@ -98,6 +98,9 @@ class Controller:
         server_urls: list[str],
         restart_server: Callable[[str], Awaitable[None]],
         observer: Observer,
+        end_server: Callable[[str], Awaitable[None]] = leave_alone,
+        added_servers: Sequence[str] = (),
+        servers_changed: Callable[[str, str], None] = lambda action, url: None,
         evaluation_urls: Sequence[str] = (),
         run_folder: Path | None = None,
     ) -> None:
@@ -129,6 +132,7 @@ class Controller:
             signal=self.signal,
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
+            stop=end_server,
             install_seconds=recipe.serving.request_timeout_seconds,
         )
         self.fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
@@ -199,9 +203,9 @@ class Controller:
             pool_metrics=self._grader.pool_metrics,
             heldout=lambda: self._heldout.accuracies,
         )
-        self._service = QueueService(
-            self._on_take, self._on_commit, change_servers=self.fleet.change_and_list
-        )
+        self._service = QueueService(self._on_take, self._on_commit, change_servers=self._change_servers)
+        self._added_servers = added_servers
+        self._servers_changed = servers_changed
         self._loops: asyncio.TaskGroup | None = None
         self._num_takes_waiting = 0
         self._newest_take: TakeRequest | None = None
@@ -253,6 +257,8 @@ class Controller:
         """
         self._kill_trainer = kill_trainer or self._kill_trainer
         self.fleet.start()
+        for url in self._added_servers:
+            self.fleet.add(url)
         try:
             async with asyncio.TaskGroup() as loops:
                 self._loops = loops
@@ -475,6 +481,12 @@ class Controller:
         """Ends the run with an error that came up while the trainer was answered."""
         if not self._failure.done():
             self._failure.set_exception(error)
+
+    def _change_servers(self, action: str, url: str) -> list[dict[str, Any]]:
+        rows = self.fleet.change_and_list(action, url)
+        if action != "list":
+            self._servers_changed(action, url)
+        return rows
 
     def _read(self) -> Reading:
         return Reading(

@@ -27,6 +27,7 @@ from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import dump_recipe
 from asyncrl.replay.journal import Journal
+from asyncrl.replay.server_changes import read_changes, record_change
 from asyncrl.replay.starts import record_start
 from asyncrl.serving.client import new_session
 
@@ -84,6 +85,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(journal.close)
         session = await stack.enter_async_context(new_session())
+        changes = read_changes(journal, recipe.serving)
         servers = LocalServers(
             recipe,
             model_folder=Path(recipe.model.path),
@@ -91,6 +93,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             session=session,
             has_gpu=has_gpu(),
             num_evaluation=recipe.evaluation.num_servers,
+            changes=changes,
         )
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
@@ -101,6 +104,11 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             session=session,
             server_urls=servers.urls,
             restart_server=servers.restart,
+            end_server=servers.end,
+            added_servers=[url for url in changes.added if url not in servers.urls],
+            servers_changed=lambda action, url: record_change(
+                journal, action, url, is_local=url in servers.processes, serving=recipe.serving
+            ),
             observer=observer,
             evaluation_urls=servers.evaluation_urls,
             run_folder=folder.path,

@@ -30,8 +30,13 @@ MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 
 
+async def leave_alone(url: str) -> None:
+    """Of servers that are not ours."""
+
+
 class Fleet:
-    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready.
+    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready;
+    `stop` ends the process of a server that was removed (and leaves an external one alone).
 
     `install_seconds` limits each request of an install: a server that hangs then is restarted.
     """
@@ -44,6 +49,7 @@ class Fleet:
         signal: Signal,
         max_running_requests: int,
         restart: Callable[[str], Awaitable[None]],
+        stop: Callable[[str], Awaitable[None]] = leave_alone,
         install_seconds: float = INSTALL_SECONDS,
         interrupt: str = "continue",
     ) -> None:
@@ -52,6 +58,7 @@ class Fleet:
         self.max_running_requests = max_running_requests
         self._signal = signal
         self._restart = restart
+        self._stop = stop
         self._install_seconds = install_seconds
         self._interrupt = interrupt
         self._publication: Publication | None = None
@@ -61,7 +68,9 @@ class Fleet:
         self.trainer_owns_wire = False
         self._handed: dict[str, None] = {}
         """URLs that the trainer was last told to publish to, until it says what became of them."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], Server] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
+        """URLs of removed servers -> the end of their processes."""
 
     def serving(self) -> list[Server]:
         return [server for server in self.servers.values() if server.state is ServerState.SERVING]
@@ -115,7 +124,7 @@ class Fleet:
 
     def release(self, server: Server, num_requests: int = 1) -> None:
         server.end(num_requests)
-        if server.num_running == 0 and server.state is ServerState.LEAVING:
+        if server.num_running == 0 and server.is_leaving():
             self._forget(server)
         self._signal.notify()
 
@@ -168,7 +177,7 @@ class Fleet:
     def start(self) -> None:
         """Every server joins as soon as it is ready and the first publication is known."""
         for server in self.servers.values():
-            self._spawn(self._join(server))
+            self._spawn(server, self._join(server))
 
     def serve_only(self, publication: Publication) -> None:
         """Every server joins with this version, and with no other until the next call."""
@@ -189,7 +198,7 @@ class Fleet:
             return
         server.state, server.reason = ServerState.STALE, why
         log.warning("server %s leaves: %s", server.url, why)
-        self._spawn(self._restart_and_join(server))
+        self._spawn(server, self._restart_and_join(server))
         self._signal.notify()
 
     def add(self, url: str) -> None:
@@ -204,12 +213,14 @@ class Fleet:
             raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
         server = self.servers[url] = Server(url, reason="added")
         log.warning("server %s was added; it serves once its weights are verified", url)
+        ending = self._endings.pop(url, None)
         # One that does not answer yet is waited for, or started, after this first try.
-        self._spawn(self._join(server))
+        self._spawn(server, self._join(server) if ending is None else self._return(server, ending))
         self._signal.notify()
 
     def remove(self, url: str) -> None:
-        """Drains a server: what streams from it goes on elsewhere, then it is forgotten.
+        """Drains a server: what streams from it goes on elsewhere, then it is forgotten
+        and its process ends.
 
         Raises ServerError when it is unknown or the last one that is not given up.
         """
@@ -242,6 +253,24 @@ class Fleet:
     def _forget(self, server: Server) -> None:
         if self.servers.get(server.url) is server:
             del self.servers[server.url]
+            self._endings[server.url] = self._spawn(server, self._end_process(server))
+
+    async def _end_process(self, server: Server) -> None:
+        """Once nobody starts it or writes to it any more."""
+        this = asyncio.current_task()
+        others = [task for task, one in self._tasks.items() if one is server and task is not this]
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._signal.wait_until(
+            lambda: server.url not in self._handed,
+            owner=f"server {server.url}",
+            blocker="the trainer's publication, before it ends",
+        )
+        await self._stop(server.url)
+
+    async def _return(self, server: Server, ending: "asyncio.Task[None]") -> None:
+        """A server whose process was ended, or is about to be, starts anew."""
+        await asyncio.gather(ending, return_exceptions=True)
+        await self._restart_and_join(server)
 
     async def suspect(self, server: Server, error: ServerError) -> None:
         """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
@@ -276,30 +305,33 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, server: Server, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
-        self._tasks[task] = None
+        self._tasks[task] = server
         task.add_done_callback(self._tasks.pop)
+        return task
 
     def _verify_anew(self, server: Server, why: str, *, is_routine: bool = False) -> None:
         server.state, server.reason = ServerState.STALE, why
         log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins anew: %s", server.url, why)
-        self._spawn(self._join(server))
+        self._spawn(server, self._join(server))
         self._signal.notify()
 
     async def _restart_and_join(self, server: Server) -> None:
         while server.num_restarts < MAX_RESTARTS:
-            if server.state is ServerState.LEAVING:
+            if server.is_leaving():
                 return
             server.num_restarts += 1
             try:
                 with self._signal.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
                     await self._restart(server.url)
+                if server.is_leaving():
+                    return
                 return await self._join(server)
             except ServerError as error:
                 server.reason = str(error)
                 log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
-        if server.state is ServerState.LEAVING:
+        if server.is_leaving():
             return
         server.state = ServerState.DEAD
         log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
@@ -348,23 +380,26 @@ class Fleet:
                     timeout_seconds=self._install_seconds,
                 )
         except ServerError as error:
-            if server.state is ServerState.LEAVING:
+            if server.is_leaving():
                 return
             server.reason = str(error)
             log.warning("server %s does not join: %s", server.url, error)
             if isinstance(error, WeightMismatch) and server.num_mismatches == 0:
                 server.num_mismatches += 1
-                return self._spawn(self._join_after(server, publication))
-            return self._spawn(self._restart_and_join(server))
+                self._spawn(server, self._join_after(server, publication))
+            else:
+                self._spawn(server, self._restart_and_join(server))
+            return
         finally:
             server.is_installing = False
             self._signal.notify()
-        if server.state is ServerState.LEAVING:
+        if server.is_leaving():
             return
         if self._publication is not publication:
             # Another version was announced meanwhile.
             server.num_missed += 1
-            return self._spawn(self._join(server))
+            self._spawn(server, self._join(server))
+            return
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
         server.num_mismatches = 0

@@ -47,6 +47,9 @@ class Server:
     reason: str = "starting"
     """Why it does not serve."""
 
+    def is_leaving(self) -> bool:
+        return self.state is ServerState.LEAVING
+
     def newest_version(self) -> PolicyVersion:
         """What its next token is made by, as far as anybody here can know."""
         return max(self.seen_version, -1 if self.version is None else self.version)
