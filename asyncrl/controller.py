@@ -425,9 +425,6 @@ class Controller:
         self.queue.announce(request.step)
         await self.fleet.announce(publication, request.published)
         self._generator.is_held = False
-        for url, outcome in request.published.items():
-            if not outcome.is_installed:
-                self._observer.note(f"server {url} leaves: {outcome.detail}")
         if self._heldout.is_due(request.step, self._recipe.trainer.num_steps):
             self._heldout.start(publication, "during")
 

@@ -196,7 +196,7 @@ class Fleet:
         """Takes a server out of service and restarts it in the background."""
         if server.state is not ServerState.SERVING:
             return
-        server.state, server.reason = ServerState.STALE, why
+        server.state, server.reason, server.is_awaited = ServerState.STALE, why, True
         log.warning("server %s leaves: %s", server.url, why)
         self._spawn(server, self._restart_and_join(server))
         self._signal.notify()
@@ -211,7 +211,7 @@ class Fleet:
             raise ServerError(f"{url} is there already: {there.state.value}.")
         if not url.startswith(("http://", "https://")) or url.endswith("/"):
             raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
-        server = self.servers[url] = Server(url, reason="added")
+        server = self.servers[url] = Server(url, reason="added", is_awaited=True)
         log.warning("server %s was added; it serves once its weights are verified", url)
         ending = self._endings.pop(url, None)
         # One that does not answer yet is waited for, or started, after this first try.
@@ -404,5 +404,7 @@ class Fleet:
         server.num_joins += 1
         server.num_mismatches = 0
         server.seen_version = publication.version
-        log.info("server %s serves version %d, digests verified", server.url, publication.version)
+        level = logging.WARNING if server.is_awaited else logging.INFO
+        server.is_awaited = False
+        log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
         self._signal.notify()

@@ -44,6 +44,8 @@ class Server:
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
     """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
+    is_awaited: bool = False
+    """Somebody was told that it left or was added: is told when it serves."""
     reason: str = "starting"
     """Why it does not serve."""
 

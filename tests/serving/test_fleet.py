@@ -1,9 +1,11 @@
 """The fleet: who serves, who leaves, who comes back, and with which version."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, ServerSilent
@@ -25,6 +27,11 @@ def publication(folder: Path, version: int) -> Publication:
 
 async def nothing(url: str) -> None:
     return None
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a person sees of the fleet."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def with_fleet(
@@ -94,7 +101,9 @@ def test_the_least_loaded_server_with_room_is_picked(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(tmp_path: Path) -> None:
+def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
@@ -112,6 +121,11 @@ def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_ve
                 await serving(fleet, signal, 2)
                 assert {server.version for server in fleet.serving()} == {1}
                 assert two.version == "1"
+                # Both are said once; nothing is said of servers that only started.
+                assert told(caplog) == [
+                    f"server {two.url} leaves: no route",
+                    f"server {two.url} serves version 1, digests verified",
+                ]
 
             await with_fleet([one, two], scenario)
 
