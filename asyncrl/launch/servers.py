@@ -14,6 +14,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.replay.server_changes import ServerChanges
 from asyncrl.serving import client
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.trainer.disk import ask_disk
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,13 @@ class LocalServers:
     async def _start_again(self, url: str) -> None:
         process = self.processes.get(url)
         if process is not None:
+            refusal = ask_disk(process.log_path.parent)
+            if refusal is not None:
+                # SGLang dies of a line that it cannot print.
+                raise ServerError(
+                    f"{process.name} cannot write its log under {process.log_path.parent}: {refusal}. Make "
+                    f"room on the disk and run the same command again: it resumes."
+                )
             log.warning("%s restarts, exit code was %s", process.name, process.returncode())
             await process.stop(grace_seconds=STOP_SECONDS)
             await process.start()

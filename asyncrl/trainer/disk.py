@@ -35,6 +35,11 @@ def find_refusal(error: BaseException, folder: Path) -> str | None:
     """Why the disk under `folder` does not take what `error` could not write; None when it would."""
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return os.strerror(error.errno)
+    return ask_disk(folder)
+
+
+def ask_disk(folder: Path) -> str | None:
+    """Why the disk under `folder` takes nothing more; None when it does."""
     folder = next(there for there in (folder, *folder.parents) if there.is_dir())
     probe = folder / ".probe"
     try:

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from fakes.recipes import make_recipe
+from fakes.small_disk import refused_writes
 
+from asyncrl.errors import ServerError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers
 from asyncrl.replay.server_changes import ServerChanges
@@ -84,5 +87,15 @@ def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_alone(
         # Again, and at the end of the run: nothing is left to end.
         await servers.end(url)
         await servers.stop()
+
+    with_servers(tmp_path, {}, ServerChanges(), scenario)
+
+
+def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_path: Path) -> None:
+    async def scenario(servers: LocalServers) -> None:
+        (url,) = servers.urls
+        with refused_writes(), pytest.raises(ServerError, match=r"server 0 cannot write its log .*Make room"):
+            await servers.restart(url)
+        assert servers.processes[url].returncode() is None
 
     with_servers(tmp_path, {}, ServerChanges(), scenario)
