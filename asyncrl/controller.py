@@ -58,7 +58,7 @@ from asyncrl.rollout.parking import Parking
 from asyncrl.rollout.recall import Recall
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.fleet import Fleet, leave_alone
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.serving.speed import watch_speed
@@ -101,6 +101,9 @@ class Controller:
         server_urls: list[str],
         restart_server: Callable[[str], Awaitable[None]],
         observer: Observer,
+        end_server: Callable[[str], Awaitable[None]] = leave_alone,
+        added_servers: Sequence[str] = (),
+        servers_changed: Callable[[str, str], None] = lambda action, url: None,
         evaluation_urls: Sequence[str] = (),
         run_folder: Path | None = None,
     ) -> None:
@@ -137,6 +140,7 @@ class Controller:
             signal=self.signal,
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
+            stop=end_server,
             install_seconds=recipe.serving.request_timeout_seconds,
         )
         self.fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
@@ -210,8 +214,10 @@ class Controller:
             heldout=lambda: self._heldout.accuracies,
         )
         self._service = QueueService(
-            self._on_take, self._on_commit, drain=self._on_drain, change_servers=self.fleet.change_and_list
+            self._on_take, self._on_commit, drain=self._on_drain, change_servers=self._change_servers
         )
+        self._added_servers = added_servers
+        self._servers_changed = servers_changed
         self._loops: asyncio.TaskGroup | None = None
         self._num_takes_waiting = 0
         """Drains too: in both the trainer waits for the rollout side."""
@@ -241,6 +247,9 @@ class Controller:
 
     async def __aexit__(self, *exception: object) -> None:
         await self._service.close()
+        if self._failure.done() and not self._failure.cancelled():
+            # While the servers start nobody awaits it; then the trainer or the journal says the same.
+            self._failure.exception()
         await self.fleet.close()
         await self._heldout.close()
         await self._grader.__aexit__(*exception)
@@ -261,6 +270,8 @@ class Controller:
         """
         self._kill_trainer = kill_trainer or self._kill_trainer
         self.fleet.start()
+        for url in self._added_servers:
+            self.fleet.add(url)
         try:
             async with asyncio.TaskGroup() as loops:
                 self._loops = loops
@@ -444,9 +455,6 @@ class Controller:
         self.queue.announce(request.step)
         await self.fleet.announce(publication, request.published)
         self._generator.is_held = False
-        for url, outcome in request.published.items():
-            if not outcome.is_installed:
-                self._observer.note(f"server {url} leaves: {outcome.detail}")
         if self._heldout.is_due(request.step, self._recipe.trainer.num_steps):
             self._heldout.start(publication, "during")
 
@@ -502,6 +510,12 @@ class Controller:
         """Ends the run with an error that came up while the trainer was answered."""
         if not self._failure.done():
             self._failure.set_exception(error)
+
+    def _change_servers(self, action: str, url: str) -> list[dict[str, Any]]:
+        rows = self.fleet.change_and_list(action, url)
+        if action != "list":
+            self._servers_changed(action, url)
+        return rows
 
     def _read(self) -> Reading:
         return Reading(

@@ -5,6 +5,7 @@ AsyncrlError
 ├── ServerError           a rollout server refused, died or answered what we cannot read
 │   ├── ServerSilent      a stream brought nothing for too long: the server hangs
 │   └── WeightMismatch    a server's weights are not the ones that were published
+├── DiskError             a file of the run could not be written: there is no room, or no permission
 ├── QueueError            the replay queue was asked for something its states do not allow
 └── StalenessBreach       a token is older than max_staleness: the admission proof does not hold, stop
 """
@@ -28,6 +29,13 @@ class ServerSilent(ServerError):
 
 class WeightMismatch(ServerError):
     """Digests of a server's loaded weights differ from the published ones; it must not serve."""
+
+
+class DiskError(AsyncrlError):
+    """The disk refuses: no restart mends that, the user does, and the same command resumes."""
+
+    EXIT_CODE = 3
+    """Of a trainer that ends with it."""
 
 
 class QueueError(AsyncrlError):

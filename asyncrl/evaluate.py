@@ -15,7 +15,8 @@ from asyncrl.observe import statistics
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import client
-from asyncrl.serving.fleet import Fleet, Gate, Server
+from asyncrl.serving.fleet import Fleet, Gate
+from asyncrl.serving.server import Server
 from asyncrl.serving.wire import Confirmation, End, Prefix, generate_body
 from asyncrl.signal import Signal
 from asyncrl.types import PolicyVersion, SamplingParams, Score, Task

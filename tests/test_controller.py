@@ -11,8 +11,9 @@ from fakes.engine import FakeEngine
 from fakes.model_folder import write_tokenizer
 from fakes.trainer import FakeTrainer
 
+from asyncrl.commands.servers import change_servers
 from asyncrl.controller import Controller, Inputs
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.local import first_cause
 from asyncrl.recipe import Recipe, parse_recipe
 from asyncrl.replay.journal import Journal
@@ -61,7 +62,11 @@ def make_tasks(count: int) -> list[Task]:
 
 @contextlib.asynccontextmanager
 async def controller_on(
-    folder: Path, recipe: Recipe, engines: list[FakeEngine], evaluators: Sequence[FakeEngine] = ()
+    folder: Path,
+    recipe: Recipe,
+    engines: list[FakeEngine],
+    evaluators: Sequence[FakeEngine] = (),
+    **others: Any,
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
@@ -87,6 +92,7 @@ async def controller_on(
             observer=notebook,
             evaluation_urls=[engine.url for engine in evaluators],
             run_folder=folder / "run",
+            **others,
         )
         async with controller:
             yield controller, notebook
@@ -412,5 +418,44 @@ def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(t
             assert table["dropped: baseline"] == 4 * 2 * 5
             # The greedy answers are no samples: two verdicts per group.
             assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
+
+    asyncio.run(scenario())
+
+
+def test_servers_that_were_added_before_a_restart_serve_and_changes_are_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        changes: list[tuple[str, str]] = []
+        one, two = FakeEngine(), FakeEngine()
+        async with (
+            one,
+            two,
+            controller_on(
+                tmp_path,
+                make_recipe(),
+                [one],
+                added_servers=[two.url],
+                servers_changed=lambda action, url: changes.append((action, url)),
+            ) as (controller, _),
+        ):
+            trainer = FakeTrainer(controller.queue_url, tmp_path)
+
+            async def train_with_both() -> None:
+                await asyncio.gather(trainer.run(), change_once_both_serve())
+
+            async def change_once_both_serve() -> None:
+                await controller.signal.wait_until(
+                    lambda: len(controller.fleet.serving()) == 2, owner="test", blocker="two servers"
+                )
+                (tmp_path / "controller.url").write_text(controller.queue_url)
+                await asyncio.to_thread(change_servers, tmp_path, "list", "")
+                assert changes == []
+                await asyncio.to_thread(change_servers, tmp_path, "remove", one.url)
+                with pytest.raises(InputError, match="the last rollout server"):
+                    await asyncio.to_thread(change_servers, tmp_path, "remove", two.url)
+
+            await controller.run(train_with_both)
+            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+            # What was refused did not happen.
+            assert changes == [("remove", one.url)]
 
     asyncio.run(scenario())

@@ -15,8 +15,9 @@ from asyncrl.replay.service import SERVERS_PATH
 HELP = (
     "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "
     "that was added serves once its weights are verified; one that is removed gets nothing new, and what "
-    "streams from it goes on elsewhere from its prefix. Run it where the controller runs. A run that is "
-    "started again has the servers of its recipe."
+    "streams from it goes on elsewhere from its prefix; a local one then ends, and starts again when its URL "
+    "is added. Run it where the controller runs. A run that is started again keeps the changes until its "
+    "recipe names other servers; a local server that was removed is then one less."
 )
 TIMEOUT_SECONDS = 10.0
 

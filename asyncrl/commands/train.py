@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import errno
 import logging
 import sys
 from pathlib import Path
 
-from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
@@ -16,6 +17,7 @@ from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.replay.recovery import read_conservation
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Train by a recipe. Run it again to resume after any interruption."
 
 
@@ -40,13 +42,31 @@ def run(arguments: argparse.Namespace) -> int:
         return 130
     except BaseExceptionGroup as group:
         cause = local.first_cause(group)
-        if not isinstance(cause, AsyncrlError):
+        if not _is_explained(cause):
             raise
-        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
-        return 1
+        return _explain(cause)
     except AsyncrlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return _explain(error)
+    except OSError as error:
+        if not _is_explained(error):
+            raise
+        return _explain(error)
+
+
+def _is_explained(error: BaseException) -> bool:
+    """Whether a sentence says it all, without a traceback."""
+    return isinstance(error, AsyncrlError) or (isinstance(error, OSError) and error.errno in FULL_DISK)
+
+
+def _explain(error: BaseException) -> int:
+    """Tells what ended the run; its exit code."""
+    if isinstance(error, OSError):
+        error = DiskError(
+            f"{error.strerror}, {error.filename or 'a file of the run folder'}. Make room and run the same "
+            f"command again: it resumes."
+        )
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
 
 
 def _train(recipe: Recipe, recipe_folder: Path) -> int:

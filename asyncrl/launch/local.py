@@ -27,6 +27,7 @@ from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import dump_recipe
 from asyncrl.replay.journal import Journal
+from asyncrl.replay.server_changes import read_changes, record_change
 from asyncrl.replay.starts import record_start
 from asyncrl.serving.client import new_session
 
@@ -84,6 +85,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(journal.close)
         session = await stack.enter_async_context(new_session())
+        changes = read_changes(journal, recipe.serving)
         servers = LocalServers(
             recipe,
             model_folder=Path(recipe.model.path),
@@ -91,6 +93,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             session=session,
             has_gpu=has_gpu(),
             num_evaluation=recipe.evaluation.num_servers,
+            changes=changes,
         )
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
@@ -101,6 +104,11 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
             session=session,
             server_urls=servers.urls,
             restart_server=servers.restart,
+            end_server=servers.end,
+            added_servers=[url for url in changes.added if url not in servers.urls],
+            servers_changed=lambda action, url: record_change(
+                journal, action, url, is_local=url in servers.processes, serving=recipe.serving
+            ),
             observer=observer,
             evaluation_urls=servers.evaluation_urls,
             run_folder=folder.path,
@@ -138,11 +146,22 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                     )
                 except Exception as error:
                     state = controller.state_at_failure or controller.state()
-                    written = write_post_mortem(folder.path, first_cause(error), state=state, events=events)
-                    log.error("who waited for whom, and the last lines of every process: %s", written)
+                    _write_post_mortem(folder, first_cause(error), state, events)
                     raise
         journal.barrier_blocking()
         return Ending(stopped.is_set(), controller.queue.conservation())
+
+
+def _write_post_mortem(
+    folder: RunFolder, cause: BaseException, state: dict[str, str], events: RecentEvents
+) -> None:
+    """Must not hide the cause: it may be that the disk is full."""
+    try:
+        written = write_post_mortem(folder.path, cause, state=state, events=events)
+    except OSError as error:
+        log.error("who waited for whom could not be written: %s", error)
+    else:
+        log.error("who waited for whom, and the last lines of every process: %s", written)
 
 
 async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRanks) -> None:
@@ -177,19 +196,24 @@ async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRa
 async def _keep_training(
     trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
 ) -> None:
-    """Returns when the trainer ended well; restarts one that died, as long as it makes steps in between."""
+    """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
+    num_errors, saved_before = 0, controller.queue.committed_version
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
         except TrainerFailed as error:
             if stopped.is_set():
                 return
-            steps = controller.report.num_steps
+            steps, saved = controller.report.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
-            if (steps == 0 and not error.was_killed) or num_failures > MAX_RESTARTS:
+            if not error.was_killed:
+                # What cannot save makes steps all the same, the same ones again and again.
+                num_errors = num_errors + 1 if saved == saved_before else 1
+            is_hopeless = error.is_disk_full or max(num_failures, num_errors) > MAX_RESTARTS
+            if (steps == 0 and not error.was_killed) or is_hopeless:
                 raise
-            steps_before = steps
+            steps_before, saved_before = steps, saved
             log.error("%s", error)
             observer.note(f"{str(error).splitlines()[0]} It restarts from its last checkpoint.")
             await trainers.stop()

@@ -78,7 +78,8 @@ class ChildProcess:
         """SIGTERM, then SIGKILL after `grace_seconds`, for it and everything it started."""
         if self._process is None:
             return
-        family = _family(self.pid)
+        # Once it has ended, its number may be somebody else's.
+        family = _family(self.pid) if self.is_running() else []
         if self.is_running():
             self._process.terminate()
             try:

@@ -11,12 +11,15 @@ import aiohttp
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
+from asyncrl.replay.server_changes import ServerChanges
 from asyncrl.serving import client
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+from asyncrl.trainer.disk import ask_disk
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 4.0
+_NO_CHANGES = ServerChanges()
 MAX_STARTS = 4
 """Of a server that is killed while the run starts."""
 
@@ -33,15 +36,17 @@ class LocalServers:
         session: aiohttp.ClientSession,
         has_gpu: bool,
         num_evaluation: int = 0,
+        changes: ServerChanges = _NO_CHANGES,
     ) -> None:
+        """`changes` were made in earlier starts of the run: what they removed is left out."""
         self._recipe = recipe
         self._session = session
         self.processes: dict[str, ChildProcess] = {}
-        self.urls = list(recipe.serving.servers)
+        self.urls = [url for url in recipe.serving.servers if url not in changes.removed]
         self.evaluation_urls: list[str] = []
         """Of those that are not for rollouts."""
-        if not self.urls:
-            for index, port in enumerate(choose_ports(recipe)):
+        if not recipe.serving.servers:
+            for index, port in _staying_ports(recipe, changes):
                 self.urls.append(
                     self._add(
                         f"server {index}", port, recipe.seed + index, model_folder, logs, has_gpu=has_gpu
@@ -53,7 +58,7 @@ class LocalServers:
 
     def _add(self, name: str, port: int, seed: int, model_folder: Path, logs: Path, *, has_gpu: bool) -> str:
         """The URL of one more process, not yet started."""
-        url, recipe = f"http://127.0.0.1:{port}", self._recipe
+        url, recipe = _local_url(port), self._recipe
         self.processes[url] = ChildProcess(
             name,
             engine_arguments(
@@ -93,9 +98,23 @@ class LocalServers:
         await self._start_again(url)
         await self._wait(url)
 
+    async def end(self, url: str) -> None:
+        """Ends the process of a server that was removed; `restart` starts it again. Leaves external ones."""
+        process = self.processes.get(url)
+        if process is not None and process.is_running():
+            log.warning("%s ends", process.name)
+            await process.stop(grace_seconds=STOP_SECONDS)
+
     async def _start_again(self, url: str) -> None:
         process = self.processes.get(url)
         if process is not None:
+            refusal = ask_disk(process.log_path.parent)
+            if refusal is not None:
+                # SGLang dies of a line that it cannot print.
+                raise ServerError(
+                    f"{process.name} cannot write its log under {process.log_path.parent}: {refusal}. Make "
+                    f"room on the disk and run the same command again: it resumes."
+                )
             log.warning("%s restarts, exit code was %s", process.name, process.returncode())
             await process.stop(grace_seconds=STOP_SECONDS)
             await process.start()
@@ -121,6 +140,18 @@ class LocalServers:
         finally:
             ready.cancel()
             ended.cancel()
+
+
+def _staying_ports(recipe: Recipe, changes: ServerChanges) -> list[tuple[int, int]]:
+    """Index and port of the local servers that were not removed; only their number tells free ports."""
+    ports = list(enumerate(choose_ports(recipe)))
+    if recipe.serving.first_port:
+        return [(index, port) for index, port in ports if _local_url(port) not in changes.removed_local]
+    return ports[: len(ports) - len(changes.removed_local)]
+
+
+def _local_url(port: int) -> str:
+    return f"http://127.0.0.1:{port}"
 
 
 def choose_ports(recipe: Recipe) -> list[int]:

@@ -5,24 +5,26 @@ import logging
 import socket
 from pathlib import Path
 
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, DiskError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
-"""Of the trainer in a row without a new step."""
+"""Of the trainer in a row without a new step; of one that ended with an error, without a new checkpoint."""
 STOP_SECONDS = 1.0
 
 
 class TrainerFailed(AsyncrlError):
     """The trainer ended with an error that a restart did not mend; the message holds its last lines."""
 
-    def __init__(self, message: str, *, was_killed: bool) -> None:
+    def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
-        self.was_killed = was_killed
+        self.was_killed = exit_code < 0
         """By a signal: says nothing against the recipe."""
+        self.is_disk_full = exit_code == DiskError.EXIT_CODE
+        """No restart mends it."""
 
 
 class TrainerRanks:
@@ -69,11 +71,7 @@ class TrainerRanks:
                 for task in done:
                     rank = running.pop(task)
                     if task.result() != 0:
-                        raise TrainerFailed(
-                            f"{rank.name} ended with exit code {task.result()}. Its last lines "
-                            f"({rank.log_path}):\n{rank.last_lines()}",
-                            was_killed=task.result() < 0,
-                        )
+                        raise TrainerFailed(_last_words(rank, task.result()), exit_code=task.result())
         finally:
             for task in running:
                 task.cancel()
@@ -86,6 +84,15 @@ class TrainerRanks:
 
     async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
         await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
+
+
+def _last_words(rank: ChildProcess, exit_code: int) -> str:
+    lines = rank.last_lines()
+    if exit_code == DiskError.EXIT_CODE:
+        for line in reversed(lines.splitlines()):
+            if line.startswith(DiskError.__name__):
+                return f"{rank.name} stopped. {line}"
+    return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
 
 
 def _free_port() -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from asyncrl.errors import DiskError
+
 Row = dict[str, Any]
 
 RESUMED = "resumed"
@@ -21,7 +23,10 @@ RESUMED = "resumed"
 
 
 class MetricsWriter:
-    """Appends rows to one file; each row is on disk (in the page cache) when the call returns."""
+    """Appends rows to one file; each row is on disk (in the page cache) when the call returns.
+
+    Its calls raise DiskError when there is no room.
+    """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +63,13 @@ class MetricsWriter:
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
         row = {"kind": kind, "time_seconds": round(self._clock(), 3), **_flat(fields)}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        try:
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        except OSError as error:
+            raise DiskError(
+                f"{self._file.name} could not be written: {error.strerror}. Make room on the disk and run "
+                f"the same command again: it resumes."
+            ) from error
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`t
 `logprobs` float32, `position` the index of its first token, `is_continued` over a cache of an older version).
 `streams` says which server went on with a trajectory from which position.
 `repetitions` says which later steps trained a group again (`groups.step` is the first).
+`servers` says what was added to the fleet or removed from it (`named`: the servers of the recipe then).
 `commits` are durable checkpoints, `starts` the starts of the run with their recipes, `counters` the token
 accounts, `compacted` what is left of segments whose tokens were let go (`runs`: a JSON list of [version,
 tokens, is_continued]). `groups.step` counts from 0: step s makes version s + 1 out of version s. Everything
@@ -60,6 +61,9 @@ CREATE TABLE IF NOT EXISTS repetitions (
 CREATE INDEX IF NOT EXISTS repetitions_by_group ON repetitions (group_id);
 CREATE TABLE IF NOT EXISTS starts (
     version INTEGER PRIMARY KEY, recipe TEXT NOT NULL, started_seconds REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS servers (
+    url TEXT NOT NULL, action TEXT NOT NULL, is_local INTEGER NOT NULL, named TEXT NOT NULL,
+    changed_seconds REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS compacted (
     trajectory_id TEXT PRIMARY KEY, num_tokens INTEGER NOT NULL, version_min INTEGER NOT NULL,
     version_max INTEGER NOT NULL, runs TEXT NOT NULL) WITHOUT ROWID;

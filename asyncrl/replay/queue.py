@@ -89,6 +89,8 @@ class ReplayQueue:
         """Groups that became ready in this process: with the counts above, whether anything moved."""
         self.live: dict[int, Group] = {}
         """Open and ready groups, in admission order."""
+        self.committed_version: PolicyVersion = 0
+        """The newest one that a checkpoint was committed of, in this process."""
         self.taken_tokens: dict[int, int] = {}
         """Step -> tokens of a batch's new groups that were taken and are not covered by a checkpoint."""
         self.repeated_tokens: dict[int, int] = {}
@@ -322,6 +324,7 @@ class ReplayQueue:
             self._count(TRAINED, tokens),
             self._count(REPEATED, repeated),
         )
+        self.committed_version = max(self.committed_version, version)
         return len(steps) * self.groups_per_batch
 
     def conservation(self) -> dict[str, int]:

@@ -13,7 +13,8 @@ from asyncrl.errors import ServerError
 from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving import client
-from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server import Server, ServerState
 from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.types import Finish, SamplingParams, Segment, Trajectory
@@ -116,8 +117,10 @@ class Generator:
                         yield trajectory
                 shunned = server if connection.is_shunned else None
             except ServerError as error:
-                log.warning("group %d: %s", group.group_id, error)
                 await self.fleet.suspect(server, error)
+                # Of a server that leaves the fleet has told, once for all its groups.
+                is_told = server.state is not ServerState.SERVING
+                log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:
                     raise GenerationFailed(f"group {group.group_id}: {error}") from error

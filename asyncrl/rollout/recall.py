@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.generate import Connection, Generator
 from asyncrl.rollout.parking import Parking
-from asyncrl.serving.fleet import ServerState
+from asyncrl.serving.server import ServerState
 from asyncrl.signal import Signal
 
 log = logging.getLogger(__name__)

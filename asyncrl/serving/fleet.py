@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +18,8 @@ import aiohttp
 from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
 from asyncrl.serving.client import weight_version
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
-from asyncrl.signal import Signal, now_seconds
+from asyncrl.serving.server import Server, ServerState
+from asyncrl.signal import Signal
 from asyncrl.types import PolicyVersion, PublishOutcome
 
 log = logging.getLogger(__name__)
@@ -32,16 +32,6 @@ MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 
 
-class ServerState(StrEnum):
-    STALE = "stale"
-    """Runs or starts, but its weights are not verified to be the latest."""
-    SERVING = "serving"
-    DEAD = "dead"
-    """Given up."""
-    LEAVING = "leaving"
-    """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
-
-
 class Gate(StrEnum):
     """Who gets a server now; narrower than open from the drain before a publish until it is announced."""
 
@@ -51,48 +41,13 @@ class Gate(StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
-class Server:
-    url: str
-    state: ServerState = ServerState.STALE
-    version: PolicyVersion | None = None
-    num_running: int = 0
-    busy_seconds: float = 0.0
-    busy_since_seconds: float = 0.0
-    num_restarts: int = 0
-    num_joins: int = 0
-    seen_version: PolicyVersion = -1
-    """The newest version that made a token here since it joined: shows a publish before it is announced."""
-    is_installing: bool = False
-    """While it joins: a publication is on its way to it."""
-    num_missed: int = 0
-    """Joins in a row that were too late: training published meanwhile."""
-    num_mismatches: int = 0
-    """Publications in a row whose loaded digests were not the published ones."""
-    num_tokens: int = 0
-    """Streamed from it."""
-    stream_seconds: float = 0.0
-    """Requests running, times seconds."""
-    counted_seconds: float = 0.0
-    """When `stream_seconds` was last brought up to date, as `now_seconds`."""
-    is_slow: bool = False
-    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
-    reason: str = "starting"
-    """Why it does not serve."""
-
-    def newest_version(self) -> PolicyVersion:
-        """What its next token is made by, as far as anybody here can know."""
-        return max(self.seen_version, -1 if self.version is None else self.version)
-
-    def count_streams(self) -> None:
-        """Brings `stream_seconds` up to now; before each change of `num_running`."""
-        now = now_seconds()
-        self.stream_seconds += self.num_running * (now - self.counted_seconds)
-        self.counted_seconds = now
+async def leave_alone(url: str) -> None:
+    """Of servers that are not ours."""
 
 
 class Fleet:
-    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready.
+    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready;
+    `stop` ends the process of a server that was removed (and leaves an external one alone).
 
     `install_seconds` limits each request of an install: a server that hangs then is restarted.
     """
@@ -105,6 +60,7 @@ class Fleet:
         signal: Signal,
         max_running_requests: int,
         restart: Callable[[str], Awaitable[None]],
+        stop: Callable[[str], Awaitable[None]] = leave_alone,
         install_seconds: float = INSTALL_SECONDS,
         interrupt: str = "continue",
     ) -> None:
@@ -113,6 +69,7 @@ class Fleet:
         self.max_running_requests = max_running_requests
         self._signal = signal
         self._restart = restart
+        self._stop = stop
         self._install_seconds = install_seconds
         self._interrupt = interrupt
         self._publication: Publication | None = None
@@ -125,7 +82,9 @@ class Fleet:
         self.gate = Gate.OPEN
         self.num_requests: Counter[str] = Counter()
         """URL -> what runs there, evaluations and servers that were removed included."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], Server] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
+        """URLs of removed servers -> the end of their processes."""
 
     def serving(self) -> list[Server]:
         return [server for server in self.servers.values() if server.state is ServerState.SERVING]
@@ -174,27 +133,17 @@ class Fleet:
 
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
-        now = now_seconds()
-        return sum(
-            s.busy_seconds + (now - s.busy_since_seconds if s.num_running else 0.0)
-            for s in self.servers.values()
-        )
+        return sum(server.busy_so_far() for server in self.servers.values())
 
     def acquire(self, server: Server, num_requests: int) -> None:
-        if server.num_running == 0:
-            server.busy_since_seconds = now_seconds()
-        server.count_streams()
-        server.num_running += num_requests
+        server.begin(num_requests)
         self.num_requests[server.url] += num_requests
 
     def release(self, server: Server, num_requests: int = 1) -> None:
-        server.count_streams()
-        server.num_running -= num_requests
+        server.end(num_requests)
         self.num_requests[server.url] -= num_requests
-        if server.num_running == 0:
-            server.busy_seconds += now_seconds() - server.busy_since_seconds
-            if server.state is ServerState.LEAVING:
-                self._forget(server)
+        if server.num_running == 0 and server.is_leaving():
+            self._forget(server)
         self._signal.notify()
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
@@ -246,7 +195,7 @@ class Fleet:
     def start(self) -> None:
         """Every server joins as soon as it is ready and the first publication is known."""
         for server in self.servers.values():
-            self._spawn(self._join(server))
+            self._spawn(server, self._join(server))
 
     def serve_only(self, publication: Publication) -> None:
         """Every server joins with this version, and with no other until the next call."""
@@ -265,9 +214,9 @@ class Fleet:
         """Takes a server out of service and restarts it in the background."""
         if server.state is not ServerState.SERVING:
             return
-        server.state, server.reason = ServerState.STALE, why
+        server.state, server.reason, server.is_awaited = ServerState.STALE, why, True
         log.warning("server %s leaves: %s", server.url, why)
-        self._spawn(self._restart_and_join(server))
+        self._spawn(server, self._restart_and_join(server))
         self._signal.notify()
 
     def add(self, url: str) -> None:
@@ -280,14 +229,16 @@ class Fleet:
             raise ServerError(f"{url} is there already: {there.state.value}.")
         if not url.startswith(("http://", "https://")) or url.endswith("/"):
             raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
-        server = self.servers[url] = Server(url, reason="added")
+        server = self.servers[url] = Server(url, reason="added", is_awaited=True)
         log.warning("server %s was added; it serves once its weights are verified", url)
+        ending = self._endings.pop(url, None)
         # One that does not answer yet is waited for, or started, after this first try.
-        self._spawn(self._join(server))
+        self._spawn(server, self._join(server) if ending is None else self._return(server, ending))
         self._signal.notify()
 
     def remove(self, url: str) -> None:
-        """Drains a server: what streams from it goes on elsewhere, then it is forgotten.
+        """Drains a server: what streams from it goes on elsewhere, then it is forgotten
+        and its process ends.
 
         Raises ServerError when it is unknown or the last one that is not given up.
         """
@@ -315,21 +266,29 @@ class Fleet:
             self.remove(url)
         elif action != "list":
             raise ServerError(f'The action is "{action}", expected add, remove or list.')
-        return [
-            {
-                "url": server.url,
-                "state": server.state.value,
-                "version": server.version,
-                "num_running": server.num_running,
-                "is_slow": server.is_slow,
-                "reason": server.reason,
-            }
-            for server in self.servers.values()
-        ]
+        return [server.row() for server in self.servers.values()]
 
     def _forget(self, server: Server) -> None:
         if self.servers.get(server.url) is server:
             del self.servers[server.url]
+            self._endings[server.url] = self._spawn(server, self._end_process(server))
+
+    async def _end_process(self, server: Server) -> None:
+        """Once nobody starts it or writes to it any more."""
+        this = asyncio.current_task()
+        others = [task for task, one in self._tasks.items() if one is server and task is not this]
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._signal.wait_until(
+            lambda: server.url not in self._handed,
+            owner=f"server {server.url}",
+            blocker="the trainer's publication, before it ends",
+        )
+        await self._stop(server.url)
+
+    async def _return(self, server: Server, ending: "asyncio.Task[None]") -> None:
+        """A server whose process was ended, or is about to be, starts anew."""
+        await asyncio.gather(ending, return_exceptions=True)
+        await self._restart_and_join(server)
 
     async def suspect(self, server: Server, error: ServerError) -> None:
         """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
@@ -364,30 +323,33 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, server: Server, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
-        self._tasks[task] = None
+        self._tasks[task] = server
         task.add_done_callback(self._tasks.pop)
+        return task
 
     def _verify_anew(self, server: Server, why: str, *, is_routine: bool = False) -> None:
         server.state, server.reason = ServerState.STALE, why
         log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins anew: %s", server.url, why)
-        self._spawn(self._join(server))
+        self._spawn(server, self._join(server))
         self._signal.notify()
 
     async def _restart_and_join(self, server: Server) -> None:
         while server.num_restarts < MAX_RESTARTS:
-            if server.state is ServerState.LEAVING:
+            if server.is_leaving():
                 return
             server.num_restarts += 1
             try:
                 with self._signal.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
                     await self._restart(server.url)
+                if server.is_leaving():
+                    return
                 return await self._join(server)
             except ServerError as error:
                 server.reason = str(error)
                 log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
-        if server.state is ServerState.LEAVING:
+        if server.is_leaving():
             return
         server.state = ServerState.DEAD
         log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
@@ -436,26 +398,31 @@ class Fleet:
                     timeout_seconds=self._install_seconds,
                 )
         except ServerError as error:
-            if server.state is ServerState.LEAVING:
+            if server.is_leaving():
                 return
             server.reason = str(error)
             log.warning("server %s does not join: %s", server.url, error)
             if isinstance(error, WeightMismatch) and server.num_mismatches == 0:
                 server.num_mismatches += 1
-                return self._spawn(self._join_after(server, publication))
-            return self._spawn(self._restart_and_join(server))
+                self._spawn(server, self._join_after(server, publication))
+            else:
+                self._spawn(server, self._restart_and_join(server))
+            return
         finally:
             server.is_installing = False
             self._signal.notify()
-        if server.state is ServerState.LEAVING:
+        if server.is_leaving():
             return
         if self._publication is not publication:
             # Another version was announced meanwhile.
             server.num_missed += 1
-            return self._spawn(self._join(server))
+            self._spawn(server, self._join(server))
+            return
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
         server.num_mismatches = 0
         server.seen_version = publication.version
-        log.info("server %s serves version %d, digests verified", server.url, publication.version)
+        level = logging.WARNING if server.is_awaited else logging.INFO
+        server.is_awaited = False
+        log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
         self._signal.notify()

@@ -10,7 +10,8 @@ import statistics
 from dataclasses import dataclass, field
 
 from asyncrl.recipe import Serving
-from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server import Server
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ import torch
 from megatron.core import dist_checkpointing
 
 from asyncrl.trainer import ranks
+from asyncrl.trainer.disk import writing
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.manifest import (
@@ -64,17 +65,18 @@ class Checkpoints:
     def begin(self, learner: Learner, version: PolicyVersion) -> None:
         """Copies the state; it becomes durable while training goes on. A call of every rank.
 
-        Raises CheckpointError when the save before failed.
+        Raises CheckpointError when the save before failed, DiskError when it or this one finds no room.
         """
         # Before the folder is touched: two saves of one version would share its part.
         self._writer.wait()
         target = self.path(version)
-        part = Path(ranks.broadcast(str(fresh_part(target)) if ranks.is_first() else None))
-        self._writer.begin(
-            _state(learner, version, is_loading=False),
-            part,
-            finish=lambda: self._complete(part, target, version) if ranks.is_first() else None,
-        )
+        with writing(f"The checkpoint of version {version}", self.folder):
+            part = Path(ranks.broadcast(str(fresh_part(target)) if ranks.is_first() else None))
+            self._writer.begin(
+                _state(learner, version, is_loading=False),
+                part,
+                finish=lambda: self._complete(part, target, version) if ranks.is_first() else None,
+            )
 
     def save(self, learner: Learner, version: PolicyVersion) -> Path:
         """`begin`, and waits until the checkpoint is durable and committed. Raises CheckpointError."""

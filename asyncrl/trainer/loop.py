@@ -18,6 +18,7 @@ from asyncrl.replay.wire import CommitRequest, DrainRequest, PublishOutcome, Tak
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import load_weights
+from asyncrl.trainer.disk import writing
 from asyncrl.trainer.export import export_model, open_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.publish import Publisher
@@ -144,7 +145,8 @@ def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
 
 def _export(learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path) -> None:
     folder = checkpoints.path(version) / "hf"
-    export_model(learner.model, base=base, target=folder)
+    with writing(f"Version {version} as a Hugging Face folder", folder.parent):
+        export_model(learner.model, base=base, target=folder)
     log.info("done: version %d as a Hugging Face folder in %s", version, folder)
 
 

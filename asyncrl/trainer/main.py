@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.errors import InputError
+from asyncrl.errors import DiskError, InputError
 from asyncrl.recipe import Recipe, load_recipe
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.layout import check_layout
@@ -53,7 +53,11 @@ def main() -> int:
 
     millions = shape.num_parameters() / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, recipe.model.dtype)
-    train(Learner(shape, recipe), recipe, run_folder=arguments.run_folder, queue_url=arguments.queue_url)
+    try:
+        train(Learner(shape, recipe), recipe, run_folder=arguments.run_folder, queue_url=arguments.queue_url)
+    except DiskError as error:
+        print(f"{DiskError.__name__}: {error}", file=sys.stderr, flush=True)
+        return DiskError.EXIT_CODE
     ranks.stop()
     return 0
 

@@ -17,6 +17,7 @@ from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import EngineDigests
+from asyncrl.trainer.disk import writing
 from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
 from asyncrl.trainer.model import Policy, PolicyModel
 from asyncrl.trainer.transports import make_transport
@@ -41,21 +42,25 @@ class Publisher:
         self._session: aiohttp.ClientSession | None = None
 
     def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """Writes the folder of `version`, manifest last, and deletes the ones before the last two."""
+        """Writes the folder of `version`, manifest last, and deletes the ones before the last two.
+
+        Raises DiskError when there is no room.
+        """
         weights = export_weights(model)
         target = self.folder / f"v{version}"
         if not ranks.is_first():
             drain(weights)
             return Publication(version, target, {})
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = fresh_part(target)
         digests = EngineDigests()
-        write_weights(part, digests.watch(weights))
-        shutil.copyfile(self._config, part / "config.json")
-        remove(target)
-        part.rename(target)
-        publication = Publication(version, target, digests.result())
-        publication.write_manifest()
+        with writing(f"Publication v{version}", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part = fresh_part(target)
+            write_weights(part, digests.watch(weights))
+            shutil.copyfile(self._config, part / "config.json")
+            remove(target)
+            part.rename(target)
+            publication = Publication(version, target, digests.result())
+            publication.write_manifest()
         self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
         return publication
 

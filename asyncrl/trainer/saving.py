@@ -26,7 +26,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.api import CheckpointException
 
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.trainer.disk import find_refusal
 
 LONGEST_WRITE = timedelta(hours=2)
 log = logging.getLogger(__name__)
@@ -42,14 +43,13 @@ class BackgroundWriter:
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_WRITE)
         self._thread: threading.Thread | None = None
-        self._failure: CheckpointError | None = None
+        self._failure: CheckpointError | DiskError | None = None
         self._is_validated = False
 
     def begin(self, state: dict, part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
 
-        Waits for the save before. Raises CheckpointError when that one failed, OSError when `part` cannot be
-        written at all.
+        Waits for the save before. Raises CheckpointError or DiskError when that one failed.
         """
         self.wait()
         snapshot = Snapshot()
@@ -63,14 +63,14 @@ class BackgroundWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns when nothing is being written. Raises CheckpointError."""
+        """Returns when nothing is being written. Raises CheckpointError or DiskError."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self._raise_failure()
 
     def check(self) -> None:
-        """Raises CheckpointError when a save has failed meanwhile; does not wait."""
+        """Raises CheckpointError or DiskError when a save has failed meanwhile; does not wait."""
         if self._thread is None or not self._thread.is_alive():
             self._raise_failure()
 
@@ -85,7 +85,8 @@ class BackgroundWriter:
             finish()
         # Whatever ended this thread ends the run: it is raised in training's own thread.
         except BaseException as error:
-            self._failure = CheckpointError(
+            kind = CheckpointError if find_refusal(error, part) is None else DiskError
+            self._failure = kind(
                 f"The checkpoint in {part} could not be written ({_cause(error)}). The one "
                 f"before it is intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."

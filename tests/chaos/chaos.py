@@ -1,13 +1,17 @@
 """Kills, stops and corrupts parts of a real run at random times, then audits its journal: `make chaos`.
 
-Real SGLang servers and a real Megatron-core trainer learn to write sevens from nothing. Prints one line per
-fault, and in the end what it cost; exits 1 when a finished trajectory was lost, a group was trained twice,
-a committed batch changed, or the run did not reach the quality of an undisturbed one.
+Real SGLang servers and a real Megatron-core trainer learn to write sevens from nothing. Where this machine
+lets us mount, the run writes to two small disks, one of them under its journal alone. Both fill up: the run
+must end with a sentence that says so, and go on when there is room. Prints one line per fault, and in the end
+what it cost; exits 1 when a finished trajectory was lost, a group was trained twice, a committed batch
+changed, or the run did not reach the quality of an undisturbed one.
 """
 
 import argparse
 import contextlib
+import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,12 +24,16 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fakes.small_disk import MountsRefused, SmallDisk, private_mounts
 from fakes.whole_run import WholeRun, survivors
 
 NUM_STEPS_AHEAD = 100_000
 """More than any run here makes: the run is ended by Ctrl-C, then finished with a smaller number."""
 RECOVERY_SECONDS = 150.0
 MIN_SHARE_CORRECT = 0.95
+FULL_DISK_SECONDS = 120.0
+DISK_BYTES = 512 * 2**20
+HAS_MOUNTS = "--has-private-mounts"
 
 
 @dataclass
@@ -72,8 +80,8 @@ class Audit:
 class Monkey:
     """Breaks one part at a time. Each method returns what it did, or None when the part is not there."""
 
-    def __init__(self, run: WholeRun, chance: random.Random) -> None:
-        self.run, self.chance = run, chance
+    def __init__(self, run: WholeRun, chance: random.Random, disks: dict[str, SmallDisk]) -> None:
+        self.run, self.chance, self.disks = run, chance, disks
 
     def kill_a_server(self) -> str | None:
         return self._signal("sglang.launch_server", signal.SIGKILL)
@@ -97,6 +105,29 @@ class Monkey:
         left = survivors(family)
         self.run.start()
         return f"killed the controller; {len(left)} processes outlived it"
+
+    def fill_the_disk_of_the_journal(self) -> str:
+        return self._fill("journal", said="JournalError: The journal")
+
+    def fill_the_disk_of_the_run(self) -> str:
+        return self._fill("run", said="Make room")
+
+    def _fill(self, name: str, *, said: str) -> str:
+        disk, num_characters = self.disks[name], len(self.run.output())
+        family, deadline = self.run.family(), time.monotonic() + FULL_DISK_SECONDS
+        while self.run.process.poll() is None:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the run goes on with a full disk:\n{self.run.output()[-4000:]}")
+            # Again and again: publications that are deleted make room.
+            disk.fill()
+            time.sleep(0.05)
+        output = self.run.output()[num_characters:]
+        if self.run.process.returncode != 1 or said not in output or "Traceback" in output:
+            raise SystemExit(f"the disk of the {name} was full: {self.run.process.returncode}\n{output}")
+        left = survivors(family)
+        disk.clear()
+        self.run.start()
+        return f"filled the disk of the {name}; {len(left)} processes outlived the run"
 
     def flip_a_bit_of_a_publication(self) -> str | None:
         files = list((self.run.run_folder / "publications").glob("*/*.safetensors"))
@@ -142,10 +173,12 @@ def recover(run: WholeRun, num_steps: int) -> float:
     return time.monotonic() - began
 
 
-def disturb(run: WholeRun, audit: Audit, *, num_faults: int, seed: int) -> list[int]:
+def disturb(
+    run: WholeRun, audit: Audit, disks: dict[str, SmallDisk], *, num_faults: int, seed: int
+) -> list[int]:
     """Breaks the run `num_faults` times; the tokens that each crash would cost with snapshots."""
     chance = random.Random(seed)
-    monkey = Monkey(run, chance)
+    monkey = Monkey(run, chance, disks)
     kinds: list[tuple[Callable[[], str | None], int]] = [
         (monkey.kill_a_server, 3),
         (monkey.kill_the_trainer, 3),
@@ -155,15 +188,21 @@ def disturb(run: WholeRun, audit: Audit, *, num_faults: int, seed: int) -> list[
         (monkey.stop_the_trainer, 1),
         (monkey.flip_a_bit_of_a_publication, 2),
     ]
+    if disks:
+        kinds += [(monkey.fill_the_disk_of_the_journal, 1), (monkey.fill_the_disk_of_the_run, 1)]
+    untried = [kind for kind, _ in kinds]
+    chance.shuffle(untried)
     costs: list[int] = []
     done = 0
     while done < num_faults:
         # Sometimes while the last fault is still being mended, sometimes long after.
         pause(chance.choice([0.2, 1.0, 3.0]) * chance.random(), run)
-        (act,) = chance.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])
+        # Each kind once, then by their shares.
+        act = untried.pop() if untried else chance.choices(*zip(*kinds, strict=True))[0]
         cost = audit.tokens_a_snapshot_would_lose()
         what = act()
         if what is None:
+            untried.insert(0, act)
             continue
         done += 1
         costs.append(cost)
@@ -185,8 +224,21 @@ def finish(run: WholeRun) -> None:
         raise SystemExit(f"the run did not finish:\n{run.output()[-4000:]}")
 
 
-def chaos(folder: Path, *, num_faults: int, seed: int) -> list[str]:
+def small_disks(run: WholeRun) -> dict[str, SmallDisk]:
+    """The run, which has begun, goes on with its journal on a disk of its own."""
+    run.kill(signal.SIGINT)
+    run.finish(seconds=60.0)
+    disk = SmallDisk(run.folder / "journal_disk", size_bytes=DISK_BYTES)
+    for path in run.run_folder.glob("journal.sqlite*"):
+        shutil.move(path, disk.place)
+    (run.run_folder / "journal.sqlite").symlink_to(disk.place / "journal.sqlite")
+    run.start()
+    return {"journal": disk}
+
+
+def chaos(folder: Path, *, num_faults: int, seed: int, has_mounts: bool) -> list[str]:
     """Runs, disturbs and audits; the faults found."""
+    disks = {"run": SmallDisk(folder / "run", size_bytes=DISK_BYTES)} if has_mounts else {}
     run = WholeRun(
         folder,
         trainer={
@@ -201,12 +253,21 @@ def chaos(folder: Path, *, num_faults: int, seed: int) -> list[str]:
     audit, began = Audit(run), time.monotonic()
     try:
         run.wait_for_step(3)
-        costs = disturb(run, audit, num_faults=num_faults, seed=seed)
+        if has_mounts:
+            disks |= small_disks(run)
+        costs = disturb(run, audit, disks, num_faults=num_faults, seed=seed)
         finish(run)
+        return report(run, audit, costs, seconds=time.monotonic() - began)
     finally:
         # The kernel ends what the controller started.
         with contextlib.suppress(ProcessLookupError):
             run.kill(signal.SIGKILL)
+        for disk in disks.values():
+            disk.unmount()
+
+
+def report(run: WholeRun, audit: Audit, costs: list[int], *, seconds: float) -> list[str]:
+    """What it cost; the faults found."""
     audit.look()
     counters = dict(run.query("SELECT name, value FROM counters"))
     accounted = sum(value for name, value in counters.items() if name.startswith("tokens_dropped"))
@@ -220,8 +281,8 @@ def chaos(folder: Path, *, num_faults: int, seed: int) -> list[str]:
     after = run.evaluation("after")["greedy_accuracy"]
     if after < MIN_SHARE_CORRECT:
         audit.faults.append(f"greedy accuracy after it all is {after}, expected {MIN_SHARE_CORRECT}")
-    rate = counters["tokens_generated"] / (time.monotonic() - began)
-    print(f"{num_faults} faults in {time.monotonic() - began:.0f} s; greedy accuracy {after:.3f}")
+    rate = counters["tokens_generated"] / seconds
+    print(f"{len(costs)} faults in {seconds:.0f} s; greedy accuracy {after:.3f}")
     print(f"tokens generated {counters['tokens_generated']}, trained {counters['tokens_trained']}")
     print(f"finished trajectories lost or changed, groups trained twice: {len(audit.faults)}")
     # What a stream has not delivered when its server dies is at most one chunk per request.
@@ -236,10 +297,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument(HAS_MOUNTS, action="store_true", help="(set by this command itself)")
     arguments = parser.parse_args()
+    if not arguments.has_private_mounts:
+        try:
+            command = [*private_mounts(), sys.executable, *sys.argv, HAS_MOUNTS]
+        except MountsRefused as refusal:
+            print(f"without full disks: {refusal}", flush=True)
+        else:
+            # What is mounted from here on is seen by nobody else and gone with the last process.
+            os.execvp(command[0], command)
     print(f"seed {arguments.seed}")
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        faults = chaos(Path(folder), num_faults=arguments.faults, seed=arguments.seed)
+        faults = chaos(
+            Path(folder),
+            num_faults=arguments.faults,
+            seed=arguments.seed,
+            has_mounts=arguments.has_private_mounts,
+        )
     print(*faults, sep="\n")
     return 1 if faults else 0
 

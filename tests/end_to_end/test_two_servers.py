@@ -1,4 +1,5 @@
-"""Two real servers: one is killed and rejoins, one is removed and added again, while the run goes on."""
+"""Two real servers: one is killed and rejoins, one is removed and added again, while the run goes on; what is
+removed stays so when the run is started again."""
 
 import signal
 from pathlib import Path
@@ -41,12 +42,21 @@ def test_servers_that_are_killed_removed_and_added_do_not_stop_the_run(tmp_path:
     assert len(run.steps()) > before, "the run waited for the killed server"
     change_servers(run.run_folder, "remove", second)
     run.wait_for(lambda: states(run) == {first: "serving"}, "the removed server's leave")
+    run.wait_for(lambda: len(run.children("sglang.launch_server")) == 1, "the end of its process")
     ((row,),) = run.query("SELECT max(rowid) FROM streams")
     run.wait_for_step(len(run.steps()) + 3)
     assert streams_after(run, first, row) and not streams_after(run, second, row)
     change_servers(run.run_folder, "add", second)
     serving(run, 2)
     run.wait_for(lambda: streams_after(run, second, row) > 0, "a stream from the server that was added")
+    change_servers(run.run_folder, "remove", first)
+    run.wait_for(lambda: states(run) == {second: "serving"}, "the other server's leave")
+    run.kill(signal.SIGINT)
+    assert run.finish(seconds=60.0) == 130, run.output()
+    steps = len(run.steps())
+    run.start().wait_for_step(steps + 2)
+    # The journal remembers that one was removed.
+    assert len(run.children("sglang.launch_server")) == len(states(run)) == 1
     run.kill(signal.SIGINT)
     assert run.finish(seconds=60.0) == 130, run.output()
     counters = dict(run.query("SELECT name, value FROM counters"))

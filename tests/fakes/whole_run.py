@@ -112,12 +112,23 @@ class WholeRun:
 
     def children(self, word: str) -> list[psutil.Process]:
         assert self.process is not None
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if any(word in part for part in child.cmdline())]
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if any(word in part for part in _command_line(child))
+        ]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    """Nothing of one that ends at this moment."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
 
 
 def survivors(family: list[psutil.Process], *, seconds: float = 10.0) -> list[psutil.Process]:

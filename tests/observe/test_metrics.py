@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from fakes.small_disk import refused_writes
 
+from asyncrl.errors import DiskError
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 
 
@@ -86,3 +88,10 @@ def test_evaluations_are_found_by_when_they_were_made(path: Path) -> None:
 def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     assert (metrics.steps, metrics.evaluations, metrics.events) == ([], [], [])
+
+
+def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
+    with pytest.raises(DiskError, match=r"metrics\.jsonl could not be written.*Make room"), refused_writes():
+        writer.event("ready")
+    writer.close()

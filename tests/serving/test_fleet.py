@@ -1,15 +1,18 @@
 """The fleet: who serves, who leaves, who comes back, and with which version."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.serving.client import new_session
-from asyncrl.serving.fleet import MAX_RESTARTS, Fleet, ServerState
+from asyncrl.serving.fleet import MAX_RESTARTS, Fleet
 from asyncrl.serving.publication import Publication
+from asyncrl.serving.server import ServerState
 from asyncrl.signal import Signal
 from asyncrl.types import PublishOutcome
 
@@ -26,16 +29,27 @@ async def nothing(url: str) -> None:
     return None
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a person sees of the fleet."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def with_fleet(
     engines: list[FakeEngine],
     scenario: Callable[[Fleet, Signal], Awaitable[None]],
     *,
     restart: Callable[[str], Awaitable[None]] = nothing,
+    stop: Callable[[str], Awaitable[None]] = nothing,
 ) -> None:
     signal = Signal()
     async with new_session() as session:
         fleet = Fleet(
-            [e.url for e in engines], session=session, signal=signal, max_running_requests=10, restart=restart
+            [e.url for e in engines],
+            session=session,
+            signal=signal,
+            max_running_requests=10,
+            restart=restart,
+            stop=stop,
         )
         fleet.start()
         try:
@@ -87,7 +101,9 @@ def test_the_least_loaded_server_with_room_is_picked(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(tmp_path: Path) -> None:
+def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
@@ -105,6 +121,11 @@ def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_ve
                 await serving(fleet, signal, 2)
                 assert {server.version for server in fleet.serving()} == {1}
                 assert two.version == "1"
+                # Both are said once; nothing is said of servers that only started.
+                assert told(caplog) == [
+                    f"server {two.url} leaves: no route",
+                    f"server {two.url} serves version 1, digests verified",
+                ]
 
             await with_fleet([one, two], scenario)
 
@@ -292,5 +313,103 @@ def test_a_server_that_is_removed_while_it_joins_never_serves(tmp_path: Path) ->
                 assert [server.url for server in fleet.serving()] == [one.url]
 
             await with_fleet([one], scenario)
+
+    asyncio.run(main())
+
+
+def test_a_removed_server_ends_once_it_is_drained_and_nobody_publishes_to_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        ended: list[str] = []
+
+        async def stop(url: str) -> None:
+            ended.append(url)
+
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                leaving = fleet.servers[two.url]
+                fleet.acquire(leaving, 2)
+                fleet.hand_wire_to_trainer()
+                fleet.remove(two.url)
+                fleet.release(leaving, 2)
+                assert two.url not in fleet.servers
+                assert not await signal.wait_until(
+                    lambda: bool(ended), owner="test", blocker="", timeout_seconds=0.1
+                )
+                taken = {url: PublishOutcome(True, 0.0) for url in (one.url, two.url)}
+                await fleet.announce(publication(tmp_path, 1), taken)
+                await fleet._endings[two.url]
+                assert ended == [two.url]
+
+            await with_fleet([one, two], scenario, stop=stop)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_added_again_starts_after_its_process_has_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        events: list[str] = []
+        may_end = asyncio.Event()
+
+        async def stop(url: str) -> None:
+            await may_end.wait()
+            events.append("ended")
+
+        async def restart(url: str) -> None:
+            events.append("started")
+
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                fleet.remove(two.url)
+                fleet.add(two.url)
+                calls = len(two.calls)
+                assert not await signal.wait_until(
+                    lambda: len(fleet.serving()) == 2, owner="test", blocker="", timeout_seconds=0.1
+                )
+                assert len(two.calls) == calls and events == []
+                may_end.set()
+                await serving(fleet, signal, 2)
+                assert events == ["ended", "started"]
+
+            await with_fleet([one, two], scenario, stop=stop, restart=restart)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_removed_while_it_restarts_ends_after_it_has_started(tmp_path: Path) -> None:
+    async def main() -> None:
+        events: list[str] = []
+        may_start = asyncio.Event()
+
+        async def stop(url: str) -> None:
+            events.append("ended")
+
+        async def restart(url: str) -> None:
+            await may_start.wait()
+            events.append("started")
+
+        async with FakeEngine() as one, FakeEngine() as two:
+
+            async def scenario(fleet: Fleet, signal: Signal) -> None:
+                await fleet.announce(publication(tmp_path, 0), {})
+                await serving(fleet, signal, 2)
+                fleet.fail(fleet.servers[two.url], "test")
+                calls = len(two.calls)
+                await asyncio.sleep(0)
+                fleet.remove(two.url)
+                await asyncio.sleep(0)
+                assert events == []
+                may_start.set()
+                await fleet._endings[two.url]
+                assert events == ["started", "ended"]
+                # Nobody installs weights on what is about to end.
+                assert len(two.calls) == calls
+
+            await with_fleet([one, two], scenario, stop=stop, restart=restart)
 
     asyncio.run(main())

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from asyncrl.serving.client import new_session
-from asyncrl.serving.fleet import Fleet, Server
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server import Server
 from asyncrl.serving.speed import SpeedGauge
 from asyncrl.signal import Signal
 

@@ -7,7 +7,7 @@ from simulation.schedule import run_schedule
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.generate import Connection
 from asyncrl.rollout.recall import Recall
-from asyncrl.serving.fleet import ServerState
+from asyncrl.serving.server import ServerState
 from asyncrl.serving.speed import SpeedGauge
 
 MAX_SEEDS = 300

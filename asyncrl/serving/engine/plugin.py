@@ -7,8 +7,8 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans, short aborts, clean ends and shared prompts everywhere; on a CPU lighter processes, batched
-    attention and digests in threads too."""
+    """Version spans, short aborts, clean ends, shared prompts; on a CPU lighter processes, batched attention
+    and digests in threads too."""
     import torch
 
     from asyncrl.serving.engine import aborts, leftovers, prompt_sharing, version_spans

@@ -1,0 +1,92 @@
+"""What is known of one rollout server. The fleet alone changes its state; it counts its own requests."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from asyncrl.signal import now_seconds
+from asyncrl.types import PolicyVersion
+
+
+class ServerState(StrEnum):
+    STALE = "stale"
+    """Runs or starts, but its weights are not verified to be the latest."""
+    SERVING = "serving"
+    DEAD = "dead"
+    """Given up."""
+    LEAVING = "leaving"
+    """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
+
+
+@dataclass(slots=True)
+class Server:
+    url: str
+    state: ServerState = ServerState.STALE
+    version: PolicyVersion | None = None
+    num_running: int = 0
+    busy_seconds: float = 0.0
+    busy_since_seconds: float = 0.0
+    num_restarts: int = 0
+    num_joins: int = 0
+    seen_version: PolicyVersion = -1
+    """The newest version that made a token here since it joined: shows a publish before it is announced."""
+    is_installing: bool = False
+    """While it joins: a publication is on its way to it."""
+    num_missed: int = 0
+    """Joins in a row that were too late: training published meanwhile."""
+    num_mismatches: int = 0
+    """Publications in a row whose loaded digests were not the published ones."""
+    num_tokens: int = 0
+    """Streamed from it."""
+    stream_seconds: float = 0.0
+    """Requests running, times seconds."""
+    counted_seconds: float = 0.0
+    """When `stream_seconds` was last brought up to date, as `now_seconds`."""
+    is_slow: bool = False
+    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
+    is_awaited: bool = False
+    """Somebody was told that it left or was added: is told when it serves."""
+    reason: str = "starting"
+    """Why it does not serve."""
+
+    def is_leaving(self) -> bool:
+        return self.state is ServerState.LEAVING
+
+    def newest_version(self) -> PolicyVersion:
+        """What its next token is made by, as far as anybody here can know."""
+        return max(self.seen_version, -1 if self.version is None else self.version)
+
+    def begin(self, num_requests: int) -> None:
+        """Requests start to stream."""
+        if self.num_running == 0:
+            self.busy_since_seconds = now_seconds()
+        self.count_streams()
+        self.num_running += num_requests
+
+    def end(self, num_requests: int) -> None:
+        """Requests have ended."""
+        self.count_streams()
+        self.num_running -= num_requests
+        if self.num_running == 0:
+            self.busy_seconds += now_seconds() - self.busy_since_seconds
+
+    def busy_so_far(self) -> float:
+        """Seconds, up to now, in which at least one request was running."""
+        return self.busy_seconds + (now_seconds() - self.busy_since_seconds if self.num_running else 0.0)
+
+    def row(self) -> dict[str, Any]:
+        """What `asyncrl servers` shows of it."""
+        return {
+            "url": self.url,
+            "state": self.state.value,
+            "version": self.version,
+            "num_running": self.num_running,
+            "is_slow": self.is_slow,
+            "reason": self.reason,
+        }
+
+    def count_streams(self) -> None:
+        """Brings `stream_seconds` up to now; before each change of `num_running`."""
+        now = now_seconds()
+        self.stream_seconds += self.num_running * (now - self.counted_seconds)
+        self.counted_seconds = now

@@ -1,0 +1,56 @@
+"""What the disk refuses, said in a sentence: writers below it report it as their own errors, not all of which
+are OSErrors or name the cause (torch.save: "unexpected pos 64 vs 0").
+
+A full disk is not mended by starting the trainer again: the run ends, and resumes once there is room.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from asyncrl.errors import DiskError
+
+PROBE_BYTES = 2**16
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+@contextlib.contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """Raises DiskError where `what` was not written because the disk under `folder` refuses."""
+    try:
+        yield
+    except Exception as error:
+        refusal = find_refusal(error, folder)
+        if refusal is None:
+            raise
+        raise DiskError(
+            f"{what} under {folder} could not be written: {refusal}. Make room on the disk and run the same "
+            f"command again: it resumes."
+        ) from error
+
+
+def find_refusal(error: BaseException, folder: Path) -> str | None:
+    """Why the disk under `folder` does not take what `error` could not write; None when it would."""
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return os.strerror(error.errno)
+    return ask_disk(folder)
+
+
+def ask_disk(folder: Path) -> str | None:
+    """Why the disk under `folder` takes nothing more; None when it does."""
+    folder = next(there for there in (folder, *folder.parents) if there.is_dir())
+    probe = folder / ".probe"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as refusal:
+        return refusal.strerror
+    finally:
+        # A disk that is read-only has no probe to remove.
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None
