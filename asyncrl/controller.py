@@ -18,8 +18,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
-Every wait goes through one Signal, which knows all waits by name: when nothing moves for too long, the run
-ends and says who waited for what.
+Serve and drain are in trainer_desk.py. Every wait goes through one Signal, which knows all waits by name: when
+nothing moves for too long, the run ends and says who waited for what.
 """
 
 import asyncio
@@ -34,23 +34,19 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.accounting import Reading, batch_metrics, group_metrics, staleness_metrics
+from asyncrl.accounting import Reading
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.errors import AsyncrlError, QueueError
+from asyncrl.errors import AsyncrlError
 from asyncrl.evaluate import Evaluator
 from asyncrl.heldout import HeldOut
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
-from asyncrl.replay.compaction import Compaction
-from asyncrl.replay.group import DropReason, Group
+from asyncrl.replay.group import DropReason
 from asyncrl.replay.journal import Journal
-from asyncrl.replay.policy import length_bias
 from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
-from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.replay.recovery import restore
 from asyncrl.replay.service import QueueService
-from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
@@ -60,11 +56,11 @@ from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet, leave_alone
 from asyncrl.serving.pinned import PinnedServers
-from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.serving.speed import watch_speed
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.step_report import StepReport
-from asyncrl.types import Batch, SamplingParams, Task
+from asyncrl.trainer_desk import INTERRUPT_SECONDS, TrainerDesk
+from asyncrl.types import SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
 
 log = logging.getLogger(__name__)
@@ -73,8 +69,6 @@ WATCH_INTERVAL_SECONDS = 5.0
 """Between two looks of the watchdog."""
 MAX_TRAINER_KILLS = 3
 """Of hung trainers in a run; the next one that hangs ends it."""
-INTERRUPT_SECONDS = 10.0
-"""Longest wait for streams to end after they were aborted."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +121,6 @@ class Controller:
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, self._order.by_id)
-        self._compaction = Compaction(
-            journal,
-            keep_steps=recipe.replay.keep_steps,
-            keep_checkpoints=recipe.trainer.keep_checkpoints,
-            repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
-        )
         self.is_resumed = self.queue.num_admitted > 0
         make_fleet = functools.partial(
             Fleet,
@@ -168,7 +156,6 @@ class Controller:
         self._recall = Recall(
             self._generator, self._parking, self.signal, hedge_seconds=recipe.serving.hedge_seconds
         )
-        self._drain = Drain(self.queue, self.fleet, self._generator, self.signal)
         self._completion = GroupCompletion(
             self.queue,
             self._generator,
@@ -205,7 +192,7 @@ class Controller:
             signal=self.signal,
             observer=observer,
             spawn=self._start,
-            reached_target=self._end,
+            reached_target=lambda: self.desk.end(),
         )
         self.report = StepReport(
             observer,
@@ -213,26 +200,32 @@ class Controller:
             pool_metrics=self._grader.pool_metrics,
             heldout=lambda: self._heldout.accuracies,
         )
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.desk = TrainerDesk(
+            recipe,
+            queue=self.queue,
+            fleet=self.fleet,
+            generator=self._generator,
+            heldout=self._heldout,
+            report=self.report,
+            signal=self.signal,
+            fail=self._fail,
+            is_resumed=self.is_resumed,
+        )
         self._service = QueueService(
-            self._on_take, self._on_commit, drain=self._on_drain, change_servers=self._change_servers
+            self.desk.take,
+            self.desk.commit,
+            drain=self.desk.drain,
+            change_servers=self._change_servers,
         )
         self._added_servers = added_servers
         self._servers_changed = servers_changed
         self._loops: asyncio.TaskGroup | None = None
-        self._num_takes_waiting = 0
-        """Drains too: in both the trainer waits for the rollout side."""
-        self._newest_take: TakeRequest | None = None
-        """Older requests that still wait here came from a trainer that is gone."""
-        self._is_asked_to_republish = False
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._num_takes = 0
         self._is_training = False
         self._num_trainer_kills = 0
         self._kill_trainer: Callable[[str], None] = lambda why: None
         self.state_at_failure: dict[str, str] | None = None
         """`state` when the first loop failed."""
-        self.is_over = False
-        """The trainer was or will be told that there is no further batch."""
         self.is_stopped = False
         """Somebody asked the run to stop before its end."""
 
@@ -256,7 +249,7 @@ class Controller:
 
     def stop(self) -> None:
         """Ends the run after the step in work; what streams is aborted and kept as a prefix."""
-        self.is_stopped = self.is_over = self._generator.is_stopping = True
+        self.is_stopped = self.desk.is_over = self._generator.is_stopping = True
         self.signal.notify()
         if self._loops is not None:
             self._start(self._interrupt(), "interrupt")
@@ -274,7 +267,7 @@ class Controller:
             self.fleet.add(url)
         try:
             async with asyncio.TaskGroup() as loops:
-                self._loops = loops
+                self._loops, self.desk.is_open = loops, True
                 self.signal.notify()
                 background = [
                     self._start(self._feed(), "feed"),
@@ -286,14 +279,14 @@ class Controller:
                 self._is_training = True
                 await self._noting_failure(train())
                 self._is_training = False
-                self.is_over = self._generator.is_stopping = True
+                self.desk.is_over = self._generator.is_stopping = True
                 self.signal.notify()
                 if not self.is_stopped and self.queue.version is not None:
                     await self._heldout.wait(self.fleet.published(), "after")
                 for task in background:
                     task.cancel()
         finally:
-            self._loops = None
+            self._loops, self.desk.is_open = None, False
 
     def state(self) -> dict[str, str]:
         """Title -> lines, for the post-mortem: who waits for whom, the servers, the groups, the tokens."""
@@ -341,7 +334,7 @@ class Controller:
         while True:
             await self.signal.wait_until(
                 lambda: (
-                    not self.is_over
+                    not self.desk.is_over
                     and self.queue.can_admit()
                     and self._parking.may_admit(self._generator.num_waiting)
                     and self.fleet.pick(size, is_new=True) is not None
@@ -353,158 +346,6 @@ class Controller:
             self._start(self._completion.run(group), f"group {group.group_id}")
             # One loop turn, so that the new group takes its place on a server before the next is admitted.
             await asyncio.sleep(0)
-
-    async def _on_take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None:
-        self._num_takes_waiting += 1
-        self._num_takes += 1
-        self._newest_take = request
-        self.signal.notify()
-        try:
-            async with asyncio.timeout(wait_seconds):
-                return await self._take(request)
-        except TimeoutError:
-            return None
-        except QueueError:
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise
-        finally:
-            self._num_takes_waiting -= 1
-
-    async def _on_drain(self, request: DrainRequest, wait_seconds: float) -> bool:
-        self._num_takes_waiting += 1
-        self._num_takes += 1
-        try:
-            async with asyncio.timeout(wait_seconds):
-                await self._drain.run(request.version)
-        except TimeoutError:
-            return False
-        except QueueError:
-            raise
-        except Exception as error:
-            self._fail(error)
-            raise
-        finally:
-            self._num_takes_waiting -= 1
-        return True
-
-    async def _take(self, request: TakeRequest) -> TakeReply:
-        await self.signal.wait_until(
-            lambda: self._loops is not None, owner="take", blocker="the start of the servers"
-        )
-        self._check_is_newest(request)
-        self.report.asked(request)
-        await self._announce(request)
-        if request.step == 0 and not self.is_resumed:
-            await self._heldout.wait(self.fleet.published(), "before", unless=self._may_train_beside)
-            self._check_is_newest(request)
-            if self.fleet.wants_publication:
-                return self._ask_to_republish()
-        if request.step >= self._recipe.trainer.num_steps or self.is_over:
-            self._end()
-            return TakeReply(None, heldout=dict(self._heldout.accuracies))
-        batch, verdicts = await self._batch(request)
-        if batch is None and self.fleet.wants_publication and not self.is_over:
-            return self._ask_to_republish()
-        if batch is None:
-            return TakeReply(None, heldout=dict(self._heldout.accuracies))
-        await self.signal.wait_until(
-            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
-            owner="take",
-            blocker="a serving server",
-        )
-        if not self.fleet.serving():
-            return self._ask_to_republish()
-        with self.signal.waiting("take", "the journal's disk"):
-            await self.queue.journal.barrier()
-        await self.signal.wait_until(
-            lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
-        )
-        self._check_is_newest(request)
-        servers = self.fleet.hand_wire_to_trainer()
-        self.report.given({**batch_metrics(batch), **verdicts})
-        # Now, while the trainer is busy: the next barrier is a step away.
-        self._compaction.run()
-        return TakeReply(batch, servers, dict(self._heldout.accuracies))
-
-    def _end(self) -> None:
-        """The trainer is given no further batch."""
-        self.is_over = True
-        self.signal.notify()
-
-    def _ask_to_republish(self) -> TakeReply:
-        self._is_asked_to_republish = True
-        return TakeReply(None, must_republish=True)
-
-    def _may_train_beside(self) -> bool:
-        """Whether nobody waits for the first evaluation: it has servers of its own, or files are damaged."""
-        return self._heldout.pinned is not None or self.fleet.wants_publication
-
-    async def _announce(self, request: TakeRequest) -> None:
-        """Takes note of the trainer's version, once per version even when the take is asked again."""
-        if self._is_asked_to_republish:
-            self._is_asked_to_republish = False
-            self.fleet.renew(_publication_of(request))
-        if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
-            return
-        if self.queue.version is not None and self._has_lost_versions(request):
-            await self._drain_lost_versions()
-            self._check_is_newest(request)
-        publication = _publication_of(request)
-        self.queue.announce(request.step)
-        await self.fleet.announce(publication, request.published)
-        self._generator.is_held = False
-        if self._heldout.is_due(request.step, self._recipe.trainer.num_steps):
-            self._heldout.start(publication, "during")
-
-    def _is_newest(self, request: TakeRequest) -> bool:
-        """A trainer that died leaves its request waiting here; it must not act beside its successor's."""
-        return request is self._newest_take
-
-    def _check_is_newest(self, request: TakeRequest) -> None:
-        if not self._is_newest(request):
-            raise QueueError(f"The take of step {request.step} was given up: another one came after it.")
-
-    def _has_lost_versions(self, request: TakeRequest) -> bool:
-        """Whether this trainer does not know of a version that its predecessor made, or was making."""
-        assert self.queue.version is not None
-        return request.step < self.queue.highest_version or (
-            self.fleet.trainer_owns_wire and request.step == self.queue.version
-        )
-
-    async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
-        """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
-        step, temperature = request.step, self._recipe.rollout.temperature
-        if step < self.queue.num_steps_taken:
-            await self.queue.journal.barrier()
-            return load_batch(self.queue.journal, step, temperature), {}
-        taken: list[Group] = []
-
-        def try_take() -> bool:
-            is_asked = not self.is_over and self._is_newest(request)
-            if is_asked and not taken and step == self.queue.num_steps_taken:
-                taken.extend(self.queue.take(step) or [])
-            return bool(taken) or not is_asked or self.fleet.wants_publication
-
-        await self.signal.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
-        self._check_is_newest(request)
-        if not taken:
-            return None, {}
-        new = [group for group in taken if group.step == step]
-        bias = length_bias(new, self.queue.live.values()) | staleness_metrics(taken, self.queue)
-        uses = {"repeated_groups": len(taken) - len(new), "replay_ratio": len(taken) / len(new)}
-        return batch_of(taken, step, temperature), {**group_metrics(new), **bias, **uses}
-
-    async def _on_commit(self, request: CommitRequest) -> CommitReply:
-        try:
-            num_groups = self.queue.commit(request.version, request.checkpoint_folder)
-            await self.queue.journal.barrier()
-            self._compaction.committed()
-        except Exception as error:
-            self._fail(error)
-            raise
-        return CommitReply(num_groups)
 
     def _fail(self, error: Exception) -> None:
         """Ends the run with an error that came up while the trainer was answered."""
@@ -529,20 +370,6 @@ class Controller:
     async def _interrupt(self) -> None:
         await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
 
-    async def _drain_lost_versions(self) -> None:
-        """Before a trainer that went back publishes: nothing may stream on, as versions never decrease.
-
-        Streams stay held until the trainer's version is announced, which tells who may stream again.
-        """
-        self._generator.is_held = True
-        if await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
-            return
-        for url in dict.fromkeys(server.url for server in self._generator.running.values()):
-            self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
-        await self.signal.wait_until(
-            lambda: not self._generator.running, owner="take", blocker="streams of a policy that was lost"
-        )
-
     async def _watch(self) -> None:
         """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
         serving, step_seconds = self._recipe.serving, self._recipe.trainer.step_timeout_seconds
@@ -550,7 +377,7 @@ class Controller:
         rollout = Watch(
             what="no token, verdict or server, while the trainer waits for a batch",
             knob="serving.request_timeout_seconds",
-            is_due=lambda: self._num_takes_waiting > 0,
+            is_due=lambda: self.desk.num_waiting > 0,
             progress=self._rollout_progress,
             act=self.fleet.restart_stuck,
             warn_seconds=0.5 * limit,
@@ -561,9 +388,9 @@ class Controller:
         trainer = Watch(
             what="the trainer has a batch and did not come back",
             knob="trainer.step_timeout_seconds",
-            is_due=lambda: self._num_takes_waiting == 0 and self._is_training,
+            is_due=lambda: self.desk.num_waiting == 0 and self._is_training,
             # A trainer that was killed and started anew has its own time, a few times.
-            progress=lambda: (self._num_takes, min(self._num_trainer_kills, MAX_TRAINER_KILLS)),
+            progress=lambda: (self.desk.num_asked, min(self._num_trainer_kills, MAX_TRAINER_KILLS)),
             act=self._kill_hung_trainer,
             warn_seconds=0.5 * step_seconds,
             act_seconds=step_seconds,
@@ -589,10 +416,3 @@ class Controller:
         # A group that is dropped because its servers fail is no progress.
         tokens = self.queue.counters.get(GENERATED, 0)
         return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers
-
-
-def _publication_of(request: TakeRequest) -> Publication:
-    try:
-        return read_publication(Path(request.publication_folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error

@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 from simulation.schedule import run_schedule
 
-from asyncrl.controller import Controller
 from asyncrl.replay.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
@@ -21,6 +20,7 @@ from asyncrl.rollout.parking import Parking
 from asyncrl.serving import publication
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.wire import Confirmation
+from asyncrl.trainer_desk import TrainerDesk
 
 MAX_SEEDS = 400
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -97,11 +97,11 @@ def groups_that_are_due_and_left_behind() -> Any:
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(Controller, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TrainerDesk, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_goes_on() -> Any:
-    return mock.patch.object(Controller, "_is_newest", lambda *_: True)
+    return mock.patch.object(TrainerDesk, "_is_newest", lambda *_: True)
 
 
 def a_fault_that_counts_as_wrong() -> Any:
