@@ -18,8 +18,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
-Serve and drain are in trainer_desk.py. Every wait goes through one Signal, which knows all waits by name: when
-nothing moves for too long, the run ends and says who waited for what.
+Serve and drain are in trainer_desk.py. Every wait goes through one Signal, which knows all waits by name:
+when nothing moves for too long, the run ends and says who waited for what.
 """
 
 import asyncio

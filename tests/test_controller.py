@@ -15,7 +15,8 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.local import first_cause
-from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import parse_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.rollout.text import TextCodec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe
 
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
 

@@ -12,7 +12,8 @@ from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.run_folder import RunFolder
-from asyncrl.recipe import Recipe, dump_recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe
 from asyncrl.trainer.folder import ModelShape
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."

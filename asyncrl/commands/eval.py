@@ -15,7 +15,7 @@ from asyncrl.evaluate import Evaluator
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.recipe import load_recipe
+from asyncrl.recipe_file import load_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.types import SamplingParams
 

@@ -9,7 +9,8 @@ import psutil
 
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
-from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import load_recipe
 from asyncrl.trainer.folder import ModelShape, read_shape
 from asyncrl.trainer.memory import (
     KINDS,

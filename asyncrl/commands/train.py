@@ -14,7 +14,8 @@ from asyncrl.launch.prepare import prepare
 from asyncrl.launch.run_folder import RECIPE, RunFolder
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
-from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import load_recipe
 from asyncrl.replay.recovery import read_conservation
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import load_recipe
+from asyncrl.recipe_file import load_recipe
 from asyncrl.rollout.tasks import read_rows
 from verifiers.dataset import DataReport, DataRow, check_rows
 from verifiers.pool import VerifierPool

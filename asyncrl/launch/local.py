@@ -25,7 +25,7 @@ from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.observe.observer import Observer
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
-from asyncrl.recipe import dump_recipe
+from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
 from asyncrl.replay.starts import record_start

@@ -13,7 +13,8 @@ from typing import IO, Any
 import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import Recipe, dump_recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, InputError
-from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import load_recipe
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.layout import check_layout
 

@@ -11,7 +11,8 @@ import yaml
 
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics import Row, read_metrics
-from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import parse_recipe
 from asyncrl.replay.compaction import compacted_before
 from asyncrl.replay.journal import JournalReader
 from asyncrl.replay.starts import recipes_of_steps

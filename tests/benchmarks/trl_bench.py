@@ -16,7 +16,8 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from asyncrl.recipe import Recipe, load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import load_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent / "trl"

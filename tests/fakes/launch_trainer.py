@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asyncrl.recipe import Recipe, dump_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import dump_recipe
 
 
 def start_trainer(run_folder: Path, queue_url: str, recipe: Recipe | None = None) -> list[subprocess.Popen]:

@@ -7,7 +7,8 @@ from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.launch.run_folder import RunFolder, read_run_recipe
-from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import parse_recipe
 
 
 def make_recipe(**changes: object) -> Recipe:

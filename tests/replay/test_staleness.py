@@ -7,7 +7,7 @@ from fakes.records import finish, generate, make_queue, make_task
 
 from asyncrl.accounting import staleness_metrics
 from asyncrl.errors import InputError
-from asyncrl.recipe import parse_recipe
+from asyncrl.recipe_file import parse_recipe
 from asyncrl.replay.group import DropReason, GroupState
 from asyncrl.types import Segment
 

@@ -8,7 +8,7 @@ from fakes.engine import STOP, FakeEngine
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import parse_recipe
+from asyncrl.recipe_file import parse_recipe
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.parking import Parking

@@ -26,7 +26,8 @@ from simulation.world import World
 
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import ServerError
-from asyncrl.recipe import Recipe, parse_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import parse_recipe
 from asyncrl.replay.journal import JournalError
 from asyncrl.types import Task, VerifierSpec
 

@@ -16,7 +16,7 @@ from fakes.models import random_batch, reference_model, write_model
 from fakes.queue_service import QueueService
 from fakes.recipes import make_recipe
 
-from asyncrl.recipe import dump_recipe
+from asyncrl.recipe_file import dump_recipe
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights

@@ -6,7 +6,8 @@ from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import write_model
 from fakes.recipes import make_recipe
 
-from asyncrl.recipe import Recipe, dump_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import dump_recipe
 
 NOBODY = "http://127.0.0.1:9"
 

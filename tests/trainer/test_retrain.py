@@ -14,7 +14,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl import cli
 from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.recipe import dump_recipe
+from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.compaction import compact
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.queue import ReplayQueue
