@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
+from fakes.fleets import restart
 from fakes.records import make_queue, make_task
 
 from asyncrl.replay.group import Group
@@ -18,10 +19,6 @@ from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.signal import Signal
 from asyncrl.types import SamplingParams
-
-
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
 
 
 @dataclass

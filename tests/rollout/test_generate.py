@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
+from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 
 from asyncrl.rollout.generate import Generator
@@ -11,10 +12,6 @@ from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.signal import Signal
 from asyncrl.types import Finish, SamplingParams
-
-
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
 
 
 def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
@@ -46,15 +43,7 @@ def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(
 
 def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:
     async def scenario() -> None:
-        async with new_session() as session:
-            fleet = Fleet(
-                ["http://a", "http://b"],
-                session=session,
-                signal=Signal(),
-                max_running_requests=20,
-                restart=restart,
-            )
-            fleet.serve_fixed(0)
+        async with fleet_of_two() as fleet:
             first, second = fleet.servers.values()
             fleet.acquire(second, 4)
             assert fleet.pick(4) is first
@@ -67,15 +56,7 @@ def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_tha
 
 def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_that_has_it() -> None:
     async def scenario() -> None:
-        async with new_session() as session:
-            fleet = Fleet(
-                ["http://a", "http://b"],
-                session=session,
-                signal=Signal(),
-                max_running_requests=20,
-                restart=restart,
-            )
-            fleet.serve_fixed(1)
+        async with fleet_of_two(version=1) as fleet:
             first, second = fleet.servers.values()
             assert fleet.pick(1, at_least=1) is first
             assert fleet.pick(1, at_least=2) is None

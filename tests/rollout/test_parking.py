@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import STOP, FakeEngine
+from fakes.fleets import restart
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
@@ -17,10 +18,6 @@ from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.signal import Signal
 from asyncrl.types import SamplingParams
-
-
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
 
 
 def test_a_round_admits_that_many_times_a_batch_and_ends_when_the_batch_is_ready(tmp_path: Path) -> None:

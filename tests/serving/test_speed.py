@@ -3,16 +3,10 @@
 import asyncio
 
 import pytest
+from fakes.fleets import fleet_of_two
 
-from asyncrl.serving.client import new_session
-from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
 from asyncrl.serving.speed import SpeedGauge
-from asyncrl.signal import Signal
-
-
-async def restart(url: str) -> None:
-    raise AssertionError(f"{url} did nothing wrong")
 
 
 def stream(server: Server, tokens: int, seconds: float) -> None:
@@ -59,15 +53,7 @@ def test_a_server_without_work_and_one_without_others_is_not_slow(seconds: float
 
 def test_a_slow_server_gets_no_new_group_but_goes_on_with_its_own() -> None:
     async def scenario() -> None:
-        async with new_session() as session:
-            fleet = Fleet(
-                ["http://a", "http://b"],
-                session=session,
-                signal=Signal(),
-                max_running_requests=8,
-                restart=restart,
-            )
-            fleet.serve_fixed(0)
+        async with fleet_of_two(max_running_requests=8) as fleet:
             slow, fast = fleet.servers.values()
             slow.is_slow = True
             fleet.acquire(fast, 4)
@@ -84,12 +70,8 @@ def test_a_slow_server_gets_no_new_group_but_goes_on_with_its_own() -> None:
 
 def test_streams_are_counted_in_tokens_per_second_of_each_stream() -> None:
     async def scenario() -> None:
-        async with new_session() as session:
-            fleet = Fleet(
-                ["http://a"], session=session, signal=Signal(), max_running_requests=8, restart=restart
-            )
-            fleet.serve_fixed(0)
-            (server,) = fleet.servers.values()
+        async with fleet_of_two() as fleet:
+            server, _ = fleet.servers.values()
             fleet.acquire(server, 4)
             server.counted_seconds -= 3.0
             fleet.release(server, 1)
