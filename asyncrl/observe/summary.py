@@ -83,13 +83,20 @@ def _time_shares(steps: list[Row]) -> dict[str, float]:
     whole = sum(row.get("step_seconds") or 0.0 for row in steps)
     if not whole:
         return {}
-    shares = {
-        words: sum(row.get(name) or 0.0 for row in steps) / whole for name, words in TIMED_PARTS.items()
-    }
-    drained = sum(row.get(DRAIN) or 0.0 for row in steps) / whole
+    parts = [_parts(row) for row in steps]
+    shares = {words: sum(part[name] for part in parts) / whole for name, words in TIMED_PARTS.items()}
+    drained = sum(part[DRAIN] for part in parts) / whole
     # Parts are measured one by one and the step as a whole: what lies between them is shown, not spread.
     rest = max(0.0, 1.0 - sum(shares.values()) - drained)
     return {**shares, "the rest": rest, **({"draining servers": drained} if drained else {})}
+
+
+def _parts(row: Row) -> dict[str, float]:
+    """Seconds of each part of a step. The trainer's first wait began before the step, while servers started."""
+    parts = {name: row.get(name) or 0.0 for name in (*TIMED_PARTS, DRAIN)}
+    others = sum(parts.values()) - parts["wait_seconds"]
+    room = max(0.0, (row.get("step_seconds") or 0.0) - others)
+    return parts | {"wait_seconds": min(parts["wait_seconds"], room)}
 
 
 def _weighted_mean(steps: list[Row], name: str) -> float | None:

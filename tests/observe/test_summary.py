@@ -1,5 +1,6 @@
 """What a run comes to, from its files."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,11 @@ def test_a_run_that_ended_before_its_first_step_still_has_a_summary(tmp_path: Pa
     summary = summarize(tmp_path, {"generated": 0, "trained": 0})
     assert summary.time_shares == {}
     assert summary.trainer_idle_share is None
+
+
+def test_a_wait_that_began_before_its_step_counts_from_the_step_on(tmp_path: Path) -> None:
+    row = {"kind": "step", "step": 1, "step_seconds": 2.0, "train_seconds": 0.5, "drain_seconds": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row | {"wait_seconds": 4.0}) + "\n")
+    shares = summarize(tmp_path, {"generated": 0, "trained": 0}).time_shares
+    assert shares["waiting for rollouts"] == 0.5 and shares["draining servers"] == 0.25
+    assert sum(shares.values()) == 1.0
