@@ -92,7 +92,7 @@ def _time_shares(steps: list[Row]) -> dict[str, float]:
 
 
 def _parts(row: Row) -> dict[str, float]:
-    """Seconds of each part of a step. The trainer's first wait began before the step, while servers started."""
+    """Seconds of each part of a step. The trainer's first wait began before it, while servers started."""
     parts = {name: row.get(name) or 0.0 for name in (*TIMED_PARTS, DRAIN)}
     others = sum(parts.values()) - parts["wait_seconds"]
     room = max(0.0, (row.get("step_seconds") or 0.0) - others)
