@@ -1,6 +1,6 @@
 """What interruptible generation is worth, for `make bench`: the same training with each way to publish.
 
-    python tests/benchmarks/interrupt_bench.py [--cores 0,1] [--seeds 0,1] [--steps 20] [--only longtail]
+    python tests/benchmarks/interrupt_bench.py [--cores 0,1] [--seeds 0,1] [--steps 28] [--only longtail]
 
 rollout.interrupt: drain is the baseline: what trainers without partial rollouts do. The ways take turns, so
 that other load on the machine meets all of them. Figures are of the steady state, without evaluations.
@@ -80,7 +80,7 @@ def main() -> None:
     )
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=28)
     parser.add_argument("--only", default=",".join(RECIPES))
     arguments = parser.parse_args()
     os.chdir(Path(__file__).resolve().parents[2])
