@@ -58,7 +58,7 @@ bench: setup
 ablation: setup
 	@$(BIN)/python tests/benchmarks/ablation.py $(ARGS)
 
-# Kills, stops, corrupts and fills the disks of a real run 100 times and audits its journal (about 25 minutes).
+# Kills, stops, corrupts and fills the disks of a real run 100 times and audits its journal (about 30 minutes).
 chaos: setup
 	@$(BIN)/python tests/chaos/chaos.py $(ARGS)
 
