@@ -120,7 +120,7 @@ class Evaluator:
             await self.signal.wait_until(
                 lambda: bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN,
                 owner="evaluation",
-                blocker="a serving server",
+                blocker="a serving server, with no publish under way",
             )
             server = min(self.fleet.serving(), key=lambda s: s.num_running)
             try:

@@ -26,7 +26,9 @@ from asyncrl.serving.publication import Publication, load_from_disk, post
 from asyncrl.trainer.export import read_weights
 
 BUCKET_BYTES = 256 * 2**20
-"""Weights sent at once; an HTTP body is a third longer."""
+"""Weights broadcast at once."""
+REQUEST_BYTES = 64 * 2**20
+"""Weights in one request, whose body is a third longer; both sides copy it many times: larger is slower."""
 BROADCAST_SECONDS = 120.0
 """Longest wait for a server to join a group or take a bucket."""
 
@@ -55,7 +57,7 @@ class InRequest:
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         await _begin(session, url)
-        for bucket, label in _labelled(publication):
+        for bucket, label in _labelled(publication, max_bytes=min(REQUEST_BYTES, BUCKET_BYTES)):
             # By value: torch's own sharing of descriptors crashes a server that is not its child.
             body = await asyncio.to_thread(_tensor_request, bucket, label)
             await post(session, url, "/update_weights_from_tensor", body)
@@ -76,7 +78,7 @@ class Broadcast:
         try:
             name, group = await self._join(session, url)
             await _begin(session, url)
-            for bucket, label in _labelled(publication):
+            for bucket, label in _labelled(publication, max_bytes=BUCKET_BYTES):
                 await self._send(session, url, name, group, bucket, label)
             await post(session, url, "/end_weight_update", {})
         except (ServerError, RuntimeError) as error:
@@ -167,9 +169,9 @@ def buckets(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterato
         yield bucket
 
 
-def _labelled(publication: Publication) -> Iterator[tuple[Weights, dict[str, object]]]:
+def _labelled(publication: Publication, *, max_bytes: int) -> Iterator[tuple[Weights, dict[str, object]]]:
     """Buckets and what goes with each: the version with the last one only."""
-    parts = buckets(read_weights(publication.folder), max_bytes=BUCKET_BYTES)
+    parts = buckets(read_weights(publication.folder), max_bytes=max_bytes)
     part = next(parts)
     for following in parts:
         yield part, {"flush_cache": False}

@@ -1,6 +1,6 @@
 """Time to publish a version against the time to copy its bytes, for `make bench`.
 
-    python tests/benchmarks/publish_bench.py [--cores 0,1] [--rounds 7] [--only 0.6M,20M,117M]
+    python tests/benchmarks/publish_bench.py [--cores 0,1] [--rounds 5] [--only 0.6M,20M,117M]
 
 Publisher.write and Publisher.install of a Megatron-core model on a real SGLang server (idle, on the same
 cores), by each serving.weight_transport; float32, random weights; medians over rounds. In milliseconds:
@@ -162,7 +162,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cores", default="0,1")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(SHAPES))
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {int(core) for core in arguments.cores.split(",")})

@@ -69,14 +69,11 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
             async for trajectory in generator.run(group):
                 assert trajectory.finish is not None
 
-        loop = asyncio.create_task(recall.run())
-        yield Stage(
-            {e.url: e for e in (one, two)},
-            fleet,
-            signal,
-            queue,
-            generator,
-            group,
-            asyncio.create_task(generate()),
-        )
-        loop.cancel()
+        tasks = asyncio.create_task(recall.run()), asyncio.create_task(generate())
+        engines = {engine.url: engine for engine in (one, two)}
+        yield Stage(engines, fleet, signal, queue, generator, group, tasks[1])
+        for task in tasks:
+            task.cancel()
+        # A stream that broke because the servers end would have one of them restarted.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await fleet.close()

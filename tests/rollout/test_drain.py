@@ -22,6 +22,11 @@ def start_drain(found: Stage) -> "asyncio.Task[None]":
     return asyncio.create_task(drain.run(1))
 
 
+async def let_all_run() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def announce(found: Stage, folder: Path) -> None:
     found.queue.num_steps_taken = 1
     found.queue.announce(1)
@@ -69,7 +74,7 @@ def test_a_drain_waits_for_evaluations_on_the_same_servers(tmp_path: Path) -> No
             (server, _) = found.fleet.servers.values()
             found.fleet.acquire(server, 4)
             drain = start_drain(found)
-            await asyncio.sleep(0.01)
+            await let_all_run()
             assert not drain.done()
             found.fleet.release(server, 4)
             await asyncio.wait_for(drain, 20.0)
@@ -87,7 +92,7 @@ def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(
             found.queue.append(group, ended, [Segment(0, [5, 6, 1], [-0.5] * 3)], Finish.STOP)
             found.generator.ends_with_its_version = True
             drain = start_drain(found)
-            await asyncio.sleep(0.01)
+            await let_all_run()
             # It could go on, and does not; a group of the controller would.
             assert not drain.done()
             for server in found.fleet.servers.values():
