@@ -126,8 +126,10 @@ def parse_event(data: bytes) -> Chunk:
     meta = event.meta_info
     if _is_cut(event):
         # An abort can come between a token's log-prob and the token: it was never sent, so it never was.
+        surplus = len(meta.output_token_logprobs) - len(event.output_ids)
         meta.output_token_logprobs = meta.output_token_logprobs[: len(event.output_ids)]
-        meta.completion_tokens = None
+        if meta.completion_tokens is not None:
+            meta.completion_tokens -= surplus
     if len(meta.output_token_logprobs) != len(event.output_ids):
         raise ServerError(
             f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "

@@ -90,6 +90,10 @@ def test_a_token_that_an_abort_cut_off_from_its_log_prob_never_was() -> None:
     parsed = parse_event(event(finish_reason={"type": "abort"}, **late))
     assert (parsed.tokens, parsed.behavior_logprobs) == ([5, 6], [-0.5, -0.5])
     assert Confirmation(3).feed(parsed) == [Segment(3, [5, 6], [-0.5, -0.5])]
+    with pytest.raises(ServerError, match="2 tokens arrived, the server sent 6"):
+        Confirmation(3).feed(
+            parse_event(event(finish_reason={"type": "abort"}, **late | {"completion_tokens": 7}))
+        )
     with pytest.raises(ServerError, match="2 tokens but 3 log-probs"):
         parse_event(event(finish_reason={"type": "stop"}, **late))
     late["output_token_logprobs"] = [[-0.5, 9, None], [-0.5, 5, None], [-0.7, 6, None]]
