@@ -147,8 +147,7 @@ class Monkey:
 
     def _signal(self, word: str, number: signal.Signals) -> str | None:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            launcher = psutil.Process(self.run.process.pid)
-            found = [child for child in launcher.children() if any(word in part for part in child.cmdline())]
+            found = self.run.children(word)
             if found:
                 victim = self.chance.choice(found)
                 victim.send_signal(number)
