@@ -414,5 +414,5 @@ class Controller:
             reasons = "; ".join(f"{s.url}: {s.reason}" for s in self.fleet.servers.values())
             raise AsyncrlError(f"No rollout server is left. {reasons}")
         # A group that is dropped because its servers fail is no progress.
-        tokens = self.queue.counters.get(GENERATED, 0)
+        tokens = self.queue.counters.get(GENERATED, 0), self._heldout.num_tokens
         return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers

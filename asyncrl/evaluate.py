@@ -41,7 +41,7 @@ class Answer:
     score: Score
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluator:
     fleet: Fleet
     signal: Signal
@@ -53,6 +53,8 @@ class Evaluator:
     run_id: str
     counter: "itertools.count[int]"
     """Of request ids, shared by the evaluations of a run."""
+    num_streamed: int = 0
+    """Tokens so far, also of requests that broke off."""
 
     async def greedy(self, tasks: Sequence[Task]) -> dict[str, float]:
         """Accuracy of the most likely answers with its Wilson interval, their length, the versions.
@@ -148,6 +150,7 @@ class Evaluator:
             ):
                 if chunk.end is End.ABORT:
                     raise ServerError(f"{server.url} aborted request {chunk.request_id}")
+                self.num_streamed += len(chunk.tokens)
                 for segment in confirmations[chunk.request_id].feed(chunk):
                     tokens[chunk.request_id].extend(segment.tokens)
                     versions[chunk.request_id].append(segment.version)

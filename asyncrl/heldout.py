@@ -46,6 +46,11 @@ class HeldOut:
         self.accuracies: list[tuple[PolicyVersion, float]] = []
         """(version, greedy accuracy) of all that are finished."""
 
+    @property
+    def num_tokens(self) -> int:
+        """Streamed to evaluations so far: whether they move."""
+        return self._evaluator.num_streamed
+
     async def close(self) -> None:
         if self.pinned is not None:
             await self.pinned.fleet.close()

@@ -16,11 +16,17 @@ def trainer_memory(recipe: Recipe, shape: ModelShape) -> RankMemory:
     return rank_memory(
         shape,
         dtype=recipe.model.dtype,
-        tokens_per_micro_batch=recipe.trainer.tokens_per_micro_batch,
+        tokens_per_micro_batch=min(recipe.trainer.tokens_per_micro_batch, _most_tokens(recipe, shape)),
         layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
     )
+
+
+def _most_tokens(recipe: Recipe, shape: ModelShape) -> int:
+    """Of a whole batch, were every sequence as long as the context: fewer than a micro-batch may hold."""
+    context = recipe.model.context_tokens or shape.max_positions
+    return recipe.groups_per_step() * recipe.rollout.samples_per_group * context
 
 
 def num_local_servers(recipe: Recipe) -> int:

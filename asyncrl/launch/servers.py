@@ -82,14 +82,17 @@ class LocalServers:
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
 
     async def _first_start(self, url: str) -> None:
-        """A server that refuses to start is a mistake of the recipe; one that was killed is started again."""
+        """A server that refuses to start is a mistake of the recipe. One that was killed is started again; one
+        that neither ends nor answers is, once."""
         for attempt in itertools.count(1):
             try:
                 return await self._wait(url)
             except ServerError:
                 process = self.processes.get(url)
                 code = process.returncode() if process is not None else None
-                if code is None or code >= 0 or attempt == MAX_STARTS:
+                was_killed = code is not None and code < 0 and attempt < MAX_STARTS
+                hangs = process is not None and process.is_running() and attempt == 1
+                if not (was_killed or hangs):
                     raise
                 await self._start_again(url)
 
@@ -115,7 +118,9 @@ class LocalServers:
                     f"{process.name} cannot write its log under {process.log_path.parent}: {refusal}. Make "
                     f"room on the disk and run the same command again: it resumes."
                 )
-            log.warning("%s restarts, exit code was %s", process.name, process.returncode())
+            code = process.returncode()
+            why = "it does not answer" if code is None else f"exit code was {code}"
+            log.warning("%s restarts, %s", process.name, why)
             await process.stop(grace_seconds=STOP_SECONDS)
             await process.start()
 

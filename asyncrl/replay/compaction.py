@@ -41,7 +41,11 @@ class Compaction:
     ) -> None:
         """`repeat_reach`: a group that a step took first may be repeated that many steps later."""
         self._journal = journal
-        self._repeat_reach = repeat_reach
+        # An earlier start of the run may have repeated from further back.
+        ((reached,),) = journal.read(
+            "SELECT coalesce(max(r.step - g.step), 0) FROM repetitions r JOIN groups g USING (group_id)"
+        )
+        self._repeat_reach = max(repeat_reach, reached)
         self._keep_steps = keep_steps
         self._keep_checkpoints = keep_checkpoints
         self._done_before = compacted_before(journal)

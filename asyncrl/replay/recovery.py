@@ -136,6 +136,8 @@ def load_batch(journal: JournalReader, step: int, temperature: float) -> Batch:
         "WHERE advantage IS NOT NULL ORDER BY is_repeated, group_id, sample, position",
         {"step": step},
     )
+    if not all(prompt for _, prompt, *_ in rows):
+        raise QueueError(f"{journal.path} no longer holds all tokens of step {step + 1}: they are compacted.")
     found: dict[str, tuple[Trajectory, float, float]] = {}
     for name, prompt, reward, advantage, version, is_continued, tokens, logprobs in rows:
         trajectory, _, _ = found.setdefault(

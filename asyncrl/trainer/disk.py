@@ -33,9 +33,21 @@ def writing(what: str, folder: Path) -> Iterator[None]:
 
 def find_refusal(error: BaseException, folder: Path) -> str | None:
     """Why the disk under `folder` does not take what `error` could not write; None when it would."""
-    if isinstance(error, OSError) and error.errno in REFUSALS:
-        return os.strerror(error.errno)
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.errno in REFUSALS:
+            return os.strerror(cause.errno)
     return ask_disk(folder)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and what it was raised for, of other ranks too (torch.distributed.checkpoint)."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        for failure, *_ in getattr(error, "failures", {}).values():
+            yield failure
+        error = error.__cause__ or error.__context__
 
 
 def ask_disk(folder: Path) -> str | None:

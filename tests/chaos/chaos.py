@@ -248,7 +248,7 @@ def chaos(folder: Path, *, num_faults: int, seed: int, has_mounts: bool) -> list
             "checkpoint_every_steps": 10,
             "step_timeout_seconds": 20.0,
         },
-        serving={"num_servers": 2, "request_timeout_seconds": 15.0},
+        serving={"num_servers": 2, "request_timeout_seconds": 15.0, "start_timeout_seconds": 60.0},
         verifying={"num_workers": 2},
     ).start()
     audit, began = Audit(run), time.monotonic()

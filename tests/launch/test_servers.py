@@ -99,3 +99,28 @@ def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_path: Pat
         assert servers.processes[url].returncode() is None
 
     with_servers(tmp_path, {}, ServerChanges(), scenario)
+
+
+def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_once(tmp_path: Path) -> None:
+    # The first start sleeps for ever, as one that was stopped; the second answers.
+    code = (
+        "import http.server, pathlib, sys, time\n"
+        "marker = pathlib.Path(sys.argv[1])\n"
+        "if not marker.exists():\n"
+        "    marker.touch(); time.sleep(600)\n"
+        "class Ready(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self): self.send_response(200); self.end_headers()\n"
+        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[2])), Ready).serve_forever()\n"
+    )
+
+    async def scenario(servers: LocalServers) -> None:
+        (url,) = servers.urls
+        arguments = ["-c", code, str(tmp_path / "was-started"), url.rpartition(":")[2]]
+        process = ChildProcess("server 0", arguments, environment={}, log_path=tmp_path / "l")
+        servers.processes[url] = process
+        try:
+            await servers.start()
+        finally:
+            await servers.stop()
+
+    with_servers(tmp_path, {"start_timeout_seconds": 5.0}, ServerChanges(), scenario)

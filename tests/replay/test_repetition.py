@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from fakes.records import finish, make_queue, make_task, reopen
 from replay.test_compaction import commit, steps_with_tokens
 
+from asyncrl.errors import QueueError
 from asyncrl.observe.journal import GroupFilter
 from asyncrl.observe.journal import Journal as View
-from asyncrl.replay.compaction import Compaction
+from asyncrl.replay.compaction import Compaction, compact
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import REPEATED, TRAINED, ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch
@@ -116,6 +118,27 @@ def test_tokens_stay_in_the_journal_until_no_later_batch_can_hold_them(tmp_path:
     # A batch from step 5 on, which is behind the checkpoint and kept, may repeat one of step 3.
     assert steps_with_tokens(queue) == [3, 4, 5]
     assert len(load_batch(queue.journal, 5, 1.0).sequences) == 4
+
+
+def test_tokens_that_an_earlier_start_repeated_are_kept_as_long(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
+    for step in range(6):
+        take(queue, step)
+    queue.journal.barrier_blocking()
+    # The recipe of this start repeats nothing; step 5 was given groups of steps 3 and 4.
+    commit(queue, Compaction(queue.journal, keep_steps=1, keep_checkpoints=1), 6)
+    assert len(load_batch(queue.journal, 5, 1.0).sequences) == 6
+
+
+def test_a_batch_is_refused_when_the_tokens_of_a_repeated_group_are_gone(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
+    for step in range(6):
+        take(queue, step)
+    queue.commit(5, "step-5")
+    queue.journal.write(*compact(0, 5))
+    queue.journal.barrier_blocking()
+    with pytest.raises(QueueError, match="no longer holds all tokens of step 6"):
+        load_batch(queue.journal, 5, 1.0)
 
 
 def test_the_journal_says_in_which_steps_a_group_was_trained(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from fakes.small_disk import refused_writes
+from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.errors import DiskError
-from asyncrl.trainer.disk import writing
+from asyncrl.trainer.disk import find_refusal, writing
 
 
 def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -32,3 +33,14 @@ def test_an_error_on_a_disk_that_takes_writes_is_raised_as_it_is(tmp_path: Path)
     with pytest.raises(ZeroDivisionError), writing("A file", tmp_path):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_found_behind_the_errors_that_were_raised_for_it(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    outer = RuntimeError("the checkpoint failed")
+    outer.__cause__ = full
+    assert find_refusal(outer, tmp_path) == os.strerror(errno.ENOSPC)
+    # torch.distributed.checkpoint: what the ranks raised.
+    of_ranks = CheckpointException("failed", {1: (full, None)})
+    assert find_refusal(of_ranks, tmp_path) == os.strerror(errno.ENOSPC)
+    assert find_refusal(RuntimeError("something else"), tmp_path) is None

@@ -44,7 +44,8 @@ class HeldMates:
         for req in scheduler.waiting_queue:
             if req.output_ids:
                 continue
-            key = (req.cache_salt, req.extra_key, tuple(req.origin_input_ids))
+            # An array: a tuple of a thousand waiting prompts would cost tens of milliseconds in every round.
+            key = (req.cache_salt, req.extra_key, req.origin_input_ids.tobytes())
             leader = leaders.get(key) or self._leaders.get(key, req)
             # One that is aborted while it waits is in no list any more and never finishes.
             if not leader.output_ids and id(leader) not in in_work:
