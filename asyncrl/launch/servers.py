@@ -82,8 +82,8 @@ class LocalServers:
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
 
     async def _first_start(self, url: str) -> None:
-        """A server that refuses to start is a mistake of the recipe. One that was killed is started again, one
-        that neither ends nor answers too, but only once."""
+        """One that refuses to start is a mistake of the recipe. One that was killed is started again, one that
+        neither ends nor answers too, but only once."""
         for attempt in itertools.count(1):
             try:
                 return await self._wait(url)
