@@ -82,8 +82,8 @@ class LocalServers:
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
 
     async def _first_start(self, url: str) -> None:
-        """One that refuses to start is a mistake of the recipe. One that was killed is started again, one that
-        neither ends nor answers too, but only once."""
+        """A refusal is a mistake of the recipe. One that was killed is started again; so is one that neither
+        ends nor answers, but once."""
         for attempt in itertools.count(1):
             try:
                 return await self._wait(url)
