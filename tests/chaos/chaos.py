@@ -198,12 +198,12 @@ def disturb(
     while done < num_faults:
         # Sometimes while the last fault is still being mended, sometimes long after.
         pause(chance.choice([0.2, 1.0, 3.0]) * chance.random(), run)
-        # Each kind once, then by their shares.
+        # Each kind once, then by their shares; one that finds nothing to break now (no worker was started
+        # since the last was killed) makes way for another.
         act = untried.pop() if untried else chance.choices(*zip(*kinds, strict=True))[0]
         cost = audit.tokens_a_snapshot_would_lose()
         what = act()
         if what is None:
-            untried.insert(0, act)
             continue
         done += 1
         costs.append(cost)
