@@ -90,8 +90,13 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
     lines = rank.last_lines()
     if exit_code == DiskError.EXIT_CODE:
         for line in reversed(lines.splitlines()):
-            if line.startswith(DiskError.__name__):
+            if line.startswith(DiskError.__name__) and line.endswith("resumes."):
                 return f"{rank.name} stopped. {line}"
+        # What it said may have found no room in its log.
+        return (
+            f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Make "
+            f"room on the disk and run the same command again: it resumes."
+        )
     return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
 
 

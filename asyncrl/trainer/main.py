@@ -6,6 +6,7 @@ waits for the controller's end of run, and it dies when its parent does.
 """
 
 import argparse
+import contextlib
 import ctypes
 import logging
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, InputError
@@ -57,10 +59,19 @@ def main() -> int:
     try:
         train(Learner(shape, recipe), recipe, run_folder=arguments.run_folder, queue_url=arguments.queue_url)
     except DiskError as error:
-        print(f"{DiskError.__name__}: {error}", file=sys.stderr, flush=True)
-        return DiskError.EXIT_CODE
+        end_on_full_disk(error)
     ranks.stop()
     return 0
+
+
+def end_on_full_disk(error: DiskError) -> NoReturn:
+    """Says it and ends with the exit code that says it too: the log may be on the same disk.
+
+    At once, because Python ends with another code when it cannot flush what was printed.
+    """
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{DiskError.__name__}: {error}\n".encode())
+    os._exit(DiskError.EXIT_CODE)
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,35 @@
+"""What is said of a trainer rank that ended."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import DiskError
+from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.trainers import _last_words
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            "step 3\nDiskError: Publication v4 ... it resumes.\n",
+            "trainer 0 stopped. DiskError: Publication v4",
+        ),
+        (
+            "step 3\nDiskError: Publication v4 under /ru",
+            "the disk under .*run refuses .* Make room .* resumes",
+        ),
+        ("", "the disk under .*run refuses"),
+    ],
+)
+def test_a_full_disk_is_said_in_whole_also_where_its_own_words_found_no_room(
+    tmp_path: Path, log: str, said: str
+) -> None:
+    path = tmp_path / "run" / "logs" / "trainer-0.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(log)
+    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
+    words = _last_words(rank, DiskError.EXIT_CODE)
+    assert re.search(said, words), words
