@@ -55,7 +55,7 @@ class Drain:
     def _is_idle(self) -> bool:
         if self.generator.is_stopping:
             return not self.generator.running
-        if self.fleet.num_requests.total():
+        if self.fleet.num_in_work:
             return False
         can_go_on = self.generator.may_stream() and bool(self.fleet.serving())
         return not (can_go_on and self._has_begun_group())

@@ -8,7 +8,6 @@ as stale. A trainer that dies leaves the servers it was handed in an unknown sta
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from enum import StrEnum
 from typing import Any
@@ -80,8 +79,8 @@ class Fleet:
         self._handed: dict[str, None] = {}
         """URLs that the trainer was last told to publish to, until it says what became of them."""
         self.gate = Gate.OPEN
-        self.num_requests: Counter[str] = Counter()
-        """URL -> what runs there, evaluations and servers that were removed included."""
+        self.num_in_work = 0
+        """Requests that run, also on servers that were removed and are no longer in `servers`."""
         self._tasks: dict[asyncio.Task[None], Server] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
         """URLs of removed servers -> the end of their processes."""
@@ -137,11 +136,11 @@ class Fleet:
 
     def acquire(self, server: Server, num_requests: int) -> None:
         server.begin(num_requests)
-        self.num_requests[server.url] += num_requests
+        self.num_in_work += num_requests
 
     def release(self, server: Server, num_requests: int = 1) -> None:
         server.end(num_requests)
-        self.num_requests[server.url] -= num_requests
+        self.num_in_work -= num_requests
         if server.num_running == 0 and server.is_leaving():
             self._forget(server)
         self._signal.notify()
