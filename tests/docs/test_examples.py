@@ -1,0 +1,91 @@
+"""What README and docs show to be copied works as it stands there."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from fakes.loss_inputs import gradient, make_inputs
+
+from asyncrl.algorithms.contract import check_terms
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.cli import COMMANDS
+from asyncrl.recipe import Algorithm, Recipe
+from asyncrl.recipe_file import parse_recipe
+from verifiers.contract import check_contract
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_verifier_to_copy_keeps_the_contract():
+    checks = asyncio.run(
+        check_contract(
+            "./parity.py:Parity",
+            {},
+            ["even"],
+            folder=EXAMPLES,
+            right=[("even", "4 is even")],
+            wrong=[("even", "4 is odd"), ("odd", "")],
+        )
+    )
+    assert [check for check in checks if not check.passed] == []
+
+
+def test_the_readme_shows_the_verifier_to_copy():
+    _, source = (EXAMPLES / "parity.py").read_text().split('"""\n\n', 1)
+    assert source in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_surrogate_to_copy_is_accepted_and_has_the_slope_it_says():
+    algorithm = Algorithm(surrogate=f"{EXAMPLES}/soft_clip.py:soft_clip", importance_weight="none")
+    check_terms(algorithm)
+    loss = make_loss(algorithm, max_new_tokens=8)
+    # Ratios 1, and e^3 = 20: far beyond the clip.
+    inputs = make_inputs(current=[-1.0, -1.0], proximal=[-1.0, -4.0], behavior=[-1.0, -4.0])
+    slopes = gradient(loss(inputs).total, inputs)
+    assert slopes[0] == pytest.approx(-1.0)
+    assert abs(slopes[1]) < 1e-3
+    assert torch.isfinite(loss(inputs).total)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_of_a_page_exist(page: Path):
+    text = page.read_text(encoding="utf-8")
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)#:]+(?:#[^)]*)?)\)", text)]
+    missing = [link for link in links if link and not (page.parent / link).exists()]
+    paths = re.findall(r"`((?:asyncrl|verifiers|sandbox|recipes|tests|docs)/[\w./]+\w)`", text)
+    missing += [path for path in paths if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_files_that_answer_questions_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    answers = re.findall(r"^\| \d+\. [^|]*\| (.*) \|$", text, re.MULTILINE)
+    assert len(answers) == 20
+    for answer in answers:
+        for path in re.findall(r"`([\w/.]+)`", answer):
+            assert (ROOT / path).is_file() or (ROOT / "asyncrl" / path).is_file(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_subcommands_that_a_page_names_exist(page: Path):
+    named = set(re.findall(r"`asyncrl ([a-z][\w-]*)", page.read_text(encoding="utf-8")))
+    assert named <= COMMANDS.keys()
+
+
+def test_recipe_keys_that_a_page_names_exist():
+    sections = {name: field.annotation for name, field in Recipe.model_fields.items()}
+    for page in PAGES:
+        for section, key in re.findall(r"`([a-z]+)\.([a-z_]+)\b", page.read_text(encoding="utf-8")):
+            fields = getattr(sections.get(section), "model_fields", None)
+            assert fields is None or key in fields or key in ("py", "yaml", "md"), f"{page}: {section}.{key}"
+
+
+def test_the_smallest_recipe_is_one():
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (smallest,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert parse_recipe(yaml.safe_load(smallest), source="docs/recipes.md").name == "my_run"
