@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the run failed, 2 something the user can mend, 130 stopped
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -28,6 +29,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(f"asyncrl {importlib.metadata.version('asyncrl')}")
+        return 0
     if not arguments or arguments[0] not in COMMANDS:
         return _usage(arguments)
     command = importlib.import_module(f"asyncrl.commands.{arguments[0].replace('-', '_')}")

@@ -1,0 +1,79 @@
+"""The wheel works without the repository: from any folder, with everything that its packages read."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files, as an installation has them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    # setuptools builds in the source tree: a copy keeps the checkout clean.
+    source = folder / "source"
+    for package in ("asyncrl", "verifiers", "sandbox"):
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def _run(site: Path, cwd: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    program = "import sys; from asyncrl.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_wheel_has_types_and_all_that_is_read_at_run_time(site: Path):
+    for name in ("asyncrl/py.typed", "verifiers/py.typed", "sandbox/py.typed", "verifiers/README.md"):
+        assert (site / name).is_file(), name
+    assert list((site / "asyncrl/observe/static").iterdir())
+    assert (site / "asyncrl/serving/engine/cpu_path/sitecustomize.py").is_file()
+
+
+def test_help_and_version_answer_from_any_folder(site: Path, tmp_path: Path):
+    assert "train by a recipe" in _run(site, tmp_path, "--help").stdout
+    assert _run(site, tmp_path, "--version").stdout.startswith("asyncrl 0.")
+
+
+def test_verify_grades_from_any_folder(site: Path, tmp_path: Path):
+    row = json.dumps({"gold": "1/2", "response": "\\boxed{0.5}"})
+    done = _run(site, tmp_path, "verify", "-", stdin=row)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"]["outcome"] == "correct"
+
+
+def test_the_sandbox_runs_a_program_from_any_folder(site: Path, tmp_path: Path):
+    (tmp_path / "hello.py").write_text("print('hello')")
+    done = _run(site, tmp_path, "sandbox", "run", "hello.py")
+    assert json.loads(done.stdout)["status"] == "ok", done.stderr
+
+
+def test_a_recipe_is_checked_from_any_folder(site: Path, tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nmodel: {path: nowhere}\ndata: {train: a.jsonl, heldout: b.jsonl}\n"
+    )
+    done = _run(site, tmp_path, "check", "mine.yaml")
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr + done.stdout
