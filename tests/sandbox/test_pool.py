@@ -132,7 +132,7 @@ print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
             return first, await run(sandbox, looking)
 
     first, last = asyncio.run(main())
-    assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 1\n['1', '2']\n"
+    assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 2\n['1', '2']\n"
 
 
 def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
