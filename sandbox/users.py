@@ -31,7 +31,9 @@ def claim() -> tuple[int, socket.socket | None]:
         uid_map = Path("/proc/self/uid_map").read_text()
     except OSError:
         return _NOBODY, None
-    for user in range(_FIRST, _LAST + 1):
+    # Each from another place: processes of a worker that was killed may still be ending as its user.
+    count = _LAST - _FIRST + 1
+    for user in (_FIRST + (os.getpid() + at) % count for at in range(count)):
         if not is_mapped(uid_map, user):
             break
         # An abstract name is free again when its owner has ended, however it ended.
