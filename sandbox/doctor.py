@@ -80,12 +80,13 @@ def _judge(name: str, result: Result) -> Finding:
 
 
 def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list[str]:
-    """What this tier does not enforce on a machine with these cgroup controllers. `shares_user`: the programs of
-    all workers run as one user of the machine's."""
+    """What this tier does not enforce on a machine with these cgroup controllers.
+
+    `shares_user`: the programs of all workers run as one user of the machine's."""
     if tier is Tier.UNSAFE:
         return ["everything but rlimits, wall time and output: the unsafe tier isolates nothing"]
     found = [
-        "CPU time of processes whose parent ignores their end (SIGCHLD): sampled every 50 ms; of all others exact",
+        "CPU time of processes whose parent ignores their end (SIGCHLD): sampled; of all others exact",
         "advisory read locks (fcntl) on the system's read-only files",
         "shares of the processor, caches and memory bandwidth between runs side by side",
     ]
@@ -102,13 +103,14 @@ def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list
             found.append("that a program reads back, and so loses, what it wrote to its own output")
         return found
     found += [
-        "disk: sampled every 50 ms, on the disk of the temporary directory; the excess between two samples stays "
-        "until the run has ended",
+        "disk: sampled; what is written between two samples stays on the host's disk until the run has ended",
         "a view of its own of /usr and the interpreter's packages: the host's own files are read there",
     ]
     if shares_user:
-        found.append("RLIMIT_NPROC for each run: the kernel counts the user's processes; a fork bomb can keep the "
-                     "runs of other workers from starting processes until a sample ends it")  # fmt: skip
+        found.append(
+            "a number of processes for each run: the kernel counts the user's; a fork bomb can keep the runs of "
+            "other workers from starting processes until a sample ends it"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""A fault of ours is never a program's, and a program cannot make one: with helpers killed at random moments."""
+"""A fault of ours is never a program's, and a program cannot make one; helpers are killed at random moments."""
 
 import asyncio
 import os
@@ -95,7 +95,8 @@ def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_answer_wr
 
 @pytest.mark.parametrize("ending", [
     "os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()", "raise MemoryError", "x = bytearray(1 << 40)",
-    "os.closerange(0, 100); time.sleep(0.2)", "os.fork() and os.kill(0, 9)", "link.shutdown(2); time.sleep(0.2)",
+    "os.closerange(0, 100); time.sleep(0.2)", "os.fork() and os.kill(0, 9)",
+    "link.shutdown(2); time.sleep(0.2)",
 ])  # fmt: skip
 def test_a_linked_program_that_ends_itself_is_a_result_and_no_fault(ending):
     async def main():
@@ -113,8 +114,11 @@ def test_files_that_are_given_need_no_room_on_the_disk():
         async with SandboxPool(ONE) as sandbox:
             limits = replace(LIMITS, disk_bytes=1 << 20)
             given = (("a", bytes(5 << 20)), ("b", b"x" * 5000))
-            source = "import os\nprint(os.path.getsize('a'))\nopen('c', 'wb').write(bytes(1 << 19))\n"
-            source += "try: open('d', 'wb').write(bytes(1 << 20)); print('too much')\nexcept OSError: print('full')\n"
+            source = (
+                "import os\nprint(os.path.getsize('a'))\nopen('c', 'wb').write(bytes(1 << 19))\n"
+                "try: open('d', 'wb').write(bytes(1 << 20)); print('too much')\n"
+                "except OSError: print('full')\n"
+            )
             command = replace(await warm(sandbox, source), limits=limits)
             return await sandbox.run(replace(command, files=(*command.files, *given)))
 

@@ -12,9 +12,11 @@ from tests.sandbox.conftest import TEST_LIMITS
 FINGERPRINT = """
 import os, resource, signal, sys, time
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0)))
-print([resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")])
+names = [name for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
+print([resource.getrlimit(getattr(resource, name)) for name in names])
 print(os.umask(0), os.getcwd() == os.environ["PWD"], sorted(os.environ), sys.argv)
-print([str(signal.getsignal(number)) for number in range(1, 32)], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+print([str(signal.getsignal(number)) for number in range(1, 32)])
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 print(signal.getitimer(signal.ITIMER_REAL), os.getsid(0) == os.getpid(), os.times()[:4] < (1, 1, 1, 1))
 for name in ("oom_score_adj", "timerslack_ns", "coredump_filter", "personality", "autogroup"):
     try: text = open(f"/proc/self/{name}").read()
@@ -24,8 +26,8 @@ for name in ("oom_score_adj", "timerslack_ns", "coredump_filter", "personality",
 """
 WEAKENING = """
 import ctypes, os, resource, signal
-for path, text in (("autogroup", "19"), ("oom_score_adj", "1000"), ("oom_score_adj", "0"), ("coredump_filter", "0"), ("timerslack_ns", "99")):
-    try: open(f"/proc/self/{path}", "w").write(text)
+for name, text in ("autogroup", "19"), ("oom_score_adj", "0"), ("coredump_filter", "0"), ("timerslack_ns", "9"):
+    try: open(f"/proc/self/{name}", "w").write(text)
     except OSError: pass
 ctypes.CDLL(None).prctl(29, 1 << 30, 0, 0, 0)
 os.nice(19)
