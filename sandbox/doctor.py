@@ -108,8 +108,8 @@ def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list
     ]
     if shares_user:
         found.append(
-            "a number of processes for each run: the kernel counts the user's; a fork bomb can keep the runs of "
-            "other workers from starting processes until a sample ends it"
+            "a number of processes for each run: the kernel counts the user's; a fork bomb can keep the runs "
+            "of other workers from starting processes until a sample ends it"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""A fault of ours is never a program's, and a program cannot make one; helpers are killed at random moments."""
+"""A fault of ours is never a program's, and a program cannot make one; helpers are killed at random."""
 
 import asyncio
 import os

@@ -26,7 +26,7 @@ for name in ("oom_score_adj", "timerslack_ns", "coredump_filter", "personality",
 """
 WEAKENING = """
 import ctypes, os, resource, signal
-for name, text in ("autogroup", "19"), ("oom_score_adj", "0"), ("coredump_filter", "0"), ("timerslack_ns", "9"):
+for name, text in ("autogroup", "19"), ("oom_score_adj", "0"), ("timerslack_ns", "9"):
     try: open(f"/proc/self/{name}", "w").write(text)
     except OSError: pass
 ctypes.CDLL(None).prctl(29, 1 << 30, 0, 0, 0)
