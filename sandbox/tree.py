@@ -79,35 +79,39 @@ def measure(path: str, *, enough_bytes: int, enough_entries: int) -> Found:
     return found
 
 
-def _empty(directory: int, top: int) -> bool:
-    """Removes the files of one directory, and moves its directories to the top. Whether anything changed."""
-    changed = False
-    for name in os.listdir(directory):
-        with contextlib.suppress(OSError):
-            try:
-                os.unlink(name, dir_fd=directory)
-            except (IsADirectoryError, PermissionError):
-                if directory != top:
-                    # One that its owner cannot write to cannot be moved either.
-                    os.close(open_directory(name, directory))
-                    os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
-                else:
-                    changed = _remove_below(name, top) or changed
-                    continue
-            changed = True
-    return changed
-
-
-def _remove_below(name: str, top: int) -> bool:
-    below = open_directory(name, top)
+def _remove_entry(name: str, levels: list[tuple[str, int, list[str]]]) -> bool:
+    """Removes a file of the deepest directory, or begins with a directory; one that lies too deep is moved
+    to the top: true."""
+    directory, top = levels[-1][1], levels[0][1]
     try:
-        changed = _empty(below, top)
-    finally:
+        os.unlink(name, dir_fd=directory)
+    except (IsADirectoryError, PermissionError):
+        below = open_directory(name, directory)
+        if len(levels) <= MAX_DEPTH:
+            levels.append((name, below, os.listdir(below)))
+            return False
         os.close(below)
-    with contextlib.suppress(OSError):
-        os.rmdir(name, dir_fd=top)
-        changed = True
-    return changed
+        os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
+        return True
+    return False
+
+
+def _empty(top: int) -> bool:
+    """Removes what lies below `top`. Whether something lay too deep, and was moved to the top instead."""
+    moved = False
+    levels = [("", top, os.listdir(top))]
+    while levels:
+        name, directory, names = levels[-1]
+        if names:
+            with contextlib.suppress(OSError):
+                moved = _remove_entry(names.pop(), levels) or moved
+            continue
+        levels.pop()
+        if levels:
+            os.close(directory)
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=levels[-1][1])
+    return moved
 
 
 def remove(path: str) -> bool:
@@ -115,7 +119,7 @@ def remove(path: str) -> bool:
     with contextlib.suppress(OSError):
         top = open_directory(path)
         try:
-            while _empty(top, top):
+            while _empty(top):
                 pass
         finally:
             os.close(top)
