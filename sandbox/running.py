@@ -2,6 +2,7 @@
 ended."""
 
 import contextlib
+import fcntl
 import os
 import resource
 import signal
@@ -15,18 +16,22 @@ from sandbox.result import SandboxError, Status
 from sandbox.zygote_process import ZygoteProcess
 
 _CHUNK = 1 << 16
+_F_ADD_SEALS, _SEALS = 1033, 0b1111
+"""No more seals, no shrinking, no growing, no writing (fcntl(2))."""
 _REPORT_LIMIT = 1 << 27
 _MEMORY_WORDS = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"cannot allocate memory")
 
 
 def _filled_memory_file(parts: list[bytes]) -> int:
-    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for part in parts:
             view = memoryview(part)
             while view:
                 view = view[os.write(descriptor, view) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
+        # A program must not make room of it, which nobody would count.
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)
         raise
