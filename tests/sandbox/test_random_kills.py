@@ -128,7 +128,7 @@ async def verify_all(verifier, tasks, counts):
 
 
 @pytest.mark.parametrize(
-    ("num_verifications", "seconds_between"), [(60, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
+    ("num_verifications", "seconds_between"), [(40, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.LANDLOCK], ids=lambda tier: tier.value)
 @pytest.mark.parametrize("user", ["me", "nobody"])
