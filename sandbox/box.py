@@ -9,7 +9,9 @@ import gc
 import marshal
 import os
 import resource
+import select
 import signal
+import stat
 import struct
 import time
 from typing import Any, NoReturn
@@ -19,10 +21,13 @@ from sandbox import kernel, landlock, seccomp, warm
 REPORT = struct.Struct("<ciQ")
 """b"R", wait status, nanoseconds; then per collected file a LENGTH and its bytes."""
 LENGTH = struct.Struct("<q")
+MISSING, TOO_LARGE = -1, -2
+"""Lengths of files that are not there, or that hold more than MAX_COLLECTED_BYTES."""
 MAX_COLLECTED_BYTES = 64 << 20
 EXEC_FAILED = 127
 _SPEC, _STDIN, _STDOUT, _STDERR, _REPORT, _LINK = range(6)
 THREAD_STACK_BYTES = 8 << 20
+_PARENT_DIED = signal.SIGHUP
 # Above the descriptors that a box is handed.
 _KEPT_REPORT = 60
 
@@ -41,9 +46,21 @@ def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
     return marshal.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
 
 
+def disk_space(spec: dict[str, Any]) -> int:
+    """Bytes of a run's private directory: what the program may write, beside the files that it is given."""
+    page = resource.getpagesize()
+    given: int = sum(-(-size // page) * page for _, size in spec["files"])
+    return given + int(spec["limits"]["disk_bytes"])
+
+
+def num_inodes(disk_bytes: int) -> int:
+    """Files and directories that fit into a private directory of this size."""
+    return max(1024, disk_bytes // 8192)
+
+
 def mount_private(disk_bytes: int) -> None:
     """An empty, bounded /run with `work`, `tmp` and `shm` in it, over whatever is there."""
-    inodes = max(1024, disk_bytes // 8192)
+    inodes = num_inodes(disk_bytes)
     flags = kernel.MS_NOSUID | kernel.MS_NODEV
     kernel.mount("tmpfs", "/run", "tmpfs", flags, f"size={disk_bytes},nr_inodes={inodes},mode=755")
     for name in ("work", "tmp", "shm"):
@@ -51,13 +68,16 @@ def mount_private(disk_bytes: int) -> None:
 
 
 def mount_proc() -> None:
-    """A /proc of the caller's pid namespace, with processes only."""
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    """A /proc of the caller's pid namespace, with processes only.
+
+    Read-only: a program could lower its own score there, and the kernel would choose the keeper for want of
+    memory; or the share of the processor that its session has."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC | kernel.MS_RDONLY
     try:
         kernel.mount("proc", "/proc", "proc", flags, "subset=pid")
     except OSError:
         # Where /proc is partly masked the kernel gives no new one; the old one must not stay visible.
-        kernel.mount("tmpfs", "/proc", "tmpfs", flags | kernel.MS_RDONLY, "size=4k")
+        kernel.mount("tmpfs", "/proc", "tmpfs", flags, "size=4k")
 
 
 def _copy(source: int, offset: int, size: int, target: int) -> None:
@@ -86,7 +106,6 @@ def _set_limit(which: int, value: int) -> None:
 def limit_for_all_runs() -> None:
     """The limits that are the same for every run; the zygote's clones inherit them."""
     for which, value in (
-        (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 65536),
         (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_RTPRIO, 0),
@@ -95,14 +114,14 @@ def limit_for_all_runs() -> None:
         _set_limit(which, value)
 
 
-def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> None:
+def _limit(limits: dict[str, Any], max_tasks: int, *, warm_run: bool) -> None:
     stack_bytes = limits["stack_bytes"]
     seconds = -int(-limits["cpu_seconds"] // 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     for which, value in (
         (resource.RLIMIT_FSIZE, limits["disk_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_NPROC, limits["processes"] + extra_processes),
+        (resource.RLIMIT_NPROC, max_tasks),
         # With a finite limit libc would reserve as much for each thread of a program that is started by exec;
         # without one it takes 2 MiB, and the address space bounds the main stack.
         (resource.RLIMIT_STACK, stack_bytes if warm_run else resource.RLIM_INFINITY),
@@ -111,9 +130,9 @@ def _limit(limits: dict[str, Any], extra_processes: int, *, warm_run: bool) -> N
         _set_limit(which, value)
 
 
-def _set_oom_score(score: int) -> None:
+def _set_oom_score(proc: int, score: int) -> None:
     try:
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        descriptor = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=proc)
     except OSError:
         # Without a /proc the run keeps the zygote's score, which is above every ordinary process's.
         return
@@ -128,10 +147,11 @@ class Jail:
         self.tier: str = settings["tier"]
         self.environment: dict[str, str] = settings["environment"]
         self.readable: list[str] = settings["readable"]
-        self.extra_processes: int = settings["extra_processes"]
         self.work_base: str = settings["work_base"]
         self.search: list[str] = settings["search"]
         self.control: int = settings["control"]
+        self.proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
+        """The machine's own, which every run's covers; closed before a program's first instruction."""
         self.thread_id = kernel.thread_id_address()
         self.signals_scoped = landlock.abi() >= landlock.SIGNALS_ABI
         self.inside = self.tier == "namespaces"
@@ -199,15 +219,16 @@ def _wire_descriptors(fds: list[int], report: int) -> None:
 def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], offset: int, directory: str) -> None:
     """Everything between a clone of the zygote and a program's process; after the last line it is
     confined."""
+    # First of all: a process that stays hidden from the worker is ended by it.
+    kernel.set_dumpable(True)
     if not jail.has_directory:
-        jail.make_directory(directory, spec["limits"]["disk_bytes"])
+        jail.make_directory(directory, disk_space(spec))
     _write_files(spec, fds[_SPEC], offset, f"{directory}/work")
+    _set_oom_score(jail.proc, spec["oom_score"])
     _wire_descriptors(fds, _KEPT_REPORT)
     os.chdir(f"{directory}/work")
-    kernel.set_dumpable(True)
-    _set_oom_score(spec["oom_score"])
-    _limit(spec["limits"], jail.extra_processes, warm_run=spec["warm"])
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    _limit(spec["limits"], spec["max_tasks"], warm_run=spec["warm"])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, _PARENT_DIED):
         signal.signal(number, signal.SIG_DFL)
     jail.confine(directory)
 
@@ -254,13 +275,15 @@ def _collect(directory: str, names: list[str]) -> bytes:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(f"{directory}/work/{name}", flags)
         except OSError:
-            parts.append(LENGTH.pack(-1))
+            parts.append(LENGTH.pack(MISSING))
+            continue
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_COLLECTED_BYTES:
+            os.close(descriptor)
+            parts.append(LENGTH.pack(TOO_LARGE if stat.S_ISREG(found.st_mode) else MISSING))
             continue
         with open(descriptor, "rb") as file:
-            try:
-                content = file.read(MAX_COLLECTED_BYTES)
-            except OSError:
-                content = b""
+            content = file.read(MAX_COLLECTED_BYTES)
         parts.append(LENGTH.pack(len(content)) + content)
     return b"".join(parts)
 
@@ -279,14 +302,33 @@ def _supervise(program: int, started: int) -> tuple[int, int]:
             return status, time.monotonic_ns() - started
 
 
+def _end_group(*_: object) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def _end_with_worker(jail: Jail, report: int) -> None:
+    """The death of the worker, which may have come already, ends the box."""
+    if jail.inside:
+        kernel.die_with_parent()
+    else:
+        # Nothing but its init knows a program's descendants, and all are in the init's process group.
+        signal.signal(_PARENT_DIED, _end_group)
+        kernel.die_with_parent(_PARENT_DIED)
+    poller = select.poll()
+    poller.register(report, 0)
+    if poller.poll(0):
+        # Nobody is left to read the report.
+        os._exit(0)
+
+
 def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
     """Becomes the init of a box and ends with it. Does as little as it can: each page it touches is copied
     twice."""
     report = fds[_REPORT]
     try:
-        kernel.die_with_parent()
-        os.close(jail.control)
         os.setsid()
+        _end_with_worker(jail, report)
+        os.close(jail.control)
         if not jail.inside:
             kernel.adopt_orphans()
         started = time.monotonic_ns()

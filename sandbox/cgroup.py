@@ -6,6 +6,7 @@ named after the worker's pid, so that whoever comes later can remove what a kill
 import contextlib
 import os
 import select
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,13 +95,34 @@ def is_alive(pid: str) -> bool:
         return False
 
 
-def sweep(hierarchies: list[Hierarchy]) -> None:
-    """Removes the groups of workers that are gone."""
+def _end_processes(directory: Path) -> None:
+    ours = os.readlink("/proc/self/ns/pid")
+    for pid in (directory / "cgroup.procs").read_text().split():
+        # Those of another pid namespace end with its init; or are another container's, whose worker this
+        # process cannot see.
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/ns/pid") == ours:
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def sweep(hierarchies: list[Hierarchy]) -> bool:
+    """Removes the groups of workers that are gone, and ends what still runs in them.
+
+    Whether none is left: the kernel keeps a group for a moment after its last process."""
+    left = False
     for hierarchy in hierarchies:
         for directory in hierarchy.home.glob(f"{_PREFIX}*"):
-            if not is_alive(directory.name.removeprefix(_PREFIX)):
-                with contextlib.suppress(OSError):
-                    directory.rmdir()
+            if is_alive(directory.name.removeprefix(_PREFIX)):
+                continue
+            with contextlib.suppress(OSError):
+                _end_processes(directory)
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                left = True
+    return not left
 
 
 class Cgroup:

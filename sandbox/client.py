@@ -8,12 +8,14 @@ import contextlib
 import os
 import socket
 import subprocess
+import tempfile
 from typing import Any
 
-from sandbox import frames
+from sandbox import cgroup, frames, leftovers
 from sandbox.result import SandboxError
 
 _START_SECONDS = 120.0
+_SWEEP_ATTEMPTS = 100
 
 
 class Worker:
@@ -104,6 +106,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode != 0:
+            # Killed: it could take nothing away, and no later worker may come.
+            leftovers.sweep(tempfile.gettempdir(), cgroup.this_machine(), attempts=_SWEEP_ATTEMPTS)
 
     async def close(self) -> None:
         """`kill`, without blocking the loop."""

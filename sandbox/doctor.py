@@ -1,11 +1,11 @@
-"""Which layers of isolation this machine enforces, found by using them: one line per layer, and what is not
-bounded."""
+"""Which layers of isolation this machine enforces, found by using them: one line per layer; and what is not
+enforced here, by name and number."""
 
 import asyncio
 import os
 from dataclasses import dataclass, replace
 
-from sandbox import landlock
+from sandbox import landlock, users
 from sandbox.limits import MEBIBYTE, Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
@@ -45,8 +45,8 @@ _PROBES = {
         "import os, time\n"
         "for _ in range(8):\n"
         " if os.fork() == 0:\n"
-        "  data = bytearray(b'x' * (100 << 20)); time.sleep(2); os._exit(0)\n"
-        "time.sleep(3); print('open')"
+        "  data = b'x' * (100 << 20); time.sleep(2); os._exit(0)\n"
+        "time.sleep(1.5); print('open')"
     ),
     "disk": (
         "try:\n for i in range(9):\n  with open(f'f{{i}}', 'wb') as file: file.write(bytes(10 << 20))\n"
@@ -57,6 +57,9 @@ _LIMITS = Limits(
     cpu_seconds=5, wall_seconds=8, memory_bytes=256 * MEBIBYTE, stack_bytes=8 * MEBIBYTE, processes=16,
     disk_bytes=32 * MEBIBYTE,
 )  # fmt: skip
+
+
+_NOT_ENFORCED = "not enforced here: "
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,41 @@ def _judge(name: str, result: Result) -> Finding:
     return Finding(
         name, holds, "" if holds else f"{result.status.value}: {result.stdout[:80]!r} {result.detail}"
     )
+
+
+def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list[str]:
+    """What this tier does not enforce on a machine with these cgroup controllers.
+
+    `shares_user`: the programs of all workers run as one user of the machine's."""
+    if tier is Tier.UNSAFE:
+        return ["everything but rlimits, wall time and output: the unsafe tier isolates nothing"]
+    found = [
+        "CPU time of processes whose parent ignores their end (SIGCHLD): sampled; of all others exact",
+        "advisory read locks (fcntl) on the system's read-only files",
+        "shares of the processor, caches and memory bandwidth between runs side by side",
+    ]
+    if "memory" not in controllers:
+        found.append(
+            "memory of all processes together: sampled every 50 ms, sockets and pipes counted as full"
+        )
+        if tier is Tier.NAMESPACES:
+            found.append(
+                "data in sockets that are themselves under way in a socket: about 100 MiB can hide there"
+            )
+    if tier is Tier.NAMESPACES:
+        if shares_user:
+            found.append("that a program reads back, and so loses, what it wrote to its own output")
+        return found
+    found += [
+        "disk: sampled; what is written between two samples stays on the host's disk until the run has ended",
+        "a view of its own of /usr and the interpreter's packages: the host's own files are read there",
+    ]
+    if shares_user:
+        found.append(
+            "a number of processes for each run: the kernel counts the user's; a fork bomb can keep the runs "
+            "of other workers from starting processes until a sample ends it"
+        )
+    return found
 
 
 async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]]:
@@ -111,6 +149,11 @@ async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]
                 findings.append(_judge(name, await sandbox.run(command)))
             except SandboxError as error:
                 findings.append(Finding(name, False, f"the sandbox failed: {error}"))
+        _, claimed = users.claim()
+        if claimed is not None:
+            claimed.close()
+        for gap in gaps(sandbox.tier, sandbox.cgroup_controllers, shares_user=claimed is None):
+            findings.append(Finding(f"{_NOT_ENFORCED}{gap}", False))
         return sandbox.tier, findings
 
 
@@ -122,6 +165,9 @@ def report(settings: SandboxSettings) -> tuple[Tier | None, list[str]]:
     for finding in findings:
         mark = "yes" if finding.holds else "NO "
         lines.append(f"{mark}  {finding.name}" + (f" ({finding.note})" if finding.note else ""))
+    missing = sum(finding.name.startswith(_NOT_ENFORCED) for finding in findings)
+    failed = sum(not finding.holds for finding in findings) - missing
+    lines.append(f"{failed} layers failed or are missing, {missing} things are not enforced here.")
     if tier is None:
         lines.append("Untrusted programs are refused on this machine.")
     return tier, lines

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sandbox import kernel
 from sandbox.interpreter import Interpreter
 
-OUTSIDE_ID, INSIDE_ID = 65534, 1000
+INSIDE_ID = 1000
 _SYSTEM = """
 /usr/bin /usr/sbin /usr/lib /usr/lib32 /usr/lib64 /usr/libx32 /usr/libexec /usr/include /usr/share/zoneinfo
 /usr/share/gcc /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives
@@ -86,6 +86,7 @@ def _furnish(root: str, view: View) -> None:
             os.symlink(os.readlink(f"/old{link}"), root + link)
     for name in _DEVICES:
         _make_place(f"/old/dev/{name}", f"{root}/dev/{name}")
+        # A device can be written on a read-only mount; its times cannot.
         kernel.bind_read_only(f"/old/dev/{name}", f"{root}/dev/{name}", device=True)
     for source, target in view.binds:
         _make_place(f"/old{source}", root + target)
@@ -131,24 +132,24 @@ def _enter_user_namespace() -> None:
             file.write(text)
 
 
-def drop_root() -> None:
-    """A root process becomes the unprivileged user for ever."""
+def drop_root(user: int) -> None:
+    """A root process becomes this unprivileged user; there is no way back."""
     os.setgroups([])
-    os.setresgid(OUTSIDE_ID, OUTSIDE_ID, OUTSIDE_ID)
-    os.setresuid(OUTSIDE_ID, OUTSIDE_ID, OUTSIDE_ID)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
     # A change of user clears it, and the id maps below /proc/self would belong to root.
     kernel.set_dumpable(True)
 
 
-def enter_namespaces(view: View) -> None:
+def enter_namespaces(view: View, user: int) -> None:
     """Leaves the caller in its own namespaces and root, as an unprivileged user with two capabilities over
-    them."""
+    them. `user` is whom root becomes."""
     if os.getuid() == 0:
         # As root, sources that only root can reach can be shown; the mounts are locked for those who come
         # after.
         kernel.unshare(kernel.NEWNS)
         _change_root(view)
-        drop_root()
+        drop_root(user)
         _enter_user_namespace()
     else:
         _enter_user_namespace()

@@ -78,6 +78,9 @@ def _keep(jail: box.Jail, control: socket.socket, last_pid: int | None) -> bool:
     started = time.monotonic_ns()
     program = jail.fork_program()
     if program == 0:
+        # A session of its own: the kernel shares out the processor by sessions, and a program may weaken its
+        # own, which must not be the next one's too.
+        os.setsid()
         box.become_program(jail, list(fds), os.getpid())
     for descriptor in fds:
         os.close(descriptor)

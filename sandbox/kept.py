@@ -7,13 +7,12 @@ import contextlib
 import signal
 import socket
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from sandbox import keeper
+from sandbox import box, keeper
 from sandbox.jailed_process import JailedProcess
 from sandbox.result import SandboxError, Status
-from sandbox.running import Running
+from sandbox.running import Running, Usage
 from sandbox.zygote_process import ZygoteProcess
 
 _ANSWER_SECONDS = 10.0
@@ -29,17 +28,12 @@ class Keeper(JailedProcess):
             super().__init__(ours, zygote.start_keeper(theirs.fileno()))
 
 
-@dataclass(frozen=True)
-class _Usage:
-    """What Running reads of a struct rusage."""
-
-    ru_utime: float = 0.0
-    ru_maxrss: int = 0
-    ru_stime: float = 0.0
-
-
 class Kept(Running):
     """A run below a keeper. Its pid is the keeper's: the root of all that the run holds."""
+
+    # The keeper reports on a killed run as on any other: without a report it was the keeper that died, and
+    # the judge of a linked run may have felt that.
+    dies_unreported = False
 
     def __init__(
         self,
@@ -51,13 +45,12 @@ class Kept(Running):
     ) -> None:
         super().__init__(spec, stdin, files, zygote)
         self._keeper = keeper
-        self._usage = _Usage()
         self._wall_seconds = 0.0
         self._awaits_report = self._is_ended = False
         self._killed_at: float | None = None
 
     def _clone(self, descriptors: list[int]) -> None:
-        order = keeper.ORDER.pack(self.limits["disk_bytes"])
+        order = keeper.ORDER.pack(box.disk_space(self.spec))
         try:
             socket.send_fds(self._keeper.control, [order], descriptors)
         except OSError as error:
@@ -98,7 +91,7 @@ class Kept(Running):
         if message:
             _, self.wait_status, wall, cpu, peak_bytes = keeper.REPORT.unpack(message)
             self._wall_seconds = wall / 1e9
-            self._usage = _Usage(cpu / 1e9, peak_bytes // 1024)
+            self._usage = Usage(cpu / 1e9, peak_bytes)
 
     def kill(self, reason: Status | None, detail: str = "") -> None:
         if self._is_ended or not self.pid:

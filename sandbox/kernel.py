@@ -76,7 +76,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 def bind_read_only(source: str, target: str, *, device: bool = False) -> None:
     """Binds a file or tree at `target`, read-only with all its submounts (Linux 5.12)."""
     mount(source, target, None, MS_BIND | MS_REC)
-    attributes = MOUNT_ATTR_NOSUID | (0 if device else MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV)
+    attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | (0 if device else MOUNT_ATTR_NODEV)
     request = _MountAttr(attributes, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(request))
     flags = ctypes.c_uint(_AT_RECURSIVE)
@@ -129,9 +129,9 @@ def _prctl(what: str, option: int, *arguments: int) -> None:
     check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl {what}")
 
 
-def die_with_parent() -> None:
-    """The kernel kills the caller when the thread that started it ends. Reset by a change of user."""
-    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, 9)
+def die_with_parent(signal_number: int = 9) -> None:
+    """The kernel signals the caller when the thread that started it ends. Reset by a change of user."""
+    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal_number)
 
 
 def adopt_orphans() -> None:

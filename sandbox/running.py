@@ -2,33 +2,53 @@
 ended."""
 
 import contextlib
+import fcntl
 import os
+import resource
 import signal
 import socket
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from sandbox import box
+from sandbox import box, watch
 from sandbox.result import SandboxError, Status
 from sandbox.zygote_process import ZygoteProcess
 
 _CHUNK = 1 << 16
+_F_ADD_SEALS, _SEALS = 1033, 0b1111
+"""No more seals, no shrinking, no growing, no writing (fcntl(2))."""
 _REPORT_LIMIT = 1 << 27
 _MEMORY_WORDS = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"cannot allocate memory")
 
 
 def _filled_memory_file(parts: list[bytes]) -> int:
-    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         for part in parts:
             view = memoryview(part)
             while view:
                 view = view[os.write(descriptor, view) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
+        # A program must not make room of it, which nobody would count.
+        fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@dataclass
+class Usage:
+    """CPU time and largest resident memory of all processes that were reaped."""
+
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def add(self, found: resource.struct_rusage) -> None:
+        """Counts one process, and those that it had waited for."""
+        self.cpu_seconds += found.ru_utime + found.ru_stime
+        self.peak_bytes = max(self.peak_bytes, found.ru_maxrss * 1024)
 
 
 class Stream:
@@ -44,8 +64,11 @@ class Stream:
 
     def read(self) -> None:
         """Takes what is there; notes the end."""
-        # Called when there is something: a pipe gives what it has and does not wait for more.
-        chunk = os.read(self.descriptor, _CHUNK)
+        try:
+            chunk = os.read(self.descriptor, _CHUNK)
+        except BlockingIOError:
+            # The program has opened its own end for reading, and took what was there: its loss.
+            return
         if not chunk:
             self.is_open = False
             return
@@ -67,6 +90,9 @@ class Stream:
 class Running:
     """A box from its start to its reaping. The caller polls `descriptors` and calls `on_readable`."""
 
+    dies_unreported = True
+    """Whether `kill` ends who would report."""
+
     def __init__(self, spec: dict[str, Any], stdin: bytes, files: list[bytes], zygote: ZygoteProcess) -> None:
         self.spec = spec
         self.limits: dict[str, Any] = spec["limits"]
@@ -76,10 +102,11 @@ class Running:
         self.pid = 0
         self.wait_status: int | None = None
         self.started = time.monotonic()
+        self.seen_cpu = watch.CpuTimes()
         self._stdin, self._files, self._zygote = stdin, files, zygote
-        self._is_listening = False
+        self._is_listening = self._left_too_much = False
         self._pidfd = -1
-        self._usage: Any = None
+        self._usage = Usage()
         self.streams: list[Stream] = []
 
     def start(self, link: socket.socket | None) -> None:
@@ -92,6 +119,10 @@ class Running:
                 ours, theirs = os.pipe()
                 self.streams.append(Stream(ours, limit))
                 given.append(theirs)
+                os.set_blocking(ours, False)
+                # As another user, a program may write to /dev/stdout and /dev/stderr, and not read there. As
+                # the same user it can give itself the right to read what it wrote, and nothing else.
+                os.fchmod(theirs, 0o222)
             descriptors = given if link is None else [*given, link.fileno()]
             self.started = time.monotonic()
             self._clone(descriptors)
@@ -102,6 +133,10 @@ class Running:
     def _clone(self, descriptors: list[int]) -> None:
         self.pid = self._zygote.clone(descriptors, collects=bool(self.spec["collect"]))
         self._pidfd = os.pidfd_open(self.pid)
+
+    @property
+    def num_stdin_bytes(self) -> int:
+        return len(self._stdin)
 
     @property
     def deadline(self) -> float:
@@ -131,7 +166,8 @@ class Running:
 
     def dismiss(self) -> None:
         """Ends a box that nobody waits for any more; that says nothing about its program."""
-        self.was_dismissed = True
+        # One that has ended without a report was not ended by us: a fault, which the other box may have felt.
+        self.was_dismissed = self.was_dismissed or not self.has_ended
         self.kill(None)
 
     def kill(self, reason: Status | None, detail: str = "") -> None:
@@ -150,10 +186,12 @@ class Running:
         # descendants that outlive the init are in its process group, and this process has adopted them.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        _, self.wait_status, self._usage = os.wait4(self.pid, 0)
+        _, self.wait_status, found = os.wait4(self.pid, 0)
+        self._usage.add(found)
         with contextlib.suppress(ChildProcessError):
             while True:
-                os.waitpid(-self.pid, 0)
+                # What the program did not wait for counts as well.
+                self._usage.add(os.wait4(-self.pid, 0)[2])
 
     def close(self) -> None:
         """Gives back what is open; the box must have ended or never begun."""
@@ -187,6 +225,7 @@ class Running:
         while offset + box.LENGTH.size <= len(data):
             (size,) = box.LENGTH.unpack_from(data, offset)
             offset += box.LENGTH.size
+            self._left_too_much = self._left_too_much or size == box.TOO_LARGE
             files.append(data[offset : offset + max(size, 0)])
             offset += max(size, 0)
         return status, nanoseconds / 1e9, files
@@ -195,7 +234,8 @@ class Running:
         """The fields of the Result and its blobs: stdout, stderr, files. Raises SandboxError for our own
         failure."""
         report = self._report()
-        seconds = self._usage.ru_utime + self._usage.ru_stime
+        # A process whose parent ignores its end is counted by nobody but those who saw it run.
+        seconds = max(self._usage.cpu_seconds, self.seen_cpu.seconds)
         wall = time.monotonic() - self.started if report is None else report[1]
         status, detail, code, number = self.killed_for, self.detail, None, None
         if oom_killed and status is None:
@@ -204,7 +244,7 @@ class Running:
             code, number = _decode(report[0])
         elif status is None:
             # Only the machine's own memory shortage, or in the unsafe mode the program, can kill an init.
-            if not unsafe and not self.was_dismissed:
+            if not unsafe and not (self.was_dismissed and self.dies_unreported):
                 raise SandboxError(f"the box's init ended without a report (wait status {self.wait_status})")
             code, number = _decode(self.wait_status or 0)
         if status is None:
@@ -216,7 +256,7 @@ class Running:
             "signal": number,
             "cpu_seconds": round(seconds, 6),
             "wall_seconds": round(wall, 6),
-            "peak_memory_bytes": self._usage.ru_maxrss * 1024,
+            "peak_memory_bytes": self._usage.peak_bytes,
         }
         return fields, [self.streams[0].content(), self.streams[1].content(), *(report[2] if report else [])]
 
@@ -230,6 +270,9 @@ class Running:
                 Status.MEMORY_LIMIT,
                 f"more than {self.limits['memory_bytes']} bytes of memory were asked for",
             )
+        if self._left_too_much:
+            allowed_bytes = box.MAX_COLLECTED_BYTES
+            return Status.OUTPUT_LIMIT, f"left a file of more than {allowed_bytes} bytes"
         if number is not None:
             return Status.SIGNAL, f"ended by {_signal_name(number)}"
         if code:

@@ -13,7 +13,7 @@ _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _EQUAL, _GREATER, _GREATER_EQUAL, _ANY_BIT = 0x15, 0x25, 0x35, 0x45
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _ENOSYS, _EACCES = 1, 38, 13
+_EPERM, _EACCES, _ENOTTY, _ENOLCK, _ENOSYS = 1, 13, 25, 37, 38
 _REFUSE = _ERRNO | _EPERM
 # The call does nothing and says that it did: shutil and tempfile set modes and times, which nobody here
 # needs.
@@ -32,15 +32,23 @@ _NAMESPACES = (
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP = 0x5412, 0x541C, 0x8901, 0x8902
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
+_SOL_SOCKET, _BUFFER_SIZES = 1, [7, 8, 32, 33]
+_RLIMIT_CORE, _PR_SET_DUMPABLE = 4, 4
+# TCGETS, TIOCGPGRP, TIOCOUTQ, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FIOASYNC: what libraries ask.
+_ORDINARY_IOCTLS = [0x5401, 0x540F, 0x5411, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x5452]
 
-# What namespaces keep inside the box, and landlock does not.
+# What namespaces keep inside the box, and landlock does not. sendmsg could hide descriptors in a socket,
+# where nobody can count the files and sockets behind them.
 _OUTSIDE_REFUSED = """
 setsid setpgid connect bind listen accept accept4 setxattr lsetxattr fsetxattr removexattr
-lremovexattr fremovexattr inotify_init inotify_init1 inotify_add_watch mlockall
+lremovexattr fremovexattr mlockall sendmsg sendmmsg
 """.split()
 _OUTSIDE_PRETENDED = """
-chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat
+chmod fchmod fchmodat chown fchown lchown fchownat utime utimes futimesat utimensat fsync fdatasync
+sync_file_range
 """.split()
+_REFUSED_FCNTLS = [_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ]
 _SELF_ONLY = "sched_setaffinity sched_setscheduler sched_setattr".split()
 # What the zygote and the keeper need, and a program must not have.
 _SETTING_UP = ("mount", "umount2", "clone")
@@ -60,13 +68,46 @@ def _load(argument: int) -> Instruction:
     return (_LOAD, 0, 0, _ARGUMENT_OFFSET + 8 * argument)
 
 
+def _load_high(argument: int) -> Instruction:
+    return (_LOAD, 0, 0, _ARGUMENT_OFFSET + 8 * argument + 4)
+
+
 def _only(argument: int, value: int, *, otherwise: int = _REFUSE) -> Rule:
     return [_load(argument), (_EQUAL, 0, 1, value), _ret(_ALLOW), _ret(otherwise)]
 
 
-def _none_of(argument: int, values: list[int]) -> Rule:
+def _none_of(argument: int, values: list[int], *, otherwise: int = _REFUSE) -> Rule:
     tests: Rule = [(_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
-    return [_load(argument), *tests, _ret(_ALLOW), _ret(_REFUSE)]
+    return [_load(argument), *tests, _ret(_ALLOW), _ret(otherwise)]
+
+
+def _one_of(argument: int, values: list[int], *, otherwise: int) -> Rule:
+    tests: Rule = [(_EQUAL, len(values) - at, 0, value) for at, value in enumerate(values)]
+    return [_load(argument), *tests, _ret(otherwise), _ret(_ALLOW)]
+
+
+# A core pattern that is a pipe starts a program of the machine's for each crash, unless this limit is exactly
+# 1: a program must not lower it to 0. A pointer has two halves, and may end in 32 zero bits.
+_OWN_LIMITS_BUT_CORE: Rule = [
+    _load(0),
+    (_EQUAL, 1, 0, 0),
+    _ret(_REFUSE),
+    _load(1),
+    (_EQUAL, 0, 5, _RLIMIT_CORE),
+    _load(2),
+    (_EQUAL, 0, 2, 0),
+    _load_high(2),
+    (_EQUAL, 1, 0, 0),
+    _ret(_PRETEND),
+    _ret(_ALLOW),
+]
+# What waits in sockets is counted by their number where no cgroup counts it: their size stays the default.
+_NO_BUFFER_SIZES: Rule = [
+    _load(1),
+    (_EQUAL, 1, 0, _SOL_SOCKET),
+    _ret(_ALLOW),
+    *_none_of(2, _BUFFER_SIZES, otherwise=_PRETEND),
+]
 
 
 _NO_NAMESPACES = [_load(0), (_ANY_BIT, 0, 1, _NAMESPACES), _ret(_REFUSE), _ret(_ALLOW)]
@@ -79,7 +120,8 @@ def _rules_inside() -> dict[str, Rule]:
         "clone3": [_ret(_ERRNO | _ENOSYS)],
         "clone": _NO_NAMESPACES,
         # Another process, such as the keeper of later runs, must not have its limits or priority changed.
-        "prlimit64": _only(0, 0),
+        "prlimit64": _OWN_LIMITS_BUT_CORE,
+        "setrlimit": _none_of(0, [_RLIMIT_CORE], otherwise=_PRETEND),
         **{name: _only(0, 0) for name in _SELF_ONLY},
         "setpriority": [
             _load(0),
@@ -91,6 +133,13 @@ def _rules_inside() -> dict[str, Rule]:
         ],
         "ioctl": _none_of(1, [_TIOCSTI, _TIOCLINUX, _FIOSETOWN, _SIOCSPGRP]),
         "socket": _only(0, _AF_UNIX, otherwise=_ERRNO | _EACCES),
+        "socketpair": _only(0, _AF_UNIX, otherwise=_ERRNO | _EACCES),
+        "setsockopt": _NO_BUFFER_SIZES,
+        # A lease or a lock on a file that others use too would hold up the host; so would writing its disks.
+        "fcntl": _none_of(1, _REFUSED_FCNTLS),
+        "flock": [_ret(_ERRNO | _ENOLCK)],
+        "sync": [_ret(_PRETEND)],
+        "syncfs": [_ret(_PRETEND)],
     }
 
 
@@ -101,17 +150,24 @@ def _rules_outside(signals_of: int | None) -> dict[str, Rule]:
     rules["socket"] = [_ret(_ERRNO | _EACCES)]
     # A datagram socket could still send to a named socket of the machine.
     rules["socketpair"] = [
+        _load(0),
+        (_EQUAL, 1, 0, _AF_UNIX),
+        _ret(_ERRNO | _EACCES),
         _load(1),
         (_AND, 0, 0, _SOCK_TYPE_MASK),
         (_EQUAL, 0, 1, _SOCK_STREAM),
         _ret(_ALLOW),
         _ret(_REFUSE),
     ]
+    # An owner may change flags of files that it can only read, such as to make them immutable.
+    rules["ioctl"] = _one_of(1, _ORDINARY_IOCTLS, otherwise=_ERRNO | _ENOTTY)
+    # The worker must see what files and sockets a process holds.
+    rules["prctl"] = _none_of(0, [_PR_SET_DUMPABLE], otherwise=_PRETEND)
     if signals_of is not None:
         rules |= {name: [_ret(_REFUSE)] for name in _SIGNAL_CALLS}
         # To itself, as abort() and raise() do.
         rules |= {name: _only(0, signals_of) for name in ("kill", "tgkill", "tkill")}
-        rules["fcntl"] = _none_of(1, [_F_SETOWN, _F_SETSIG, _F_SETOWN_EX])
+        rules["fcntl"] = _none_of(1, [*_REFUSED_FCNTLS, _F_SETOWN, _F_SETSIG, _F_SETOWN_EX])
     return rules
 
 

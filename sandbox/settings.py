@@ -92,8 +92,6 @@ def worker_message(settings: SandboxSettings, tier: Tier) -> dict[str, Any]:
         "binds": view.binds,
         "hidden": view.hidden,
         "readable": [source for source, _ in view.binds],
-        # The zygote, the init, and a judge with its init belong to the same user.
-        "extra_processes": 4,
         "work_base": "",
         "temporary": tempfile.gettempdir(),
         "preload": list(settings.preload),

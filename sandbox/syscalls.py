@@ -2,7 +2,7 @@
 
 ALLOWED is a list, not a filter of known evils: a call that a later kernel adds is refused until someone reads
 about it. DENIED calls answer EPERM, so that programs say "not permitted"; all others answer ENOSYS, for which
-libraries have a fallback. Four more calls are judged by their arguments in seccomp.py. Numbers:
+libraries have a fallback. Some calls are judged by their arguments in seccomp.py, which comes first. Numbers:
 asm/unistd_64.h, asm-generic/unistd.h."""
 
 ALLOWED = """
@@ -21,14 +21,13 @@ prctl arch_prctl setrlimit sync gettid readahead setxattr lsetxattr fsetxattr ge
 listxattr llistxattr flistxattr removexattr lremovexattr fremovexattr tkill time futex sched_setaffinity
 sched_getaffinity epoll_create getdents64 set_tid_address restart_syscall fadvise64 timer_create
 timer_settime timer_gettime timer_getoverrun timer_delete clock_gettime clock_getres clock_nanosleep
-exit_group epoll_wait epoll_ctl tgkill utimes waitid inotify_init inotify_add_watch inotify_rm_watch
-openat mkdirat mknodat fchownat futimesat newfstatat unlinkat renameat linkat symlinkat readlinkat
-fchmodat faccessat pselect6 ppoll set_robust_list get_robust_list splice tee sync_file_range utimensat
-epoll_pwait signalfd timerfd_create eventfd fallocate timerfd_settime timerfd_gettime accept4 signalfd4
-eventfd2 epoll_create1 dup3 pipe2 inotify_init1 preadv pwritev rt_tgsigqueueinfo recvmmsg syncfs sendmmsg
-getcpu sched_setattr sched_getattr renameat2 getrandom execveat membarrier mlock2 copy_file_range preadv2
-pwritev2 pkey_mprotect pkey_alloc pkey_free statx rseq close_range openat2 faccessat2 epoll_pwait2
-pidfd_open pidfd_send_signal futex_waitv get_mempolicy
+exit_group epoll_wait epoll_ctl tgkill utimes waitid openat mkdirat mknodat fchownat futimesat newfstatat
+unlinkat renameat linkat symlinkat readlinkat fchmodat faccessat pselect6 ppoll set_robust_list
+get_robust_list splice tee sync_file_range utimensat epoll_pwait signalfd timerfd_create eventfd fallocate
+timerfd_settime timerfd_gettime accept4 signalfd4 eventfd2 epoll_create1 dup3 pipe2 preadv pwritev
+rt_tgsigqueueinfo recvmmsg syncfs sendmmsg getcpu sched_setattr sched_getattr renameat2 getrandom execveat
+membarrier mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx rseq
+close_range openat2 faccessat2 epoll_pwait2 pidfd_open pidfd_send_signal futex_waitv get_mempolicy
 """.split()
 
 DENIED = """
@@ -41,7 +40,8 @@ open_by_handle_at name_to_handle_at fanotify_init fanotify_mark lookup_dcookie i
 personality vhangup nfsservctl shmget shmat shmctl shmdt semget semop semctl semtimedop msgget msgsnd
 msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr memfd_create
 memfd_secret migrate_pages move_pages mbind set_mempolicy set_mempolicy_home_node landlock_create_ruleset
-landlock_add_rule landlock_restrict_self seccomp setgroups ioprio_set vmsplice uselib ustat sysfs _sysctl
+landlock_add_rule landlock_restrict_self inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
+seccomp setgroups ioprio_set vmsplice uselib ustat sysfs _sysctl
 """.split()
 
 _X86_64 = """

@@ -1,15 +1,65 @@
-"""Measures what a run holds where no cgroup bounds it: resident memory of a process tree, bytes in a
-directory.
+"""Measures what a run holds where no cgroup and no private disk bounds it: memory, processes, CPU time, and
+files that are open or mapped and have no name any more.
 
-Sampled, so a run can exceed its limit for a moment; exact accounting needs a cgroup."""
+Sampled, so a run can exceed a limit for a moment. What cannot be seen is counted at its largest: a socket's
+or pipe's buffer is full; a process that hides its descriptors is reported as such."""
 
 import os
+import re
+import stat
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
-_MAX_PROCESSES = 512
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PIPE_BYTES = 1 << 16
+_FORKED_WITHOUT_EXEC = 0x40
+_DELETED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/.*) \(deleted\)$", re.MULTILINE)
 
 
-def _children(pid: int) -> list[int]:
+def _socket_bytes() -> int:
+    """What one end of a socket can keep; seccomp leaves it at the machine's default."""
+    try:
+        return int(Path("/proc/sys/net/core/wmem_default").read_text())
+    except OSError:
+        return 212992
+
+
+_SOCKET_BYTES = _socket_bytes()
+
+
+class CpuTimes:
+    """CPU time of a run's processes as far as they were seen, also of those that are gone."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[int, int], float] = {}
+
+    def see(self, pid: int, started: int, seconds: float) -> None:
+        """Notes what one process, which began at clock tick `started`, has used by itself."""
+        self._seconds[pid, started] = seconds
+
+    @property
+    def seconds(self) -> float:
+        """All together."""
+        return sum(self._seconds.values())
+
+
+@dataclass
+class Sample:
+    """What the processes below a box's init hold now."""
+
+    num_tasks: int = 0
+    """Processes and threads."""
+    memory_bytes: int = 0
+    """Resident memory, shared pages by share; buffers of sockets and pipes as if they were full."""
+    unnamed_bytes: int = 0
+    """Files that were removed and are still open or mapped."""
+    hidden: set[int] = field(default_factory=set)
+    """Processes whose descriptors cannot be seen."""
+
+
+def children(pid: int) -> list[int]:
+    """Its living child processes."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -17,6 +67,27 @@ def _children(pid: int) -> list[int]:
     except (OSError, ValueError):
         pass
     return found
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    state: str
+    flags: int
+    cpu_seconds: float
+    num_threads: int
+    started: int
+    """In clock ticks."""
+
+
+def _status(pid: int) -> _Process | None:
+    """What /proc/PID/stat says; None if the process is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        return _Process(pid, fields[0].decode(), int(fields[6]), seconds, int(fields[17]), int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _resident_bytes(pid: int) -> int:
@@ -34,28 +105,98 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
-def resident_bytes(root: int) -> int:
-    """Memory held by `root` and all its living descendants."""
-    total, pending, seen = 0, [root], 0
-    while pending and seen < _MAX_PROCESSES:
-        pid = pending.pop()
-        total += _resident_bytes(pid)
-        pending += _children(pid)
-        seen += 1
-    return total
-
-
-def disk_bytes(directory: str, enough: int) -> int:
-    """Bytes of all files below `directory`; stops counting beyond `enough`. Follows no link."""
-    total, pending = 0, [directory]
-    while pending and total <= enough:
+def _add_descriptors(pid: int, sample: Sample, seen: set[tuple[int, int]], *, memory: bool) -> None:
+    """Adds the files without a name behind a process's descriptors and, with `memory`, the buffers."""
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        sample.hidden.add(pid)
+        return
+    except OSError:
+        return
+    for number in numbers:
         try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+            found = os.stat(f"/proc/{pid}/fd/{number}")
         except OSError:
             continue
+        if (found.st_dev, found.st_ino) in seen:
+            continue
+        seen.add((found.st_dev, found.st_ino))
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+            sample.unnamed_bytes += found.st_blocks * 512
+        elif memory and stat.S_ISSOCK(found.st_mode):
+            sample.memory_bytes += _SOCKET_BYTES
+        elif memory and stat.S_ISFIFO(found.st_mode):
+            sample.memory_bytes += _PIPE_BYTES
+
+
+def _add_mapped(pid: int, directory: bytes, sample: Sample, seen: set[tuple[int, int]]) -> None:
+    """Adds removed files of `directory` that only a mapping keeps, by the size of the mapping."""
+    try:
+        text = Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return
+    for start, end, device, inode, path in _DELETED.findall(text):
+        major, _, minor = device.partition(b":")
+        key = (os.makedev(int(major, 16), int(minor, 16)), int(inode))
+        if path.startswith(directory) and key not in seen:
+            seen.add(key)
+            sample.unnamed_bytes += int(end, 16) - int(start, 16)
+
+
+def look(
+    root: int, cpu: CpuTimes, *, enough_tasks: int, seconds: float, memory: bool, directory: str | None
+) -> Sample:
+    """A sample of all living descendants of `root`; of more than `enough_tasks`, only that they are more.
+
+    Without `memory` no memory is measured, without a `directory` (the run's own, on a disk that nothing
+    bounds) no files. What cannot be seen in so many seconds, because the kernel lets the caller wait for busy
+    processes, is left out."""
+    until = time.monotonic() + seconds
+    sample, pending, seen = Sample(), children(root), set[tuple[int, int]]()
+    first = pending[0] if pending else 0
+    inside: list[int] = []
+    being_set_up: set[int] = set()
+    while pending:
+        process = _status(pending.pop())
+        if process is None:
+            continue
+        cpu.see(process.pid, process.started, process.cpu_seconds)
+        pending += children(process.pid)
+        if process.state in "ZX":
+            continue
+        inside.append(process.pid)
+        if process.pid == first and process.flags & _FORKED_WITHOUT_EXEC:
+            # Our own code until it becomes the program, and hidden as the zygote is.
+            being_set_up.add(first)
+        sample.num_tasks += process.num_threads
+        if sample.num_tasks > enough_tasks:
+            return sample
+    for pid in inside:
+        if time.monotonic() > until:
+            return sample
+        if memory:
+            sample.memory_bytes += _resident_bytes(pid)
+        if memory or directory is not None:
+            _add_descriptors(pid, sample, seen, memory=memory)
+    sample.hidden -= being_set_up
+    if directory is not None:
+        for pid in inside:
+            if time.monotonic() > until:
+                break
+            _add_mapped(pid, os.fsencode(directory), sample, seen)
+    return sample
+
+
+def user_tasks(user: int) -> int:
+    """Processes and threads of a user on this machine: what RLIMIT_NPROC is compared with."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == user:
+                    process = _status(int(entry.name))
+                    total += process.num_threads if process else 0
+            except OSError:
+                continue
     return total

@@ -8,24 +8,24 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from sandbox import cgroup, frames, kernel, watch
+from sandbox import box as inside
+from sandbox import cgroup, frames, kernel, leftovers, tree, users, watch
+from sandbox.guard import Guard
 from sandbox.kept import Keeper, Kept
 from sandbox.result import SandboxError, Status
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
 
-_WORK_PREFIX = "asyncrl-sandbox-"
-_WATCH_SECONDS = 0.05
 _DRAIN_SECONDS = 1.0
+_EXTRA_TASKS = 4
+"""The zygote, the init, and a judge with its init belong to the same user."""
+_COUNT_SECONDS = 1.0
 
 
 class HostGone(Exception):
@@ -43,12 +43,13 @@ class Worker:
         self._settings = settings
         self._unsafe = settings["tier"] == "unsafe"
         hierarchies = cgroup.this_machine() if settings["use_cgroups"] else []
-        cgroup.sweep(hierarchies)
+        leftovers.sweep(settings["temporary"], hierarchies)
         self._group = cgroup.Cgroup(hierarchies, os.getpid())
         self._zygote: ZygoteProcess | None = None
         self._keeper: Keeper | None = None
         self._work_base: str | None = None
-        self._watch_at = 0.0
+        self._settings["user"], self._user_claim = users.claim()
+        self._user_tasks, self._counted_at = 0, 0.0
         self._owners: dict[int, Running] = {}
         self._poller = select.poll()
         self._poller.register(self._host_life, select.POLLIN)
@@ -58,7 +59,15 @@ class Worker:
         """Handles requests one after the other."""
         try:
             if self._settings["tier"] != "namespaces":
-                self._make_work_base()
+                self._work_base, self._work_lock = leftovers.make_work_base(
+                    self._settings["temporary"], self._settings["user"]
+                )
+                self._settings["work_base"] = self._work_base
+            self._guard = Guard(
+                memory=not self._group.controls("memory"),
+                work_base=self._work_base,
+                tasks=self._shares_user and not self._group.controls("pids"),
+            )
             self._start()
             while True:
                 header, blobs = self._receive()
@@ -72,15 +81,20 @@ class Worker:
         finally:
             self._close()
 
-    def _make_work_base(self) -> None:
-        temporary = self._settings["temporary"]
-        for left in Path(temporary).glob(f"{_WORK_PREFIX}*-*"):
-            if not cgroup.is_alive(left.name.removeprefix(_WORK_PREFIX).partition("-")[0]):
-                shutil.rmtree(left, ignore_errors=True)
-        self._work_base = tempfile.mkdtemp(prefix=f"{_WORK_PREFIX}{os.getpid()}-", dir=temporary)
-        if os.getuid() == 0:
-            os.chown(self._work_base, 65534, 65534)
-        self._settings["work_base"] = self._work_base
+    @property
+    def _shares_user(self) -> bool:
+        """Whether the kernel counts the processes of a run together with those of others."""
+        return self._settings["tier"] != "namespaces" and self._user_claim is None
+
+    def _max_tasks(self, processes: int) -> int:
+        """RLIMIT_NPROC of a run."""
+        if not self._shares_user:
+            return processes + _EXTRA_TASKS
+        # The bound is the user's, not the run's: the guard, or a cgroup, counts the run by itself.
+        now = time.monotonic()
+        if not self._user_tasks or now > self._counted_at + _COUNT_SECONDS:
+            self._user_tasks, self._counted_at = watch.user_tasks(self._settings["user"]), now
+        return self._user_tasks + processes + _EXTRA_TASKS
 
     def _start(self) -> None:
         try:
@@ -97,7 +111,8 @@ class Worker:
             self._zygote.kill()
         self._group.close()
         if self._work_base is not None:
-            shutil.rmtree(self._work_base, ignore_errors=True)
+            tree.remove(self._work_base)
+            os.close(self._work_lock)
 
     def _read_exactly(self, size: int) -> bytes:
         data = bytearray()
@@ -117,9 +132,11 @@ class Worker:
 
     def _handle(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         specs = header["boxes"]
-        memory = sum(spec["limits"]["memory_bytes"] + spec["limits"]["disk_bytes"] for spec in specs)
+        memory = sum(spec["limits"]["memory_bytes"] + inside.disk_space(spec) for spec in specs)
         processes = sum(spec["limits"]["processes"] for spec in specs)
         self._group.bound(memory, processes)
+        for spec in specs:
+            spec["max_tasks"] = self._max_tasks(spec["limits"]["processes"])
         self._mend()
         kills_before = self._group.num_oom_kills()
         boxes = self._make_boxes(specs, blobs)
@@ -134,7 +151,7 @@ class Worker:
             for box in boxes:
                 box.close()
                 if self._work_base is not None and box.pid:
-                    shutil.rmtree(f"{self._work_base}/{box.pid}", ignore_errors=True)
+                    tree.remove(f"{self._work_base}/{box.pid}")
         answer = [blob for _, parts in outcomes for blob in parts]
         results = [fields | {"num_blobs": len(parts)} for fields, parts in outcomes]
         return {"results": results}, answer
@@ -171,7 +188,7 @@ class Worker:
             self._keeper = None
 
     def _run(self, boxes: list[Running]) -> None:
-        self._watch_at = time.monotonic() + _WATCH_SECONDS
+        self._guard.start()
         links: list[socket.socket] = []
         if len(boxes) == 2:
             links = list(socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -213,9 +230,8 @@ class Worker:
         now = time.monotonic()
         alive = [box for box in boxes if not box.has_ended]
         wait = min((box.deadline for box in alive), default=now + _DRAIN_SECONDS) - now
-        watched = not self._group.controls("memory") or self._work_base is not None
-        if watched and alive:
-            wait = min(wait, _WATCH_SECONDS)
+        if alive:
+            wait = min(wait, self._guard.wait_seconds())
         for descriptor, _ in self._poller.poll(max(0.0, wait) * 1000 + 1):
             owner = self._owners.get(descriptor)
             if owner is None:
@@ -224,21 +240,7 @@ class Worker:
                 self._poller.unregister(descriptor)
                 del self._owners[descriptor]
             self._listen(owner)
-        if watched and time.monotonic() >= self._watch_at:
-            self._watch([box for box in alive if not box.has_ended])
-            self._watch_at = time.monotonic() + _WATCH_SECONDS
-
-    def _watch(self, boxes: list[Running]) -> None:
-        """What no cgroup and no private disk bounds is measured now and then."""
-        for box in boxes:
-            if not self._group.controls("memory"):
-                used = watch.resident_bytes(box.pid)
-                if used > box.limits["memory_bytes"]:
-                    box.kill(Status.MEMORY_LIMIT, f"its processes together held {used} bytes")
-            if self._work_base is not None:
-                used = watch.disk_bytes(f"{self._work_base}/{box.pid}", box.limits["disk_bytes"])
-                if used > box.limits["disk_bytes"]:
-                    box.kill(Status.MEMORY_LIMIT, f"its files together held {used} bytes or more")
+        self._guard.look([box for box in alive if not box.has_ended])
 
 
 def main() -> None:

@@ -46,14 +46,18 @@ def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+    # With exactly 1 a crash leaves no core file and starts no program of the machine's either, which a core
+    # pattern that is a pipe does otherwise, at a limit of 0 too.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
     if settings["tier"] == "namespaces":
         view = jail.View(tuple(map(tuple, settings["binds"])), tuple(settings["hidden"]))
-        jail.enter_namespaces(view)
+        jail.enter_namespaces(view, settings["user"])
     elif os.getuid() == 0:
-        jail.drop_root()
+        jail.drop_root(settings["user"])
     for descriptor in (sources, control):
         os.set_inheritable(descriptor, True)
     arguments = ["-s", "-S", "-c", zygote.BOOTSTRAP, str(sources), str(control)]

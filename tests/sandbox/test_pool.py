@@ -132,7 +132,7 @@ print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
             return first, await run(sandbox, looking)
 
     first, last = asyncio.run(main())
-    assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 1\n['1', '2']\n"
+    assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 2\n['1', '2']\n"
 
 
 def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
@@ -326,9 +326,10 @@ import asyncio, os, sys
 sys.path.insert(0, {root!r})
 from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
+from sandbox.result import Tier
 from sandbox.settings import SandboxSettings
 async def main():
-    sandbox = SandboxPool(SandboxSettings(workers=1))
+    sandbox = SandboxPool(SandboxSettings(workers=1, tiers=(Tier({tier!r}),), {more}))
     await sandbox.start()
     source = "import os, time\\nfor _ in range(3): os.fork()\\nprint('up', flush=True); time.sleep(600)"
     command = await sandbox.build(source, lang="python", limits=Limits(wall_seconds=600))
@@ -337,11 +338,17 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("tier", ["namespaces", "landlock"])
 @pytest.mark.parametrize("victim", ["host", "worker"])
-def test_everything_dies_with_its_parent(victim):
+def test_everything_dies_with_its_parent(victim, tier):
     root = str(Path(__file__).parents[2])
+    more = ""
+    if tier == "landlock":
+        if not os.path.exists("/usr/bin/python3"):
+            pytest.skip("no /usr/bin/python3, which the user of the programs could execute")
+        more = "python='/usr/bin/python3', packages=()"
     before = groups()
-    host = subprocess.Popen([sys.executable, "-c", ORPHAN_MAKER.format(root=root)])
+    host = subprocess.Popen([sys.executable, "-c", ORPHAN_MAKER.format(root=root, tier=tier, more=more)])
     try:
         family: list[psutil.Process] = []
         deadline = time.monotonic() + 30

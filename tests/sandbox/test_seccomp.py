@@ -18,6 +18,7 @@ def answer(program, number, arguments=(), architecture=ARCHITECTURES["x86_64"]):
     data = {0: number, 4: architecture}
     for index, value in enumerate(arguments):
         data[16 + 8 * index] = value & 0xFFFFFFFF
+        data[20 + 8 * index] = value >> 32
     accumulator, position = 0, 0
     while True:
         code, if_true, if_false, constant = program[position]
@@ -53,7 +54,7 @@ def both(machine, name, *arguments):
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
 def test_every_listed_call_is_answered_as_its_list_says(machine):
-    judged = {"clone", "clone3", "prlimit64", "ioctl", "socket"}
+    judged = {"clone", "clone3", "prlimit64", "ioctl", "socket", "socketpair", "flock", "sync", "syncfs"}
     for name in syscalls.ALLOWED:
         if name in syscalls.NUMBERS[machine] and name not in judged:
             assert both(machine, name) == "allow", name
@@ -96,9 +97,43 @@ def test_sockets_are_local(machine):
         assert both(machine, "socket", family) == "EACCES"
 
 
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_pairs_of_sockets_are_local_too(machine):
+    assert both(machine, "socketpair", 1, 2) == "allow"
+    for family in (0, 2, 10, 16, 30, 40):
+        assert both(machine, "socketpair", family, 1) == "EACCES"
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_what_holds_up_the_host_is_refused_or_ignored(machine):
+    assert both(machine, "sync") == both(machine, "syncfs", 3) == "pretended"
+    assert both(machine, "flock", 3, 2) == "ENOLCK"
+    assert both(machine, "inotify_init1") == "EPERM"
+    for command in (1024, 1026, 1031):
+        assert both(machine, "fcntl", 3, command) == "EPERM"
+    for command in (0, 1, 3, 4, 6, 1030):
+        assert both(machine, "fcntl", 3, command) == "allow"
+    for option in (7, 8, 32, 33):
+        assert both(machine, "setsockopt", 3, 1, option) == "pretended"
+    assert both(machine, "setsockopt", 3, 1, 2) == both(machine, "setsockopt", 3, 6, 7) == "allow"
+
+
 def test_limits_are_ones_own():
-    assert both("x86_64", "prlimit64", 0) == "allow"
-    assert both("x86_64", "prlimit64", 1) == "EPERM"
+    assert both("x86_64", "prlimit64", 0, 7) == "allow"
+    assert both("x86_64", "prlimit64", 1, 7) == "EPERM"
+
+
+def test_the_limit_of_core_files_stays_by_whichever_pointer():
+    core, somewhere = 4, 0x7FFF_0000_1000
+    number = syscalls.NUMBERS["x86_64"]["prlimit64"]
+    rules = seccomp.build_for_zygote("x86_64")
+    assert answer(rules, number, (0, core, 0)) == "allow"
+    assert answer(rules, number, (0, core, somewhere)) == "pretended"
+    # The low half alone is null.
+    assert answer(rules, number, (0, core, 0x7FFF_0000_0000)) == "pretended"
+    assert answer(rules, number, (1, core, 0)) == "EPERM"
+    assert both("x86_64", "setrlimit", core) == "pretended"
+    assert both("x86_64", "setrlimit", 7) == "allow"
 
 
 def test_another_architecture_is_killed_and_x32_does_not_exist():
@@ -117,6 +152,14 @@ def test_outside_of_namespaces_groups_sockets_and_modes_are_out_of_reach():
     assert answer(rules, numbers["socket"], (1,)) == "EACCES"
     assert answer(rules, numbers["socketpair"], (1, 1 | 0x80000)) == "allow"
     assert answer(rules, numbers["socketpair"], (1, 2)) == "EPERM"
+    assert answer(rules, numbers["socketpair"], (2, 1)) == "EACCES"
+    for name in ("sendmsg", "sendmmsg"):
+        assert answer(rules, numbers[name]) == "EPERM"
+    assert answer(rules, numbers["fsync"]) == answer(rules, numbers["prctl"], (4, 0)) == "pretended"
+    assert answer(rules, numbers["prctl"], (15, 0)) == "allow"
+    # TCGETS, and what would make a file immutable.
+    assert answer(rules, numbers["ioctl"], (1, 0x5401)) == "allow"
+    assert answer(rules, numbers["ioctl"], (1, 0x40086602)) == "ENOTTY"
     assert answer(rules, numbers["setpriority"], (0, 0, 5)) == "allow"
     assert answer(rules, numbers["setpriority"], (0, 77, 5)) == "EPERM"
     assert answer(rules, numbers["setpriority"], (2, 0, 5)) == "EPERM"
