@@ -31,7 +31,7 @@ def after_reasoning(response: str) -> str | None:
 
 def _blocks(text: str) -> list[tuple[str, str, bool]]:
     """(tag, content, whether closed) of each fenced block, in order."""
-    blocks = []
+    blocks: list[tuple[str, str, bool]] = []
     position = 0
     while len(blocks) < _MAX_BLOCKS and (opening := _FENCE.search(text, position)):
         fence = opening.group(1)

@@ -92,12 +92,7 @@ async def _run(sandbox: Sandbox, command: Command) -> Result:
 
 async def _build(sandbox: Sandbox, source: str, lang: str, limits: Limits, fresh: bool) -> Command | Result:
     built = await sandbox.build(source, lang=lang, limits=limits, fresh=fresh)
-    if isinstance(built, Result):
-        return _checked(built)
-    if any(len(content) >= MAX_FILE_BYTES for _, content in built.files):
-        complaint = f"the compiled program has {MAX_FILE_BYTES} bytes or more".encode()
-        return Result(Status.OUTPUT_LIMIT, stderr=complaint, phase="compile")
-    return built
+    return _checked(built) if isinstance(built, Result) else built
 
 
 async def _accepts(

@@ -183,12 +183,10 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
 
 def _final_answer(text: str) -> str | None:
     text = text[-_MAX_CLOSING_CHARACTERS:]
-    last = None
-    for last in _FINAL_ANSWER.finditer(text):
-        pass
-    if last is None:
+    found = list(_FINAL_ANSWER.finditer(text))
+    if not found:
         return None
-    line = text[last.end() :].lstrip().partition("\n")[0]
+    line = text[found[-1].end() :].lstrip().partition("\n")[0]
     # A full stop ends the answer when a space or nothing follows it: "3.14. So" is 3.14.
     line = re.split(r"\.(?=\s|$)", line, maxsplit=1)[0]
     return _without_markup(line) or None
