@@ -12,6 +12,8 @@ from verifiers.code_compare import WHITESPACE
 
 _KEYS = ("tests", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 SCORINGS = ("all", "fraction")
+MAX_EXPECTED_MEMBERS = 200_000
+"""Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ def _is_direct_call(node: ast.AST) -> bool:
     return isinstance(node.func, ast.Attribute) and _is_direct_call(node.func.value)
 
 
+def _is_large(text: str) -> bool:
+    return text.count(",") > MAX_EXPECTED_MEMBERS
+
+
 def _direct(statement: ast.stmt) -> CallTest | None:
     """The common `assert f(1) == 2` as a call test: its expected value can stay on the host, without a
     judge."""
@@ -137,7 +143,7 @@ def _direct(statement: ast.stmt) -> CallTest | None:
         relation, call, expected = "false", test.operand, None
     else:
         relation, call, expected = "true", test, None
-    if relation is None or not _is_direct_call(call):
+    if relation is None or not _is_direct_call(call) or _is_large(ast.unparse(test)):
         return None
     needs = _root_names(call)
     if relation in ("true", "false") and any(hasattr(builtins, name) for name in needs):
@@ -175,7 +181,12 @@ def _parse_test(raw: Any, where: str) -> list[CodeTest]:
         tree = _parse(raw["call"], "eval", f"{where}: call")
         names = _root_names(tree)
         needs = tuple(name for name in names if not hasattr(builtins, name))
-        return [CallTest(raw["call"].strip(), _value(raw["expect"], f"{where}"), "same", needs)]
+        expected = raw["expect"]
+        if _is_large(expected if isinstance(expected, str) else json.dumps(expected)):
+            raise ValueError(
+                f"{where} expects more than {MAX_EXPECTED_MEMBERS} members; use an assert statement"
+            )
+        return [CallTest(raw["call"].strip(), _value(expected, f"{where}"), "same", needs)]
     if keys == {"assert"}:
         return _assert_tests(raw["assert"], f"{where}: assert")
     raise ValueError(
