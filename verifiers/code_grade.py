@@ -4,11 +4,9 @@ Each stdin test is a run; all call tests share one run, all assert statements th
 boxes. What is expected never leaves the host, except into a judge's box. SandboxError passes through: it says
 nothing on the program."""
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sandbox.command import Command
@@ -16,6 +14,7 @@ from sandbox.limits import Limits
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
 from verifiers import code_values
+from verifiers.code_bundle import bundle
 from verifiers.code_compare import same_output, same_value
 from verifiers.code_tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
@@ -37,11 +36,6 @@ class Rules:
     tolerance: float
     early_stop: bool
     fresh: bool
-
-
-@functools.cache
-def _script(name: str) -> bytes:
-    return (Path(__file__).parent / name).read_bytes()
 
 
 def _checked(result: Result) -> Result:
@@ -98,15 +92,16 @@ async def grade_stdin(
     return outcomes
 
 
-def _harness(script: str, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
-    files = (("run.py", _script(script)), ("code_values.py", _script("code_values.py")))
+def _harness(entry: str, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
     argv = ("/bin/sh", "-c", 'exec python3 -s "$0"', "run.py") if fresh else ("run.py",)
     stdin = json.dumps(request).encode()
-    return Command(argv, warm=not fresh, stdin=stdin, files=files, limits=limits)
+    return Command(argv, warm=not fresh, stdin=stdin, files=bundle(entry), limits=limits)
 
 
 def _holds(test: CallTest, value: Any, tolerance: float) -> bool:
     match test.relation:
+        case "any":
+            return True
         case "same":
             return same_value(test.expected, value, tolerance=tolerance)
         case "equal":
@@ -119,13 +114,20 @@ def _holds(test: CallTest, value: Any, tolerance: float) -> bool:
             return not value
 
 
-def _judge_call(test: CallTest, line: bytes, tolerance: float) -> TestOutcome:
+def _judge_call(test: CallTest, line: bytes, rules: Rules) -> TestOutcome:
     try:
         report = code_values.loads(line)
         if not isinstance(report, dict) or "value" not in report:
             return TestOutcome(False, f"{test.source[:80]}: {str(dict(report).get('error'))[:200]}")
         value = code_values.decode(report["value"])
-        if _holds(test, value, tolerance):
+        if test.stdout is not None:
+            printed = str(report.get("printed")).encode("utf-8", "replace")
+            if not same_output(
+                test.stdout, printed, whitespace=rules.whitespace, tolerance=rules.tolerance
+            ):
+                why = f"{test.source[:80]} printed {printed[:80]!r}, expected {test.stdout[:80]!r}"
+                return TestOutcome(False, why)
+        if _holds(test, value, rules.tolerance):
             return TestOutcome(True)
         return TestOutcome(
             False, f"{test.source[:80]} gave {_short(value)}, expected {_short(test.expected)}"
@@ -145,14 +147,13 @@ def _short(value: Any) -> str:
 async def grade_calls(
     sandbox: Sandbox, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
-    """Outcomes of all calls, made one after the other in one run of the program."""
-    calls = [{"source": test.source, "needs": test.needs} for test in tests]
-    request = {"program": source, "calls": calls}
-    result = _checked(await sandbox.run(_harness("code_program.py", request, limits, rules.fresh)))
+    """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
+    request = {"program": source, "calls": [test.request() for test in tests]}
+    result = _checked(await sandbox.run(_harness("code_program", request, limits, rules.fresh)))
     lines = result.stdout.splitlines()
     missing = TestOutcome(False, _why(result) or "the program ended before this call")
     return [
-        _judge_call(test, lines[index], rules.tolerance) if index < len(lines) else missing
+        _judge_call(test, lines[index], rules) if index < len(lines) else missing
         for index, test in enumerate(tests)
     ]
 
@@ -161,9 +162,11 @@ async def grade_asserts(
     sandbox: Sandbox, source: str, tests: Sequence[AssertTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
-    program = _harness("code_program.py", {"program": source}, limits, rules.fresh)
+    is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
+    served = {"program": source, "tests": len(tests), "capture": is_about_output}
+    program = _harness("code_program", served, limits, rules.fresh)
     request = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
-    judge = _harness("code_judge.py", request, limits, False)
+    judge = _harness("code_judge", request, limits, False)
     played, judged = await sandbox.run_linked(program, judge)
     _checked(judged)
     outcomes = []
