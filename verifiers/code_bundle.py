@@ -29,7 +29,15 @@ sys.meta_path.insert(0, Finder())
 __import__(entry).main()
 """
 _PROGRAM = ("code_program", "code_values", "code_forms", "code_server")
-_JUDGE = ("code_judge", "code_values", "code_forms", "code_names", "code_link", "code_pytest")
+_JUDGE = (
+    "code_judge",
+    "code_values",
+    "code_forms",
+    "code_names",
+    "code_link",
+    "code_reference",
+    "code_pytest",
+)
 
 
 @functools.cache

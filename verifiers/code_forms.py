@@ -75,8 +75,9 @@ def encode(value: Any, inner: Coder) -> Any:
             return [tag, [[inner(key), inner(item)] for key, item in value.items()]]
     if kind in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta):
         return _when(value)
-    if isinstance(value, type) and _BUILTIN_TYPES.get(value.__name__) is value:
-        return ["g", "builtins", value.__name__]
+    name = getattr(value, "__name__", "")
+    if isinstance(value, type) and _BUILTIN_TYPES.get(name) is value:
+        return ["g", "builtins", name]
     return None
 
 
@@ -105,7 +106,7 @@ def is_named_tuple(value: Any) -> bool:
 
 def named_tuple(name: str, fields: list[str], items: list[Any]) -> Any:
     """An instance of a namedtuple class of that name and those fields."""
-    return namedtuple(str(name)[:80], [str(field) for field in fields])(*items)  # type: ignore[misc]
+    return namedtuple(str(name)[:80], [str(field) for field in fields])(*items)
 
 
 def decode(form: Any, inner: Coder) -> Any:

@@ -122,9 +122,7 @@ def _judge_call(test: CallTest, line: bytes, rules: Rules) -> TestOutcome:
         value = code_values.decode(report["value"])
         if test.stdout is not None:
             printed = str(report.get("printed")).encode("utf-8", "replace")
-            if not same_output(
-                test.stdout, printed, whitespace=rules.whitespace, tolerance=rules.tolerance
-            ):
+            if not same_output(test.stdout, printed, whitespace=rules.whitespace, tolerance=rules.tolerance):
                 why = f"{test.source[:80]} printed {printed[:80]!r}, expected {test.stdout[:80]!r}"
                 return TestOutcome(False, why)
         if _holds(test, value, rules.tolerance):

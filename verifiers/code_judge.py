@@ -21,9 +21,11 @@ from typing import Any
 
 import code_names as names  # type: ignore[import-not-found]
 import code_values as values  # type: ignore[import-not-found]
-from code_link import Gone, Link, Reference  # type: ignore[import-not-found]
+from code_link import Gone, Link  # type: ignore[import-not-found]
+from code_reference import Reference  # type: ignore[import-not-found]
 
 _MARK = "_asyncrl_checked"
+_STOP_CATCHERS = ("assertRaises", "pytest.raises", "suppress")
 
 
 class _Counter(ast.NodeTransformer):
@@ -57,7 +59,7 @@ class _ProgramModule:
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name not in names.PROGRAM_MODULES:
             return None
-        return ModuleSpec(name, self)
+        return ModuleSpec(name, self)  # type: ignore[arg-type]
 
     def create_module(self, spec: Any) -> types.ModuleType:
         return types.ModuleType(spec.name)
@@ -175,6 +177,8 @@ def _execute(source: str, link: Link) -> None:
     def checked() -> None:
         nonlocal num_checks
         num_checks += 1
+        if link.stopped is not None and sys.exc_info()[1] is link.stopped:
+            link.stopped = None
 
     _prepare(source, link)
     namespace = _namespace(tree, link) | {_MARK: checked}
@@ -193,6 +197,9 @@ def run_test(source: str, link: Link) -> str | None:
         _execute(source, link)
         if link.failed is not None:
             return f"{type(link.failed).__name__}: {link.failed}"[:300]
+        if link.stopped is not None and not any(word in source for word in _STOP_CATCHERS):
+            # Nobody caught it: a `map` or a loop took it for the end of the data.
+            return f"the function raised {type(link.stopped).__name__}"
         return None
     except AssertionError as error:
         return f"assertion failed{f': {error}' if str(error) else ''}"[:300]

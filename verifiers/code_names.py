@@ -149,7 +149,9 @@ def _unrunnable(node: ast.stmt) -> str | None:
         filled = {
             text
             for mark in test.decorator_list
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.parametrize" and mark.args
+            if isinstance(mark, ast.Call)
+            and ast.unparse(mark.func) == "pytest.mark.parametrize"
+            and mark.args
             for text in _words(mark.args[0])
         }
         for name in _parameters(test, given):
@@ -208,5 +210,5 @@ def complaint(tree: ast.Module) -> str | None:
     if not any(map(_is_check, ast.walk(tree))):
         return "nothing in it checks anything; write assert statements"
     if not program_names(tree):
-        return "it asks nothing of the program: every name in it is a builtin's, the standard library's or its own"
+        return "it asks nothing of the program: all names are builtins, the standard library's or its own"
     return None

@@ -41,7 +41,7 @@ def raises(expected_exception: Any, *call: Any, match: str | None = None, **keyw
     return context
 
 
-class approx:  # noqa: N801
+class approx:
     """As pytest.approx, of numbers and lists, tuples and dicts of them."""
 
     __hash__ = None  # type: ignore[assignment]

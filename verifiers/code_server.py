@@ -147,7 +147,7 @@ class Server:
             self._known[id(value)] = form[1]
             return value
         if kind == "cb":
-            return lambda *arguments, **keywords: self._call_back(form[1], arguments, keywords)
+            return self._callback(form[1], form[2])
         if kind == "e":
             return _builtin_exception(form[1], [self._decode(item) for item in form[2]])
         if kind == "g":
@@ -156,6 +156,13 @@ class Server:
                 found = getattr(found, name)
             return found
         return forms.decode(form, self._decode)
+
+    def _callback(self, number: int, name: str) -> Any:
+        def function(*arguments: Any, **keywords: Any) -> Any:
+            return self._call_back(number, arguments, keywords)
+
+        function.__name__ = function.__qualname__ = name
+        return function
 
     def _call_back(self, number: int, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Calls a function that the test passed in."""
@@ -243,5 +250,3 @@ def _builtin_exception(names: list[str], arguments: list[Any]) -> BaseException:
             except TypeError:
                 break
     return RuntimeError(*map(str, arguments))
-
-
