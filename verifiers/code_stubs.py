@@ -12,7 +12,7 @@ _IDLE = {
     "bash": (":\n", "cat\n"),
     "c": (
         "int main(void) { return 0; }\n",
-        "#include <stdio.h>\nint main(void) { int c; while ((c = getchar()) != EOF) putchar(c); return 0; }\n",
+        "#include <stdio.h>\nint main(void) { for (int c; (c = getchar()) != EOF;) putchar(c); }\n",
     ),
 }
 _IDLE["cpp"] = _IDLE["c"]

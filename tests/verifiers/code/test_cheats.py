@@ -34,7 +34,7 @@ TESTS = {
         {"assert": "import pytest\n@pytest.mark.parametrize('n, right', [(3, 16), (10, 107)])\n"
                    "def test_answer(n, right):\n    assert answer(n) == pytest.approx(right)"},
         {"assert": "try:\n    found = [answer(3), answer(10)]\nexcept ValueError:\n    found = []\nassert found == [16, 107]"},
-        {"assert": "given = [3]\nassert [answer(n) for n in given] == [16] and given == [3]"},
+        {"assert": "given = [3, 10]\nassert [answer(n) for n in given] == [16, 107] and given == [3, 10]"},
     ],
 }  # fmt: skip
 HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"
