@@ -16,7 +16,7 @@ from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings, available_cores
 from verifiers.code_compare import WHITESPACE
 from verifiers.code_extract import MAX_PROGRAM_CHARACTERS, extract_program
-from verifiers.code_grade import Rules, TestOutcome, grade
+from verifiers.code_grade import Rules, TestOutcome, grade, is_repeatable
 from verifiers.code_tests import SCORINGS, CodeReference, parse_code_reference
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import VerifierUnavailable
@@ -87,7 +87,7 @@ class CodeVerifier:
             raise VerifierUnavailable(f"The sandbox failed: {error}") from error
 
     def cache_key(self, response: str, reference: CodeReference) -> Hashable | None:
-        """The program: equal programs get equal verdicts."""
+        """The program: by one reference, equal programs get equal verdicts."""
         return extract_program(response, reference.lang, reference.names)
 
     def verify(self, response: str, reference: CodeReference) -> Verdict:
@@ -121,9 +121,16 @@ class CodeVerifier:
             return Verdict(Outcome.FAULT, None, extracted=source, detail=f"The sandbox failed: {error}")
         seconds = time.perf_counter() - started
         if refusal is not None:
-            complaint = refusal.stderr.decode("utf-8", "replace").strip()[:300]
+            complaint = refusal.stderr[:4096].decode("utf-8", "replace").strip()[:300]
             detail = f"Does not compile ({refusal.status.value}): {complaint}"
-            return Verdict(Outcome.WRONG, 0.0, extracted=source, detail=detail, seconds=seconds)
+            return Verdict(
+                Outcome.WRONG,
+                0.0,
+                extracted=source,
+                detail=detail,
+                seconds=seconds,
+                is_repeatable=is_repeatable(refusal),
+            )
         return _verdict(outcomes, len(reference.tests), scoring, source, seconds)
 
 
@@ -143,4 +150,11 @@ def _verdict(outcomes: list[TestOutcome], total: int, scoring: str, source: str,
     run = f", {len(outcomes)} run" if len(outcomes) < total else ""
     score = passed / total if scoring == "fraction" else 0.0
     detail = f"{passed} of {total} tests passed{run}; first failure: {first}"
-    return Verdict(Outcome.WRONG, score, extracted=source, detail=detail, seconds=seconds)
+    return Verdict(
+        Outcome.WRONG,
+        score,
+        extracted=source,
+        detail=detail,
+        seconds=seconds,
+        is_repeatable=all(outcome.is_repeatable for outcome in outcomes),
+    )

@@ -4,19 +4,28 @@ Each stdin test is a run; all call tests share one run, all assert statements th
 boxes. What is expected never leaves the host, except into a judge's box. SandboxError passes through: it says
 nothing on the program."""
 
+import asyncio
+import functools
 import json
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sandbox.command import Command
+from sandbox.command import MAX_FILE_BYTES, Command
 from sandbox.limits import Limits
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
-from verifiers import code_values
+from verifiers import code_match, code_values
 from verifiers.code_bundle import bundle
-from verifiers.code_compare import same_output, same_value
+from verifiers.code_compare import same_output
 from verifiers.code_tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
+
+# More than this is compared in a thread, so that the event loop goes on meanwhile.
+_QUICK_BYTES = 1 << 16
+_PAGE_BYTES = 4096
+_MAX_MESSAGE_BYTES = 4096
+_BY_LOAD = (Status.TIME_LIMIT, Status.MEMORY_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class TestOutcome:
     __test__ = False
     passed: bool
     why: str = ""
+    is_repeatable: bool = True
+    """False when a limit or a kill from outside may have decided: see Verdict."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,31 @@ def _checked(result: Result) -> Result:
 def _why(result: Result) -> str:
     if result.status is Status.OK:
         return ""
-    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    lines = result.stderr[-_MAX_MESSAGE_BYTES:].decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1][:200]}" if lines and result.status is Status.WRONG_EXIT else ""
     return f"{result.status.value.replace('_', ' ')}, {result.detail}{last}"
+
+
+def is_repeatable(result: Result) -> bool:
+    """Whether the run would have ended the same on a busier machine."""
+    return result.status not in _BY_LOAD and result.signal != signal.SIGKILL
+
+
+def _failed(result: Result, why: str) -> TestOutcome:
+    return TestOutcome(False, why, is_repeatable(result))
+
+
+def _with_room(command: Command) -> Command:
+    """The command with disk space for the files it comes with beside what the program may write."""
+    # Else a compiled program, or an output beside a checker, that is larger than the limit could not be
+    # placed: a failure of the sandbox that the response has caused.
+    pages = sum(2 + len(content) // _PAGE_BYTES for _, content in command.files)
+    disk_bytes = command.limits.disk_bytes + pages * _PAGE_BYTES
+    return replace(command, limits=replace(command.limits, disk_bytes=disk_bytes))
+
+
+async def _run(sandbox: Sandbox, command: Command) -> Result:
+    return _checked(await sandbox.run(_with_room(command)))
 
 
 async def _build(sandbox: Sandbox, source: str, lang: str, limits: Limits, fresh: bool) -> Command | Result:
@@ -61,14 +94,26 @@ async def _accepts(
     sandbox: Sandbox, checker: Checker, test: StdinTest, output: bytes, limits: Limits
 ) -> TestOutcome:
     """The checker's word on an output, in a box of its own that never held the program."""
+    if len(output) > MAX_FILE_BYTES:
+        return TestOutcome(False, f"printed {len(output)} bytes; a checker reads at most {MAX_FILE_BYTES}")
     built = await _build(sandbox, checker.source, checker.lang, limits, False)
     if isinstance(built, Result):
         raise SandboxError(f"the task's checker does not compile: {_why(built)}")
-    files = (("input.txt", test.stdin), ("output.txt", output), ("expected.txt", test.stdout.encode()))
-    result = _checked(await sandbox.run(replace(built, files=(*built.files, *files))))
+    expected = test.stdout.encode("utf-8", "surrogatepass")
+    files = (("input.txt", test.stdin), ("output.txt", output), ("expected.txt", expected))
+    if max(len(test.stdin), len(expected)) > MAX_FILE_BYTES:
+        raise SandboxError(f"the task's test has a file of more than {MAX_FILE_BYTES} bytes for its checker")
+    result = await _run(sandbox, replace(built, files=(*built.files, *files)))
     if result.status is Status.OK:
         return TestOutcome(True)
-    return TestOutcome(False, f"the checker did not accept the output ({_why(result)})")
+    return _failed(result, f"the checker did not accept the output ({_why(result)})")
+
+
+async def _prints(test: StdinTest, output: bytes, rules: Rules) -> bool:
+    compare = functools.partial(same_output, whitespace=rules.whitespace, tolerance=rules.tolerance)
+    if len(output) + len(test.stdout) <= _QUICK_BYTES:
+        return compare(test.stdout, output)
+    return await asyncio.to_thread(compare, test.stdout, output)
 
 
 async def grade_stdin(
@@ -77,12 +122,12 @@ async def grade_stdin(
     """Outcomes of the tests, in order; fewer when stopped early."""
     outcomes = []
     for test in tests:
-        result = _checked(await sandbox.run(replace(program, stdin=test.stdin)))
+        result = await _run(sandbox, replace(program, stdin=test.stdin))
         if result.status is not Status.OK:
-            outcome = TestOutcome(False, _why(result))
+            outcome = _failed(result, _why(result))
         elif reference.checker is not None:
             outcome = await _accepts(sandbox, reference.checker, test, result.stdout, reference.limits)
-        elif same_output(test.stdout, result.stdout, whitespace=rules.whitespace, tolerance=rules.tolerance):
+        elif await _prints(test, result.stdout, rules):
             outcome = TestOutcome(True)
         else:
             outcome = TestOutcome(False, f"printed {result.stdout[:80]!r}, expected {test.stdout[:80]!r}")
@@ -98,48 +143,51 @@ def _harness(entry: str, request: dict[str, Any], limits: Limits, fresh: bool) -
     return Command(argv, warm=not fresh, stdin=stdin, files=bundle(entry), limits=limits)
 
 
-def _holds(test: CallTest, value: Any, tolerance: float) -> bool:
+def _holds(test: CallTest, expected: Any, form: Any, tolerance: float) -> bool:
     match test.relation:
         case "any":
             return True
         case "same":
-            return same_value(test.expected, value, tolerance=tolerance)
+            return code_match.same_value(expected, form, tolerance=tolerance)
         case "equal":
-            return bool(value == test.expected)
+            return code_match.equal_value(expected, form)
         case "identical":
-            return value is test.expected
+            # None or a boolean, which are their own forms.
+            return form is expected
         case "true":
-            return bool(value)
+            return code_match.is_true(form)
         case _:
-            return not value
+            return not code_match.is_true(form)
 
 
-def _judge_call(test: CallTest, line: bytes, rules: Rules) -> TestOutcome:
+def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str = "lines") -> TestOutcome:
     try:
+        expected = code_values.encode(test.expected)
+        due = expected if test.stdout is None else ["l", [expected, test.stdout]]
+        refusal = code_match.refusal(line, due, for_truth=test.relation in ("true", "false"))
+        if refusal:
+            return TestOutcome(False, f"{test.source[:80]} gave {refusal}")
         report = code_values.loads(line)
         if not isinstance(report, dict) or "value" not in report:
-            return TestOutcome(False, f"{test.source[:80]}: {str(dict(report).get('error'))[:200]}")
-        value = code_values.decode(report["value"])
+            error = report.get("error") if isinstance(report, dict) else None
+            return TestOutcome(False, f"{test.source[:80]}: {error[:200] if isinstance(error, str) else '?'}")
+        form = report["value"]
         if test.stdout is not None:
             printed = str(report.get("printed")).encode("utf-8", "replace")
-            if not same_output(test.stdout, printed, whitespace=rules.whitespace, tolerance=rules.tolerance):
+            if not same_output(test.stdout, printed, whitespace=whitespace, tolerance=tolerance):
                 why = f"{test.source[:80]} printed {printed[:80]!r}, expected {test.stdout[:80]!r}"
                 return TestOutcome(False, why)
-        if _holds(test, value, rules.tolerance):
+        if _holds(test, expected, form, tolerance):
             return TestOutcome(True)
-        return TestOutcome(
-            False, f"{test.source[:80]} gave {_short(value)}, expected {_short(test.expected)}"
-        )
+        given, due = code_match.shown(form), code_match.shown(expected)
+        return TestOutcome(False, f"{test.source[:80]} gave {given}, expected {due}")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         return TestOutcome(False, f"{test.source[:80]}: no usable value: {str(error)[:200]}")
 
 
-def _short(value: Any) -> str:
-    try:
-        return repr(value)[:80]
-    except ValueError:
-        # An integer of too many digits to print.
-        return f"an object of type {type(value).__name__}"
+def _judge_calls(tests: Sequence[CallTest], lines: Sequence[bytes], rules: Rules) -> list[TestOutcome]:
+    pairs = zip(tests, lines, strict=False)
+    return [_judge_call(test, line, rules.tolerance, rules.whitespace) for test, line in pairs]
 
 
 async def grade_calls(
@@ -147,13 +195,15 @@ async def grade_calls(
 ) -> list[TestOutcome]:
     """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
     request = {"program": source, "calls": [test.request() for test in tests]}
-    result = _checked(await sandbox.run(_harness("code_program", request, limits, rules.fresh)))
-    lines = result.stdout.splitlines()
-    missing = TestOutcome(False, _why(result) or "the program ended before this call")
-    return [
-        _judge_call(test, lines[index], rules) if index < len(lines) else missing
-        for index, test in enumerate(tests)
-    ]
+    result = await _run(sandbox, _harness("code_program", request, limits, rules.fresh))
+    # What follows the last report, or is no whole line, is no report.
+    lines = result.stdout.split(b"\n", len(tests))[:-1]
+    if len(result.stdout) <= _QUICK_BYTES:
+        outcomes = _judge_calls(tests, lines, rules)
+    else:
+        outcomes = await asyncio.to_thread(_judge_calls, tests, lines, rules)
+    missing = _failed(result, _why(result) or "the program ended before this call")
+    return outcomes + [missing] * (len(tests) - len(outcomes))
 
 
 async def grade_asserts(
@@ -165,14 +215,18 @@ async def grade_asserts(
     program = _harness("code_program", served, limits, rules.fresh)
     request = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
     judge = _harness("code_judge", request, limits, False)
-    played, judged = await sandbox.run_linked(program, judge)
+    played, judged = await sandbox.run_linked(_with_room(program), _with_room(judge))
     _checked(judged)
+    # The program's box is always killed: when the judge has ended.
+    repeatable = is_repeatable(judged) and played.status not in _BY_LOAD
     outcomes = []
-    for line in judged.stdout.splitlines():
+    # The last part is empty, or a line that the judge did not come to finish.
+    for line in judged.stdout.split(b"\n")[:-1]:
         report = json.loads(line)
-        outcomes.append(TestOutcome(report["passed"] is True, report["why"] or ""))
+        outcomes.append(TestOutcome(report["passed"] is True, report["why"] or "", repeatable))
     if len(outcomes) < len(tests) and (not outcomes or outcomes[-1].passed):
-        outcomes.append(TestOutcome(False, _why(judged) or _why(played) or "the program ended early"))
+        why = _why(judged) or _why(played) or "the program ended early"
+        outcomes.append(TestOutcome(False, why, repeatable))
     return outcomes[: len(tests)]
 
 

@@ -14,6 +14,8 @@ from verifiers.code_names import KNOWN, complaint, free_names, program_names
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 SCORINGS = ("all", "fraction")
+MAX_EXPECTED_MEMBERS = 200_000
+"""Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,10 @@ def _is_direct_call(node: ast.AST) -> bool:
     return isinstance(node.func, ast.Attribute) and _is_direct_call(node.func.value)
 
 
+def _is_large(text: str) -> bool:
+    return text.count(",") > MAX_EXPECTED_MEMBERS
+
+
 def _direct(statement: ast.stmt) -> CallTest | None:
     """The common `assert f(1) == 2` as a call test: its expected value can stay on the host, without a
     judge."""
@@ -178,7 +184,7 @@ def _direct(statement: ast.stmt) -> CallTest | None:
         relation, call, expected = "false", test.operand, None
     else:
         relation, call, expected = "true", test, None
-    if relation is None or not _is_direct_call(call):
+    if relation is None or not _is_direct_call(call) or _is_large(ast.unparse(test)):
         return None
     needs = _root_names(call)
     if relation in ("true", "false") and any(hasattr(builtins, name) for name in needs):
@@ -236,12 +242,15 @@ def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CallTest:
             f"{where} calls {raw['call'][:80]!r}, which asks nothing of the program: every name in it is a "
             "builtin's, the standard library's or the setup's"
         )
+    expected = raw.get("expect")
+    if _is_large(expected if isinstance(expected, str) else json.dumps(expected)):
+        raise ValueError(f"{where} expects more than {MAX_EXPECTED_MEMBERS} members; use an assert statement")
     stdout = raw.get("stdout")
     if stdout is not None and not isinstance(stdout, str):
         raise ValueError(f"{where} has stdout {stdout!r}; expected a string")
     return CallTest(
         raw["call"].strip(),
-        _value(raw["expect"], where) if "expect" in raw else None,
+        _value(expected, where) if "expect" in raw else None,
         "same" if "expect" in raw else "any",
         tuple(sorted({*needs, *setup.needs})),
         _library(tree),

@@ -1,8 +1,9 @@
 """Plain Python values as JSON with their types, across the border between a program and those who judge it.
 
-Decoding builds plain data only: no class is looked up, no code runs, depth and size are bounded. Imported on
-the host and, by file, in the sandbox (code_program.py, code_judge.py), so it needs the standard library
-only."""
+Decoding builds plain data only: no class is looked up, no code runs, depth and size are bounded. It still
+hashes what the program chose, so containers are decoded in the sandbox alone; the host compares encoded
+forms (code_match.py). Imported on the host and, by file, in the sandbox (code_program.py, code_judge.py), so
+it needs the standard library only."""
 
 import json
 from collections.abc import Callable
@@ -13,6 +14,10 @@ from typing import Any
 MAX_DEPTH = 60
 MAX_NODES = 2_000_000
 MAX_BITS = 4_000_000
+MAX_FRACTION_BITS = 1 << 16
+"""Of numerator and denominator: reducing them is quadratic."""
+MAX_DIGITS = 400
+"""Of a number in JSON itself; encoded numbers are strings, but for the ends of a range."""
 MAX_BYTES = 64 << 20
 
 Plain = Any
@@ -48,6 +53,9 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return ["b" if isinstance(value, bytes) else "ba", bytes(value).hex()]
     if isinstance(value, Fraction):
+        bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+        if bits > MAX_FRACTION_BITS:
+            raise NotPlain(f"a fraction with an integer of {bits} bits")
         return ["q", hex(value.numerator), hex(value.denominator)]
     if isinstance(value, Decimal):
         return ["D", str(value)]
@@ -96,6 +104,12 @@ def encode(
     return other(value)
 
 
+def _integer(text: str, max_bits: int) -> int:
+    if len(text) > max_bits // 4 + 3:
+        raise NotPlain(f"an integer of more than {max_bits} bits")
+    return int(text, 16)
+
+
 def _decode_list(tag: str, items: list[Any], other: Callable[[Any], Any], depth: int) -> Any:
     if tag == "d":
         pairs = [(decode(key, other, depth + 1), decode(item, other, depth + 1)) for key, item in items]
@@ -116,7 +130,7 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
         if tag in ("l", "t", "S", "F", "d"):
             return _decode_list(tag, rest[0], other, depth)
         if tag == "i":
-            return int(rest[0], 16)
+            return _integer(rest[0], MAX_BITS)
         if tag == "f":
             return float.fromhex(rest[0])
         if tag == "c":
@@ -124,11 +138,11 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
         if tag in ("b", "ba"):
             return bytes.fromhex(rest[0]) if tag == "b" else bytearray.fromhex(rest[0])
         if tag == "q":
-            return Fraction(int(rest[0], 16), int(rest[1], 16))
+            return Fraction(_integer(rest[0], MAX_FRACTION_BITS), _integer(rest[1], MAX_FRACTION_BITS))
         if tag == "D":
             return Decimal(rest[0][:10_000])
-        if tag == "r":
-            return range(*(int(part) for part in rest))
+        if tag == "r" and all(type(part) is int for part in rest):
+            return range(*rest)
     except NotPlain:
         raise
     except Exception as error:
@@ -136,11 +150,26 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
     return other(form)
 
 
+def _short_int(text: str) -> int:
+    return int(_short(text))
+
+
+def _short_float(text: str) -> float:
+    return float(_short(text))
+
+
+def _short(text: str) -> str:
+    if len(text) > MAX_DIGITS:
+        raise NotPlain(f"a number of {len(text)} characters")
+    return text
+
+
 def loads(line: bytes) -> Any:
     """json.loads for text from outside: raises NotPlain for whatever is wrong with it."""
     if len(line) > MAX_BYTES or line.count(b"[") > MAX_NODES:
         raise NotPlain("too much data")
     try:
-        return json.loads(line)
+        # NotPlain is a ValueError too.
+        return json.loads(line, parse_int=_short_int, parse_float=_short_float)
     except (ValueError, RecursionError) as error:
         raise NotPlain(f"no JSON: {type(error).__name__}") from error

@@ -20,6 +20,9 @@ FALLBACKS = ("final_answer", "hashes", "last_line")
 
 # More boxes than this that do not close are an attack or a broken sampler, not an answer.
 _MAX_BOX_ATTEMPTS = 24
+_MAX_BOX_CHARACTERS = 4 * MAX_ANSWER_CHARACTERS
+# Read for all boxes together.
+_MAX_READ_CHARACTERS = 4 * _MAX_BOX_CHARACTERS
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
@@ -33,11 +36,14 @@ _ONE_BREATH = re.compile(
 )
 _MAX_BREATH = 60
 
+# Every run of spaces is bounded and never given back: a response may hold a million of them, many times.
 _FINAL_ANSWER = re.compile(
-    r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?[*_]{0,2}\s*(?:is|:|=|are)(?:\s*:)?[*_]{0,2}\s*",
+    r"answer(?:\s{1,20}+to\s{1,20}+[^\n.:]{0,80})?[*_]{0,2}\s{0,20}+(?:is|:|=|are)(?:\s{0,20}+:)?[*_]{0,2}",
     re.IGNORECASE,
 )
-_MARKUP = re.compile(r"^[\s*_#>`-]+|[\s*_`]+$")
+_MAX_CLOSING_CHARACTERS = 100_000
+"""The last part of a response, in which its final answer is announced."""
+_SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +106,16 @@ def _from_boxes(boxes: list[str]) -> Extraction:
 def _last_boxes(text: str) -> list[str] | None:
     """The last box, and the boxes before it that belong to the same breath, in order of appearance."""
     found: list[tuple[int, int, str]] = []
-    end = len(text)
+    num_read = 0
+    # Where each command stands last, before what has been looked at.
+    last = {name: text.rfind(name) for name in ("\\boxed", "\\fbox")}
     for _ in range(_MAX_BOX_ATTEMPTS):
-        start = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
-        if start < 0:
+        name, start = max(last.items(), key=lambda item: item[1])
+        if start < 0 or num_read > _MAX_READ_CHARACTERS:
             break
-        end = start
+        last[name] = text.rfind(name, 0, start)
         box = _box_at(text, start)
+        num_read += _MAX_BOX_CHARACTERS if box is None else box[0] - start
         if box is None:
             if found and text.find("{", start, found[0][0]) >= 0:
                 # A box that never closes and holds the later ones: not of their breath.
@@ -158,7 +167,7 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
         single = _SINGLE_TOKEN.match(text, at)
         return (single.end(), single.group()) if single else None
     depth = 0
-    limit = at + 4 * MAX_ANSWER_CHARACTERS
+    limit = at + _MAX_BOX_CHARACTERS
     for brace in _BRACE.finditer(text, at, limit):
         symbol = brace.group()
         if symbol == "{":
@@ -173,26 +182,31 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
 
 
 def _final_answer(text: str) -> str | None:
+    text = text[-_MAX_CLOSING_CHARACTERS:]
     found = list(_FINAL_ANSWER.finditer(text))
     if not found:
         return None
-    last = found[-1]
-    line = text[last.end() :].lstrip().partition("\n")[0]
+    line = text[found[-1].end() :].lstrip().partition("\n")[0]
     # A full stop ends the answer when a space or nothing follows it: "3.14. So" is 3.14.
     line = re.split(r"\.(?=\s|$)", line, maxsplit=1)[0]
-    return _MARKUP.sub("", line) or None
+    return _without_markup(line) or None
+
+
+def _without_markup(line: str) -> str:
+    # Not by a pattern that is anchored at the end: it would try again at each of 40,000 asterisks.
+    return line.lstrip(_SPACES + "*_#>`-").rstrip(_SPACES + "*_`")
 
 
 def _hashes(text: str) -> str | None:
     at = text.rfind("####")
     if at < 0:
         return None
-    return _MARKUP.sub("", text[at + 4 :].lstrip().partition("\n")[0]) or None
+    return _without_markup(text[at + 4 :].lstrip().partition("\n")[0]) or None
 
 
 def _last_line(text: str) -> str | None:
     line = text.rstrip().rpartition("\n")[2]
-    line = _MARKUP.sub("", line)
+    line = _without_markup(line)
     return line[:-1] if line.endswith(".") else line or None
 
 

@@ -11,6 +11,7 @@ Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothin
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import pickle
 import time
 from collections.abc import Hashable, Mapping
@@ -19,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.registry import load_verifier
 from verifiers.template import Template, Worker, WorkerDied, describe_end
-from verifiers.verdict import Outcome, Verdict, fault, wrong
+from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
 from verifiers.verifier import (
     AsyncVerifier,
     CacheableVerifier,
@@ -61,7 +63,9 @@ class VerifierPool:
         memory_limit_bytes: int = 2 << 30,
         recycle_after: int = 2000,
         cache_size: int = 65_536,
+        cache_bytes: int = 64 << 20,
     ) -> None:
+        """`cache_size` in entries; `cache_bytes` bounds their memory (programs are long answers)."""
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}, expected at least 1.")
         if timeout_seconds <= 0:
@@ -71,8 +75,8 @@ class VerifierPool:
         self._num_workers = num_workers
         self._timeout_seconds = timeout_seconds
         self._recycle_after = recycle_after
-        self._cache_size = cache_size
-        self._cache: dict[tuple[bytes, Hashable], Verdict] = {}
+        self._cache = VerdictCache(max_entries=cache_size, max_bytes=cache_bytes)
+        self._digests = ReferenceDigests()
         self._loaded: dict[Hashable, _Loaded] = {}
         self._template = Template(memory_limit_bytes)
         self._idle: asyncio.LifoQueue[Worker | None] = asyncio.LifoQueue()
@@ -138,25 +142,41 @@ class VerifierPool:
         if len(response) > MAX_RESPONSE_CHARACTERS:
             return wrong(detail=f"the response has more than {MAX_RESPONSE_CHARACTERS} characters")
         started = time.perf_counter()
-        if loaded.fast is not None:
-            verdict = loaded.fast.verify_fast(response, reference)
-            if verdict is not None:
-                self.num_fast += 1
-                return replace(verdict, seconds=time.perf_counter() - started)
-        key: tuple[bytes, Hashable] | None = None
-        if loaded.cacheable is not None:
-            part = loaded.cacheable.cache_key(response, reference)
-            key = (loaded.specification, part) if part is not None else None
-        if key is not None and key in self._cache:
+        try:
+            verdict = None if loaded.fast is None else loaded.fast.verify_fast(response, reference)
+            key = None if verdict is not None else self._key(loaded, response, reference)
+        except RecursionError:
+            # Of the response's making: a worker, which says WRONG to that, has the word.
+            verdict, key = None, None
+        except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
+            return _raised(error)
+        if verdict is not None:
+            self.num_fast += 1
+            return replace(verdict, seconds=time.perf_counter() - started)
+        known = None if key is None else self._cache.get(key)
+        if known is not None:
             self.num_cached += 1
-            return replace(self._cache[key], seconds=time.perf_counter() - started)
+            return replace(known, seconds=time.perf_counter() - started)
         if loaded.waits is not None:
             verdict = await _waited(loaded.waits, response, reference)
         else:
             verdict = await self._in_worker(loaded, response, reference)
-        if key is not None and verdict.outcome is not Outcome.FAULT:
-            self._remember(key, verdict)
+        if key is not None:
+            self._cache.put(key, verdict)
         return verdict
+
+    def _key(self, loaded: _Loaded, response: str, reference: Any) -> bytes | None:
+        """The cache's key of this verification; None: it is not to be cached."""
+        if loaded.cacheable is None:
+            return None
+        part = loaded.cacheable.cache_key(response, reference)
+        ours = None if part is None else part_digest(part)
+        theirs = None if ours is None else self._digests.digest(reference)
+        if ours is None or theirs is None:
+            return None
+        # Digests of one length each, and the specification last: no two keys run into each other.
+        stamp = repr(source_stamp(loaded.verifier)).encode()
+        return hashlib.blake2b(ours + theirs + stamp + loaded.specification, digest_size=32).digest()
 
     def _load(self, name: str, options: Mapping[str, object], folder: Path | None) -> _Loaded:
         # repr tells 1 from True and 1.0, which as keys would be equal.
@@ -167,11 +187,6 @@ class VerifierPool:
             specification = pickle.dumps((name, dict(options), str(folder) if folder else None))
             found = self._loaded[key] = _Loaded(verifier, specification, self._timeout_seconds)
         return found
-
-    def _remember(self, key: tuple[bytes, Hashable], verdict: Verdict) -> None:
-        if len(self._cache) >= self._cache_size:
-            self._cache.pop(next(iter(self._cache)), None)
-        self._cache[key] = verdict
 
     async def _in_worker(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
         try:
@@ -184,7 +199,7 @@ class VerifierPool:
             if again.outcome is not Outcome.FAULT or not _is_crash(verdict, again):
                 return again
             # It killed two workers, the second one fresh: the response does that, not the machine.
-            return wrong(detail=f"the verifier died twice on this response: {again.detail}")
+            return over_limit(f"the verifier died twice on this response: {again.detail}")
         return verdict
 
     async def _attempt(self, loaded: _Loaded, request: bytes, *, fresh: bool = False) -> Verdict:
@@ -244,7 +259,7 @@ class VerifierPool:
             return replace(fault(f"the verifier did not answer in {limit:g} s"), seconds=seconds)
         if used >= limit * _STARVED_SHARE:
             detail = f"timeout: verifying this response took more than {limit:g} s"
-            return replace(wrong(detail=detail), seconds=seconds)
+            return replace(over_limit(detail), seconds=seconds)
         detail = (
             f"timeout: no answer in {seconds:.1f} s with {used:.2f} s of CPU time: the machine is overloaded"
         )
@@ -264,10 +279,16 @@ async def _waited(verifier: AsyncVerifier, response: str, reference: Any) -> Ver
         try:
             verdict = await verifier.verify_async(response, reference)
         except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
-            verdict = fault(f"the verifier raised {type(error).__name__}: {error}"[:2000])
+            verdict = _raised(error)
+        if not isinstance(verdict, Verdict):
+            verdict = fault(f"verify_async returned {type(verdict).__name__}, expected a Verdict")
         if verdict.outcome is not Outcome.FAULT or attempt:
             break
     return replace(verdict, seconds=time.perf_counter() - started)
+
+
+def _raised(error: Exception) -> Verdict:
+    return fault(f"the verifier raised {type(error).__name__}: {error}"[:2000])
 
 
 def _is_crash(first: Verdict, second: Verdict) -> bool:

@@ -35,6 +35,9 @@ class Verdict:
     """Sum of format and length terms, to be added to the reward but never to the score."""
     method: str = ""
     """How the answer was found ("boxed", "final_answer", ...); empty where a verifier does not extract."""
+    is_repeatable: bool = True
+    """Whether another run would end the same. False after a limit on time or memory, which a busy machine
+    reaches sooner: such a verdict is never cached."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):
@@ -58,6 +61,11 @@ def correct(*, extracted: str | None = None, detail: str = "", method: str = "")
 
 def wrong(*, extracted: str | None = None, detail: str = "", method: str = "") -> Verdict:
     return Verdict(Outcome.WRONG, 0.0, extracted=extracted, detail=detail, method=method)
+
+
+def over_limit(detail: str) -> Verdict:
+    """WRONG because grading the response took more than it may, this time."""
+    return Verdict(Outcome.WRONG, 0.0, detail=detail, is_repeatable=False)
 
 
 def no_answer(detail: str) -> Verdict:

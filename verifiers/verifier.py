@@ -53,7 +53,10 @@ class CacheableVerifier(Protocol):
     """A verifier whose verdict depends on less than the whole response."""
 
     def cache_key(self, response: str, reference: Any) -> Hashable | None:
-        """Responses with equal keys get equal verdicts; None: do not cache this one."""
+        """Responses to one reference with equal keys get equal verdicts; None: do not cache this one.
+
+        Made of strings, bytes, numbers, tuples and frozen sets; any other key is not cached. The reference,
+        the options and the verifier's source file are part of the pool's own key: leave them out."""
         ...
 
 

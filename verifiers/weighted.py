@@ -120,6 +120,7 @@ class WeightedVerifier:
             detail=detail,
             shaping=shaping,
             method=main.method,
+            is_repeatable=all(verdict.is_repeatable for verdict in verdicts),
         )
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from verifiers.limits import die_with_parent, limit_memory, no_core_file
 from verifiers.registry import load_verifier
-from verifiers.verdict import Verdict, fault, wrong
+from verifiers.verdict import Verdict, fault, over_limit, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
 __all__ = ["frame", "main", "verdict_from_json"]
@@ -148,8 +148,8 @@ def _answer(
         limit_memory(UNLIMITED_MEMORY if own_limits else memory_limit_bytes)
         verdict = verifier.verify(response, pickle.loads(reference))
     except MemoryError:
-        verdict = wrong(
-            detail=f"memory limit: verifying this response took more than {memory_limit_bytes} bytes"
+        verdict = over_limit(
+            f"memory limit: verifying this response took more than {memory_limit_bytes} bytes"
         )
     except RecursionError:
         verdict = wrong(detail="recursion limit: the response is nested too deeply")

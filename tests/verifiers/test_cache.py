@@ -1,0 +1,238 @@
+"""What the pool remembers: by everything that decides, within bounds, and nothing that was luck."""
+
+import asyncio
+import gc
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verifiers.cache import ReferenceDigests, VerdictCache, part_digest
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Outcome, Verdict, correct, fault, over_limit, wrong
+
+OWN = """
+import os, threading, time
+from verifiers.verdict import Outcome, Verdict, over_limit
+
+class Forgetful:
+    '''Its key is the response alone. Says in `extracted` which run this was.'''
+    def __init__(self, suffix="", log=""):
+        self._suffix, self._log = suffix, log
+    def parse_reference(self, raw):
+        return Unpicklable() if raw == "lock" else Restless() if raw == "restless" else raw
+    def cache_key(self, response, reference):
+        return response
+    def verify(self, response, reference):
+        with open(self._log, "a") as log:
+            log.write("x")
+        if response == "spin":
+            while True: pass
+        if response == "memory":
+            bytearray(1 << 40)
+        if response == "late":
+            return over_limit("late")
+        same = response == str(reference) + self._suffix
+        return Verdict(Outcome.CORRECT if same else Outcome.WRONG, float(same))
+
+class Waiting(Forgetful):
+    async def verify_async(self, response, reference):
+        return None if response == "nothing" else self.verify(response, reference)
+
+class Raising(Forgetful):
+    def cache_key(self, response, reference):
+        if response == "deep":
+            return self.cache_key(response, reference)
+        raise KeyError("a bug")
+
+class Unpicklable:
+    def __init__(self):
+        self.lock = threading.Lock()
+    def __str__(self):
+        return "lock"
+
+class Restless:
+    '''Pickles differently each time.'''
+    def __reduce__(self):
+        return (str, (f"restless{time.perf_counter_ns()}",))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+Ask = Callable[..., Awaitable[Verdict]]
+
+
+def with_pool(folder: Path, work: Callable[[Ask, VerifierPool], Awaitable[None]], **limits: Any) -> int:
+    """How many verifications were run and not remembered."""
+    log = folder / "log"
+    log.touch()
+
+    async def run() -> None:
+        async with VerifierPool(1, 0.5, **limits) as pool:
+
+            async def ask(response: str, gold: object, name: str = "Forgetful", **options: object) -> Verdict:
+                options["log"] = str(log)
+                verifier = f"./own.py:{name}"
+                reference = pool.parse_reference(verifier, options, gold, folder=folder)
+                return await pool.verify(verifier, options, response, reference, folder=folder)
+
+            await work(ask, pool)
+
+    asyncio.run(run())
+    return len(log.read_text())
+
+
+def test_a_verifier_that_forgets_the_reference_in_its_key_gets_no_verdict_of_another_reference(
+    folder: Path,
+) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        for name in ("Forgetful", "Waiting"):
+            for _ in range(2):
+                assert (await ask("2", 2, name)).outcome is Outcome.CORRECT
+                assert (await ask("2", 100, name)).outcome is Outcome.WRONG
+                # 1 and True are equal in Python, and different golds.
+                assert (await ask("1", 1, name)).outcome is Outcome.CORRECT
+                assert (await ask("1", True, name)).outcome is Outcome.WRONG
+        assert pool.num_cached == 8
+
+    assert with_pool(folder, work) == 8
+
+
+def test_options_and_an_edited_source_file_have_verdicts_of_their_own(folder: Path) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        assert (await ask("2", 2)).outcome is Outcome.CORRECT
+        assert (await ask("2", 2, suffix="x")).outcome is Outcome.WRONG
+        assert pool.num_cached == 0
+        file = folder / "own.py"
+        os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+        await ask("2", 2)
+        assert pool.num_cached == 0
+        await ask("2", 2)
+        assert pool.num_cached == 1
+
+    with_pool(folder, work)
+
+
+@pytest.mark.parametrize("response", ["spin", "memory", "late"])
+def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        for _ in range(2):
+            verdict = await ask(response, 1)
+            assert verdict.outcome is Outcome.WRONG and not verdict.is_repeatable
+
+    assert with_pool(folder, work) == 2
+
+
+@pytest.mark.parametrize("gold", ["lock", "restless"])
+def test_a_reference_that_cannot_be_pickled_twice_alike_is_not_cached(folder: Path, gold: str) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        for _ in range(2):
+            assert (await ask(gold, gold, "Waiting")).outcome in (Outcome.CORRECT, Outcome.WRONG)
+        assert len(pool._cache) == 0
+
+    assert with_pool(folder, work) == 2
+
+
+def test_whatever_the_callers_side_of_a_verifier_does_there_is_a_verdict(folder: Path) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        bug = await ask("1", 1, "Raising")
+        assert bug.outcome is Outcome.FAULT and "KeyError" in bug.detail
+        assert (await ask("deep", "deep", "Raising")).outcome is Outcome.CORRECT
+        nothing = await ask("nothing", 1, "Waiting")
+        assert nothing.outcome is Outcome.FAULT and "expected a Verdict" in nothing.detail
+
+    with_pool(folder, work)
+
+
+def test_the_pools_cache_is_bounded_in_bytes(folder: Path) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        for number in range(30):
+            await ask(f"{number}", 1)
+        assert 0 < pool._cache.num_bytes <= 4000 and len(pool._cache) < 10
+
+    with_pool(folder, work, cache_bytes=4000)
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(32)
+
+
+def test_the_cache_drops_what_was_used_least_recently_and_counts_its_bytes() -> None:
+    cache = VerdictCache(max_entries=100, max_bytes=5_000)
+    for number in range(3):
+        cache.put(key(number), wrong(extracted="x" * 1000))
+    assert cache.get(key(0)) is not None
+    cache.put(key(3), wrong(extracted="x" * 1000))
+    # Four of about 1,600 bytes are too many: number 1 was used least recently.
+    assert [cache.get(key(number)) is not None for number in range(4)] == [True, False, True, True]
+    held = cache.num_bytes
+    cache.put(key(3), wrong(extracted="x" * 1000))
+    assert cache.num_bytes == held <= 5_000
+    cache.put(key(4), wrong(extracted="x" * 10_000))
+    assert cache.get(key(4)) is None and len(cache) == 3
+    few = VerdictCache(max_entries=2, max_bytes=1 << 20)
+    for number in range(5):
+        few.put(key(number), correct())
+    assert len(few) == 2
+
+
+def test_the_cache_takes_no_fault_and_nothing_that_was_luck() -> None:
+    cache = VerdictCache(max_entries=9, max_bytes=1 << 20)
+    cache.put(key(0), fault("the sandbox failed"))
+    cache.put(key(1), over_limit("late"))
+    assert len(cache) == 0
+
+
+@dataclass(frozen=True)
+class Frozen:
+    tests: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    tests: tuple[Any, ...]
+
+
+@dataclass
+class Open:
+    tests: list[Any] = field(default_factory=list)
+
+
+def test_a_reference_that_changes_gets_another_digest() -> None:
+    digests = ReferenceDigests()
+    for reference, members in ((o := Open([1]), o.tests), (f := Frozen(([1],)), f.tests[0])):
+        first = digests.digest(reference)
+        assert first == digests.digest(reference) is not None
+        members.append(2)
+        assert digests.digest(reference) != first
+    assert not digests._known
+
+
+def test_a_reference_that_cannot_change_is_digested_once_while_it_lives() -> None:
+    digests = ReferenceDigests()
+    reference = Frozen(("a" * 10, 1))
+    first = digests.digest(reference)
+    assert list(digests._known) == [id(reference)]
+    assert digests.digest(reference) == first == ReferenceDigests().digest(Frozen(("a" * 10, 1)))
+    assert digests.digest(Slotted((1,))) == digests.digest(Slotted((1,))) is not None
+    del reference
+    gc.collect()
+    assert not digests._known
+
+
+@pytest.mark.parametrize("part", [object(), [1], (1, [2]), Open(), lambda: 1, float])
+def test_a_key_whose_digest_could_mean_something_else_is_none(part: Any) -> None:
+    assert part_digest(part) is None
+
+
+def test_parts_that_python_calls_equal_but_are_not_have_digests_apart() -> None:
+    parts = [1, True, 1.0, "1", b"1", (1,), ((1,),), frozenset({1}), None, "\ud800"]
+    assert len({part_digest(part) for part in parts}) == len(parts)
