@@ -68,30 +68,34 @@ VALUES = {
     "a long string": "\x00" * (4 * MEBIBYTE),
     "a deep value": json.loads('["t", [' * 50 + '["l", []]' + "]]" * 50),
 }
-LINES = {name: json.dumps({"value": form}).encode() for name, form in VALUES.items()} | {
-    "short lines": b"\n" * (16 * MEBIBYTE),
-    "many numbers": b"[" + b"0," * (8 * MEBIBYTE),
-    "many lists": b"[" + b"[]," * (5 * MEBIBYTE) + b"0]",
-    "brackets": b"[" * (16 * MEBIBYTE),
-    "a long number": b"9" * 200_000,
-    "a long decimal": b'{"value": 0.' + b"9" * 200_000 + b"}",
-    "an error of lists": json.dumps({"error": [[]] * 9_000}).encode(),
+LINES: dict[str, Callable[[], bytes]] = {
+    name: lambda form=form: json.dumps({"value": form}).encode() for name, form in VALUES.items()
+} | {
+    "short lines": lambda: b"\n" * (16 * MEBIBYTE),
+    "many numbers": lambda: b"[" + b"0," * (8 * MEBIBYTE),
+    "many lists": lambda: b"[" + b"[]," * (5 * MEBIBYTE) + b"0]",
+    "brackets": lambda: b"[" * (16 * MEBIBYTE),
+    "a long number": lambda: b"9" * 200_000,
+    "a long decimal": lambda: b'{"value": 0.' + b"9" * 200_000 + b"}",
+    "an error of lists": lambda: json.dumps({"error": [[]] * 9_000}).encode(),
 }
-EXPECTED = [5, 1.5, None, "x", [1, 2], set(range(6_000)), {n: n for n in range(6_000)}, 7**9000]
+EXPECTED = [5, None, [1, 2], set(range(6_000)), {n: n for n in range(6_000)}]
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_no_value_takes_long_to_judge(name):
+    line = LINES[name]()
     for expected in EXPECTED:
-        for relation in ("same", "equal", "identical", "true", "false"):
+        others = ("identical", "true", "false") if expected is None else ()
+        for relation in ("same", "equal", *others):
             test = CallTest("f()", expected, relation)
-            outcome = quick(lambda test=test: _judge_call(test, LINES[name], 1e-6))
+            outcome = quick(lambda test=test: _judge_call(test, line, 1e-6))
             assert not outcome.passed or relation in ("true", "false")
             assert len(outcome.why) < 400
 
 
 def test_a_value_takes_no_more_memory_than_its_line():
-    line = LINES["many lists"]
+    line = LINES["many lists"]()
     tracemalloc.start()
     try:
         assert not _judge_call(CallTest("f()", [1]), line, 1e-6).passed
@@ -101,8 +105,8 @@ def test_a_value_takes_no_more_memory_than_its_line():
 
 
 def test_a_large_right_value_is_right():
-    # 40,000 members and 300 KB: more than is read where a small value is due.
-    for value in (list(range(40_000)), set(range(40_000)), {n: str(n) for n in range(20_000)}, "é" * 60_000):
+    # 20,000 members and 300 KB: more than is read where a small value is due.
+    for value in (list(range(20_000)), set(range(20_000)), {n: str(n) for n in range(10_000)}, "é" * 60_000):
         line = json.dumps({"value": code_values.encode(value)}).encode()
         assert _judge_call(CallTest("f()", value), line, 1e-6).passed
         assert _judge_call(CallTest("f()", value, "equal"), line, 1e-6).passed
@@ -110,7 +114,7 @@ def test_a_large_right_value_is_right():
 
 
 def test_an_expected_value_too_large_for_the_host_is_refused_or_left_to_a_judge():
-    large = "[" + "0," * 200_001 + "]"
+    large = "[" + "0," * 200_002 + "]"
     with pytest.raises(ValueError, match="more than 200000 members; use an assert statement"):
         parse_code_reference([{"call": "f()", "expect": large}], lang="python", limits=Limits())
     parsed = parse_code_reference([{"assert": f"assert f() == {large}"}], lang="python", limits=Limits())
@@ -118,24 +122,24 @@ def test_an_expected_value_too_large_for_the_host_is_refused_or_left_to_a_judge(
 
 
 OUTPUTS = {
-    "short lines": b"1\n" * (8 * MEBIBYTE),
-    "line ends": b"\n" * (16 * MEBIBYTE),
-    "carriage returns": b"\r\n" * (8 * MEBIBYTE),
-    "spaces": b" " * (16 * MEBIBYTE),
-    "spaces and more": b"1" + b" " * (16 * MEBIBYTE) + b"2",
-    "no text": b"\xff" * (16 * MEBIBYTE),
-    "one token": b"1." + b"0" * (16 * MEBIBYTE),
-    "four bytes each": "😀".encode() * (4 * MEBIBYTE),
-    "tabs": b"1\t" * (8 * MEBIBYTE),
-    "other spaces": "1\u00a0".encode() * (5 * MEBIBYTE),
+    "short lines": lambda: b"1\n" * (8 * MEBIBYTE),
+    "line ends": lambda: b"\n" * (16 * MEBIBYTE),
+    "carriage returns": lambda: b"\r\n" * (8 * MEBIBYTE),
+    "spaces": lambda: b" " * (16 * MEBIBYTE),
+    "spaces and more": lambda: b"1" + b" " * (16 * MEBIBYTE) + b"2",
+    "no text": lambda: b"\xff" * (16 * MEBIBYTE),
+    "one token": lambda: b"1." + b"0" * (16 * MEBIBYTE),
+    "four bytes each": lambda: "😀".encode() * (4 * MEBIBYTE),
+    "tabs": lambda: b"1\t" * (8 * MEBIBYTE),
+    "other spaces": lambda: "1\u00a0".encode() * (5 * MEBIBYTE),
 }
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_no_output_takes_long_or_much_memory_to_compare(name):
+    output = OUTPUTS[name]()
     for expected in ("", "1", "1.5", "1.0\n" * 1000):
         for whitespace in code_compare.WHITESPACE:
-            output = OUTPUTS[name]
             work = lambda: same_output(expected, output, whitespace=whitespace)  # noqa: B023, E731
             is_same = expected == "" and name in ("line ends", "carriage returns", "spaces")
             is_same = is_same and (whitespace, name) != ("exact", "spaces")
@@ -181,7 +185,7 @@ def plain_comparison(expected: str, actual: str, whitespace: str) -> bool:
 
 
 @given(TEXTS, TEXTS, st.sampled_from(["lines", "tokens"]), st.sampled_from([1, 3, 1 << 16]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_reading_by_pieces_gives_the_same_as_reading_whole(expected, actual, whitespace, piece):
     kept, code_compare._PIECE_BYTES = code_compare._PIECE_BYTES, piece
     try:
@@ -214,7 +218,7 @@ LIKE = st.recursive(
 
 
 @given(LIKE, LIKE)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_encoded_values_are_equal_exactly_when_python_says_so(ours, theirs):
     for a, b in ((ours, theirs), (ours, ours), ([ours, theirs], [theirs, ours])):
         assert code_match.equal_value(code_values.encode(a), code_values.encode(b)) == (a == b)
@@ -256,14 +260,14 @@ DUE = st.sampled_from([None, True, 0, 1.5, "x", b"x", [1], (), {1}, {1: [2.0]}, 
 
 @given(st.binary(max_size=50) | REPORTS.map(lambda report: json.dumps(report).encode()), DUE,
        st.sampled_from(["same", "equal", "identical", "true", "false"]))  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_whatever_a_program_reports_there_is_an_outcome(line, expected, relation):
     outcome = quick(lambda: _judge_call(CallTest("f()", expected, relation), line, 1e-6))
     assert isinstance(outcome.passed, bool) and len(outcome.why) < 400
 
 
 @given(FORMS, st.integers(1, 3000), st.sampled_from(["l", "S", "F", "t", "d"]), LIKE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_many_of_whatever_a_program_reports_are_judged_quickly(form, count, tag, expected):
     members = [[form, form]] * count if tag == "d" else [form] * count
     line = json.dumps({"value": [tag, members]}).encode()
