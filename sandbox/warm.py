@@ -83,6 +83,13 @@ def _finish() -> None:
         stream.flush()
 
 
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
 def run_script(path: str, argv: list[str], search: list[str]) -> None:
     """Runs the script as __main__ and ends the process; never returns."""
     code, leave = 1, os._exit
@@ -90,6 +97,8 @@ def run_script(path: str, argv: list[str], search: list[str]) -> None:
         sys.argv = argv
         # Each run is a copy of one interpreter, and must not draw the same numbers.
         random.seed()
+        # The frames below the script are not its own: it may recurse as deep as in a new interpreter.
+        sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
         sys.path[:] = [os.path.dirname(path), *search]
         main = types.ModuleType("__main__")
         main.__file__ = path

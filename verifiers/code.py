@@ -88,7 +88,7 @@ class CodeVerifier:
 
     def cache_key(self, response: str, reference: CodeReference) -> Hashable | None:
         """The program: by one reference, equal programs get equal verdicts."""
-        return extract_program(response, reference.lang)
+        return extract_program(response, reference.lang, reference.names)
 
     def verify(self, response: str, reference: CodeReference) -> Verdict:
         """The verdict; blocks. Not inside an event loop: use verify_async."""
@@ -105,7 +105,7 @@ class CodeVerifier:
         self._service.close()
 
     async def _verify(self, sandbox: Sandbox, response: str, reference: CodeReference) -> Verdict:
-        source = extract_program(response, reference.lang)
+        source = extract_program(response, reference.lang, reference.names)
         if source is None:
             return Verdict(Outcome.NO_ANSWER, 0.0, detail="The response holds no program.")
         if len(source) > MAX_PROGRAM_CHARACTERS:

@@ -23,13 +23,16 @@ _END = ""
 WHITESPACE = ("lines", "tokens", "exact")
 
 
-def close(expected: float, actual: float, tolerance: float) -> bool:
-    """Relative or absolute, whichever is more; false for NaN, and for infinities unless equal."""
+def close(expected: float, actual: float, tolerance: float, absolute: float = 0.0) -> bool:
+    """Whether they differ by no more than the tolerance relative to the expected one, or by `absolute`; of an
+    expected zero the tolerance is absolute. False for NaN, and for infinities unless equal."""
     if expected == actual:
         return True
     if not (math.isfinite(expected) and math.isfinite(actual)):
         return False
-    return abs(expected - actual) <= tolerance * max(1.0, abs(expected))
+    # What is left of a sum that should be zero, such as 5.6e-17, is not told from zero.
+    noise = tolerance * 1e-6
+    return abs(expected - actual) <= max(tolerance * (abs(expected) or 1.0), noise, absolute)
 
 
 def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:
@@ -41,7 +44,18 @@ def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:
         return False
     ours, theirs = float(expected), float(actual)
     # Beyond a float's range different digits would become one infinity.
-    return math.isfinite(ours) and math.isfinite(theirs) and close(ours, theirs, tolerance)
+    if not (math.isfinite(ours) and math.isfinite(theirs)):
+        return False
+    # The expected digits were rounded in their last place, which may be more than the tolerance of a small
+    # number.
+    rounding = min(tolerance, 0.5 * 10.0 ** _last_place(expected))
+    return close(ours, theirs, tolerance, rounding)
+
+
+def _last_place(number: str) -> int:
+    """Power of ten of a decimal's last digit: -2 for 0.25 and 25e-2."""
+    digits, _, exponent = number.lower().partition("e")
+    return max(min(int(exponent or 0), 300), -300) - len(digits.partition(".")[2])
 
 
 def _pieces(data: bytes, longest: int) -> Iterator[str | None]:

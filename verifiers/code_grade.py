@@ -10,7 +10,6 @@ import json
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sandbox.command import MAX_FILE_BYTES, Command
@@ -18,6 +17,7 @@ from sandbox.limits import Limits
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
 from verifiers import code_match, code_values
+from verifiers.code_bundle import bundle
 from verifiers.code_compare import same_output
 from verifiers.code_tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
@@ -47,11 +47,6 @@ class Rules:
     tolerance: float
     early_stop: bool
     fresh: bool
-
-
-@functools.cache
-def _script(name: str) -> bytes:
-    return (Path(__file__).parent / name).read_bytes()
 
 
 def _checked(result: Result) -> Result:
@@ -142,15 +137,16 @@ async def grade_stdin(
     return outcomes
 
 
-def _harness(script: str, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
-    files = (("run.py", _script(script)), ("code_values.py", _script("code_values.py")))
+def _harness(entry: str, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
     argv = ("/bin/sh", "-c", 'exec python3 -s "$0"', "run.py") if fresh else ("run.py",)
     stdin = json.dumps(request).encode()
-    return Command(argv, warm=not fresh, stdin=stdin, files=files, limits=limits)
+    return Command(argv, warm=not fresh, stdin=stdin, files=bundle(entry), limits=limits)
 
 
 def _holds(test: CallTest, expected: Any, form: Any, tolerance: float) -> bool:
     match test.relation:
+        case "any":
+            return True
         case "same":
             return code_match.same_value(expected, form, tolerance=tolerance)
         case "equal":
@@ -164,10 +160,11 @@ def _holds(test: CallTest, expected: Any, form: Any, tolerance: float) -> bool:
             return not code_match.is_true(form)
 
 
-def _judge_call(test: CallTest, line: bytes, tolerance: float) -> TestOutcome:
+def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str = "lines") -> TestOutcome:
     try:
         expected = code_values.encode(test.expected)
-        refusal = code_match.refusal(line, expected, for_truth=test.relation in ("true", "false"))
+        due = expected if test.stdout is None else ["l", [expected, test.stdout]]
+        refusal = code_match.refusal(line, due, for_truth=test.relation in ("true", "false"))
         if refusal:
             return TestOutcome(False, f"{test.source[:80]} gave {refusal}")
         report = code_values.loads(line)
@@ -175,6 +172,11 @@ def _judge_call(test: CallTest, line: bytes, tolerance: float) -> TestOutcome:
             error = report.get("error") if isinstance(report, dict) else None
             return TestOutcome(False, f"{test.source[:80]}: {error[:200] if isinstance(error, str) else '?'}")
         form = report["value"]
+        if test.stdout is not None:
+            printed = str(report.get("printed")).encode("utf-8", "replace")
+            if not same_output(test.stdout, printed, whitespace=whitespace, tolerance=tolerance):
+                why = f"{test.source[:80]} printed {printed[:80]!r}, expected {test.stdout[:80]!r}"
+                return TestOutcome(False, why)
         if _holds(test, expected, form, tolerance):
             return TestOutcome(True)
         given, due = code_match.shown(form), code_match.shown(expected)
@@ -183,23 +185,23 @@ def _judge_call(test: CallTest, line: bytes, tolerance: float) -> TestOutcome:
         return TestOutcome(False, f"{test.source[:80]}: no usable value: {str(error)[:200]}")
 
 
-def _judge_calls(tests: Sequence[CallTest], lines: Sequence[bytes], tolerance: float) -> list[TestOutcome]:
-    return [_judge_call(test, line, tolerance) for test, line in zip(tests, lines, strict=False)]
+def _judge_calls(tests: Sequence[CallTest], lines: Sequence[bytes], rules: Rules) -> list[TestOutcome]:
+    pairs = zip(tests, lines, strict=False)
+    return [_judge_call(test, line, rules.tolerance, rules.whitespace) for test, line in pairs]
 
 
 async def grade_calls(
     sandbox: Sandbox, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
-    """Outcomes of all calls, made one after the other in one run of the program."""
-    calls = [{"source": test.source, "needs": test.needs} for test in tests]
-    request = {"program": source, "calls": calls}
-    result = await _run(sandbox, _harness("code_program.py", request, limits, rules.fresh))
+    """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
+    request = {"program": source, "calls": [test.request() for test in tests]}
+    result = await _run(sandbox, _harness("code_program", request, limits, rules.fresh))
     # What follows the last report, or is no whole line, is no report.
     lines = result.stdout.split(b"\n", len(tests))[:-1]
     if len(result.stdout) <= _QUICK_BYTES:
-        outcomes = _judge_calls(tests, lines, rules.tolerance)
+        outcomes = _judge_calls(tests, lines, rules)
     else:
-        outcomes = await asyncio.to_thread(_judge_calls, tests, lines, rules.tolerance)
+        outcomes = await asyncio.to_thread(_judge_calls, tests, lines, rules)
     missing = _failed(result, _why(result) or "the program ended before this call")
     return outcomes + [missing] * (len(tests) - len(outcomes))
 
@@ -208,9 +210,11 @@ async def grade_asserts(
     sandbox: Sandbox, source: str, tests: Sequence[AssertTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
-    program = _harness("code_program.py", {"program": source}, limits, rules.fresh)
+    is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
+    served = {"program": source, "tests": len(tests), "capture": is_about_output}
+    program = _harness("code_program", served, limits, rules.fresh)
     request = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
-    judge = _harness("code_judge.py", request, limits, False)
+    judge = _harness("code_judge", request, limits, False)
     played, judged = await sandbox.run_linked(_with_room(program), _with_room(judge))
     _checked(judged)
     # The program's box is always killed: when the judge has ended.

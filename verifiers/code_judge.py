@@ -1,273 +1,205 @@
 """Runs inside a second sandbox: executes assert-style tests, whose names stand for the untrusted program's
-objects.
+objects (code_link.py).
 
 The program lives in another box and is asked over a socket; only plain data or opaque references come back.
 So the tests' expected values stay here, and builtins, assert and comparison are this interpreter's own.
 
-An object that a test builds by a capitalised name (`Stack()`) is the program's to define, operators included,
-against others of its kind. Anything else the program returns that is not data equals nothing and compares
-with nothing."""
+A test passes when it runs through and at least one of its checks was made: an assertion that nothing reached
+shows nothing. Functions and classes that a runner such as pytest or unittest would collect are run."""
 
 import ast
 import builtins
-import collections
-import decimal
-import fractions
 import importlib
 import json
 import os
 import socket
 import sys
-from typing import Any, NoReturn
+import types
+from _frozen_importlib import ModuleSpec  # importing importlib.machinery would take longer than a test
+from collections.abc import Callable
+from typing import Any
 
+import code_names as names  # type: ignore[import-not-found]
 import code_values as values  # type: ignore[import-not-found]
+from code_link import Gone, Link  # type: ignore[import-not-found]
+from code_reference import Reference  # type: ignore[import-not-found]
 
-_KNOWN = {
-    **{
-        name: getattr(collections, name)
-        for name in ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple")
-    },
-    "Fraction": fractions.Fraction,
-    "Decimal": decimal.Decimal,
-}
-"""Names from the standard library that tests use without importing; the program's of that name are not
-asked."""
+_MARK = "_asyncrl_checked"
+_STOP_CATCHERS = ("assertRaises", "pytest.raises", "suppress")
 
 
-class ProgramError(Exception):
-    """An exception of the program's own class."""
+class _Counter(ast.NodeTransformer):
+    """Adds a call after each assertion and at the start of each except clause."""
+
+    def __init__(self) -> None:
+        self.has_checks = False
+
+    def _mark(self, node: Any) -> ast.stmt:
+        call = ast.Call(ast.Name(_MARK, ast.Load()), [], [])
+        return ast.fix_missing_locations(ast.copy_location(ast.Expr(call), node))
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        if names.is_constant_assert(node):
+            return node
+        self.has_checks = True
+        return [node, self._mark(node)]
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
+        self.generic_visit(node)
+        node.body.insert(0, self._mark(node))
+        return node
 
 
-class Gone(BaseException):
-    """The program has ended."""
+class _ProgramModule:
+    """`from solution import f` and the like: the module is the program."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name not in names.PROGRAM_MODULES:
+            return None
+        return ModuleSpec(name, self)  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return types.ModuleType(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        def get(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _global(self._link, name)
+
+        module.__all__ = []
+        module.__getattr__ = get
 
 
-class Link:
-    """The conversation with the program's box."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._callbacks: list[Any] = []
-
-    def send(self, message: dict[str, Any]) -> None:
-        try:
-            self._stream.write(json.dumps(message).encode() + b"\n")
-            self._stream.flush()
-        except OSError as error:
-            raise Gone("the program has ended") from error
-
-    def receive(self) -> dict[str, Any]:
-        try:
-            line = self._stream.readline()
-        except OSError as error:
-            raise Gone("the program has ended") from error
-        if not line.endswith(b"\n"):
-            raise Gone("the program has ended")
-        message = values.loads(line)
-        if not isinstance(message, dict):
-            raise Gone("the program's box wrote nonsense")
-        return message
-
-    def encode(self, value: Any) -> Any:
-        def other(item: Any) -> Any:
-            if isinstance(item, Reference):
-                return ["o", object.__getattribute__(item, "_number")]
-            if callable(item):
-                self._callbacks.append(item)
-                return ["cb", len(self._callbacks) - 1]
-            return values.encode(item)
-
-        return values.encode(value, other)
-
-    def ask(self, operation: str, *arguments: Any, made: bool = False, **keywords: Any) -> Any:
-        """The program's value; its exceptions are raised here, its callbacks answered meanwhile."""
-        forms = [self.encode(item) for item in arguments]
-        words = {key: self.encode(item) for key, item in keywords.items()}
-        self.send({"operation": operation, "arguments": forms, "keywords": words})
-        while True:
-            reply = self.receive()
-            if "callback" in reply:
-                self.send(self._answer(reply))
-                continue
-            if "error" in reply:
-                _raise(reply["error"])
-            value = values.decode(reply.get("value"), lambda form: Reference(self, form, made))
-            for ours, form in zip(arguments[1:], reply.get("arguments") or [], strict=False):
-                _update(ours, form, self)
-            return value
-
-    def _answer(self, reply: dict[str, Any]) -> dict[str, Any]:
-        try:
-            function = self._callbacks[int(reply["callback"])]
-            arguments = [
-                values.decode(item, lambda form: Reference(self, form, False)) for item in reply["arguments"]
-            ]
-            return {"returned": self.encode(function(*arguments))}
-        except Exception as error:
-            return {"raised": f"{type(error).__name__}: {error}"[:300]}
+def _global(link: Link, name: str) -> Any:
+    return link.ask("global", name, made=name[:1].isupper())
 
 
-def _update(ours: Any, form: Any, link: Link) -> None:
-    """Brings a list, dict, set or bytearray that the program changed in place up to date."""
-    if not isinstance(ours, list | dict | set | bytearray):
-        return
-    theirs: Any = values.decode(form, lambda item: Reference(link, item, False))
-    if type(theirs) is not type(ours):
-        return
-    target: Any = ours
-    target.clear()
-    fill = target.extend if isinstance(ours, list | bytearray) else target.update
-    fill(theirs)
-
-
-def _raise(error: Any) -> NoReturn:
-    """Raises the nearest builtin exception; never one that would end the judge or pass for its own."""
-    *names, text = [str(item) for item in error]
-    for name in names:
-        kind = getattr(builtins, name, None)
-        if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, AssertionError):
-            raise kind(text)
-    raise ProgramError(text)
-
-
-def _number_of(form: Any) -> int:
-    if isinstance(form, list) and len(form) == 3 and form[0] == "o" and isinstance(form[1], int):
-        return form[1]
-    raise values.NotPlain("no encoded value")
-
-
-class Reference:
-    """An object of the program. `made`: the test built it by a class name, so its operators are under
-    test."""
-
-    def __init__(self, link: Link, form: Any, made: bool) -> None:
-        object.__setattr__(self, "_link", link)
-        object.__setattr__(self, "_number", _number_of(form))
-        object.__setattr__(self, "_kind", str(form[2])[:80])
-        object.__setattr__(self, "_made", made)
-
-    def _ask(self, operation: str, *arguments: Any, made: bool = False, **keywords: Any) -> Any:
-        link: Link = object.__getattribute__(self, "_link")
-        return link.ask(operation, self, *arguments, made=made, **keywords)
-
-    def _compare(self, operation: str, other: Any) -> Any:
-        both = isinstance(other, Reference) and object.__getattribute__(other, "_made")
-        if not (both and object.__getattribute__(self, "_made")):
-            kind = object.__getattribute__(self, "_kind")
-            raise TypeError(f"the program returned an object of type {kind}, which is not data")
-        return self._ask(operation, other, made=True)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._ask("attribute", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("set_attribute", name, value)
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        return self._ask("call", *arguments, made=object.__getattribute__(self, "_made"), **keywords)
-
-    def __eq__(self, other: object) -> Any:
-        return self._compare("operator.eq", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._compare("operator.ne", other)
-
-    __hash__ = object.__hash__
-
-    def __lt__(self, other: Any) -> Any:
-        return self._compare("operator.lt", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._compare("operator.gt", other)
-
-    def __le__(self, other: Any) -> Any:
-        return self._compare("operator.le", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._compare("operator.ge", other)
-
-    def __add__(self, other: Any) -> Any:
-        return self._compare("operator.add", other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._compare("operator.sub", other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._compare("operator.mul", other)
-
-    def __len__(self) -> int:
-        return int(self._ask("builtins.len"))
-
-    def __bool__(self) -> bool:
-        return bool(self._ask("builtins.bool") is True)
-
-    def __str__(self) -> str:
-        return str(self._ask("builtins.str"))
-
-    def __repr__(self) -> str:
-        return str(self._ask("builtins.repr"))
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._ask("operator.getitem", index)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._ask("operator.setitem", index, value)
-
-    def __iter__(self) -> Any:
-        return self._ask("builtins.iter")
-
-    def __next__(self) -> Any:
-        return self._ask("builtins.next")
-
-    def __contains__(self, item: Any) -> bool:
-        if not object.__getattribute__(self, "_made"):
-            raise TypeError("the program returned an object, which is not data")
-        return self._ask("operator.contains", item) is True
-
-
-def free_names(tree: ast.AST) -> tuple[set[str], set[str]]:
-    """(names that the test reads but does not define, those of them that it only takes attributes of)."""
-    bound: set[str] = set()
-    read: set[str] = set()
-    bases: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            bases.add(node.value.id)
-    return read - bound, bases
-
-
-def namespace_for(source: str, link: Link) -> dict[str, Any]:
+def _namespace(tree: ast.AST, link: Link) -> dict[str, Any]:
     """The globals of a test. Builtins are never the program's: it could replace the very comparison."""
-    names, bases = free_names(ast.parse(source))
-    namespace: dict[str, Any] = {"__name__": "test", "__builtins__": builtins}
-    for name in sorted(names):
-        if hasattr(builtins, name):
+    found, bases = names.free_names(tree)
+    namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
+    for name in sorted(found):
+        if hasattr(builtins, name) or name in namespace:
             continue
-        if name in bases and name in sys.stdlib_module_names:
+        if names.is_module(name, bases):
             namespace[name] = importlib.import_module(name)
-        elif name in _KNOWN:
-            namespace[name] = _KNOWN[name]
+        elif name in names.KNOWN:
+            namespace[name] = getattr(importlib.import_module(names.KNOWN[name]), name)
         else:
-            namespace[name] = link.ask("global", name, made=name[:1].isupper())
+            namespace[name] = _global(link, name)
     return namespace
+
+
+def _teach_asyncio() -> None:
+    """asyncio.run and create_task take the program's coroutines too."""
+    import asyncio
+
+    def accepting(function: Callable[..., Any]) -> Callable[..., Any]:
+        async def wait(reference: Reference) -> Any:
+            return await reference
+
+        def call(main: Any, *arguments: Any, **keywords: Any) -> Any:
+            is_reference = isinstance(main, Reference)
+            return function(wait(main) if is_reference else main, *arguments, **keywords)
+
+        return call
+
+    for name in ("run", "create_task"):
+        setattr(asyncio, name, accepting(getattr(asyncio, name)))
+
+
+def _prepare(source: str, link: Link) -> None:
+    """What the test will import, so that it finds ours."""
+    for name in names.PROGRAM_MODULES:
+        sys.modules.pop(name, None)
+    sys.meta_path[:] = [item for item in sys.meta_path if not isinstance(item, _ProgramModule)]
+    sys.meta_path.insert(0, _ProgramModule(link))
+    if "pytest" in source:
+        import code_pytest  # type: ignore[import-not-found]
+
+        sys.modules["pytest"] = code_pytest
+    if "unittest" in source:
+        import unittest
+
+        # The collected tests are run below.
+        setattr(unittest, "main", lambda *arguments, **keywords: None)  # noqa: B010
+    if "asyncio" in source and "asyncio" not in sys.modules:
+        _teach_asyncio()
+
+
+def _run_case(case: type, checked: Callable[[], None]) -> None:
+    """Every test of a unittest.TestCase. Raises AssertionError for the first that fails."""
+    import unittest
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    problems = [*result.failures, *result.errors]
+    if problems or not result.wasSuccessful():
+        lines = problems[0][1].strip().splitlines() if problems else ["an unexpected success"]
+        raise AssertionError(lines[-1])
+    if result.testsRun > len(result.skipped):
+        checked()
+
+
+def _run_collected(node: ast.stmt, namespace: dict[str, Any], checked: Callable[[], None]) -> None:
+    item = namespace[getattr(node, "name", "")]
+    if isinstance(node, ast.ClassDef) and hasattr(item, "assertEqual"):
+        _run_case(item, checked)
+        return
+    import code_pytest
+
+    if isinstance(node, ast.ClassDef):
+        for name in [name for name in vars(item) if name.startswith("test")]:
+            instance = item()
+            getattr(instance, "setup_method", lambda *_: None)(*_wanted(item, "setup_method"))
+            code_pytest.run(getattr(instance, name))
+            getattr(instance, "teardown_method", lambda *_: None)(*_wanted(item, "teardown_method"))
+    else:
+        code_pytest.run(item)
+
+
+def _wanted(item: type, name: str) -> list[None]:
+    """pytest passes the method to setup_method(self, method), if it takes it."""
+    function = getattr(item, name, None)
+    return [None] * (function.__code__.co_argcount - 1) if isinstance(function, types.FunctionType) else []
+
+
+def _execute(source: str, link: Link) -> None:
+    """Runs the test. Raises what it raises, AssertionError when it checked nothing."""
+    tree = ast.parse(source)
+    tests = names.collected(tree)
+    num_checks = 0
+
+    def checked() -> None:
+        nonlocal num_checks
+        num_checks += 1
+        if link.stopped is not None and sys.exc_info()[1] is link.stopped:
+            link.stopped = None
+
+    _prepare(source, link)
+    namespace = _namespace(tree, link) | {_MARK: checked}
+    counter = _Counter()
+    exec(compile(counter.visit(tree), "test", "exec", dont_inherit=True), namespace)
+    for node in tests:
+        _run_collected(node, namespace, checked)
+    if counter.has_checks and not num_checks:
+        raise AssertionError("none of its assertions was reached")
 
 
 def run_test(source: str, link: Link) -> str | None:
     """None when the test passes, else why not."""
+    before = sys.stdout
     try:
-        exec(compile(source, "test", "exec", dont_inherit=True), namespace_for(source, link))
+        _execute(source, link)
+        if link.failed is not None:
+            return f"{type(link.failed).__name__}: {link.failed}"[:300]
+        if link.stopped is not None and not any(word in source for word in _STOP_CATCHERS):
+            # Nobody caught it: a `map` or a loop took it for the end of the data.
+            return f"the function raised {type(link.stopped).__name__}"
         return None
     except AssertionError as error:
         return f"assertion failed{f': {error}' if str(error) else ''}"[:300]
@@ -275,18 +207,27 @@ def run_test(source: str, link: Link) -> str | None:
         raise
     except BaseException as error:
         return f"{type(error).__name__}: {error}"[:300]
+    finally:
+        sys.stdout = before
+
+
+def _judge(source: str, stream: Any) -> str | None:
+    link = Link(stream, expects_stop="StopIteration" in source or "StopAsyncIteration" in source)
+    first = link.receive()
+    failure = run_test(source, link) if first.get("loaded") is True else str(first.get("error"))
+    link.send({"operation": "end"})
+    return failure
 
 
 def main() -> None:
     """Reads the tests from standard input, writes one line per test."""
     request = json.loads(sys.stdin.buffer.read())
-    link = Link(socket.socket(fileno=3).makefile("rwb"))
+    stream = socket.socket(fileno=3).makefile("rwb")
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        first = link.receive()
         for source in request["tests"]:
-            failure = run_test(source, link) if first.get("loaded") is True else str(first.get("error"))
+            failure = _judge(source, stream)
             results.write(json.dumps({"passed": failure is None, "why": failure}).encode() + b"\n")
             results.flush()
             if failure is not None and request["early_stop"]:

@@ -2,34 +2,28 @@
 values.
 
 Knows inputs only; expected values never come here. The program can tamper with all of this, and gains
-nothing: it can only choose which values to report. Started as a script; its request is on standard input."""
+nothing: it can only choose which values to report. Every test finds the program as freshly loaded: what one
+test changed in it, the next does not see."""
 
+import functools
 import importlib
+import io
 import json
 import os
 import socket
 import sys
+import threading
+import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 import code_values as values  # type: ignore[import-not-found]
 
-_BUILTIN_ERRORS = (Exception,)
-
-
-def load(source: str) -> tuple[dict[str, Any], str | None]:
-    """The program's namespace, and the error it ended with. Its main block does not run."""
-    module = types.ModuleType("solution")
-    module.__file__ = "solution.py"
-    sys.modules["solution"] = module
-    try:
-        exec(compile(source, "solution.py", "exec", dont_inherit=True), module.__dict__)
-    except SystemExit:
-        # What was defined before it left is there.
-        return module.__dict__, None
-    except BaseException as error:
-        return module.__dict__, describe(error)
-    return module.__dict__, None
+_RECURSION_LIMIT = 1000
+_RELOAD_SECONDS = 0.02
+_MAX_PRINTED_BYTES = 1 << 20
+_DONE = 77
 
 
 def describe(error: BaseException) -> str:
@@ -50,102 +44,195 @@ def find(namespace: dict[str, Any], name: str) -> Any:
     raise NameError(f"name {name!r} is not defined")
 
 
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+class Program:
+    """The program, compiled once and loaded for each test. Its main block does not run."""
+
+    def __init__(self, source: str) -> None:
+        # The program may recurse as deep as it could on its own, whatever called it here.
+        sys.setrecursionlimit(_RECURSION_LIMIT + _depth() + 20)
+        self.namespace: dict[str, Any] = {}
+        self.failure: str | None = None
+        self._code: Any = None
+        self._load_seconds = 0.0
+        self._imported = False
+        """Whether the last loading took its time for imports, which the next one need not repeat."""
+        try:
+            self._code = compile(source, "solution.py", "exec", dont_inherit=True)
+        except BaseException as error:
+            self.failure = describe(error)
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        module = types.ModuleType("solution")
+        module.__file__ = "solution.py"
+        self.namespace = module.__dict__
+        self.failure = None
+        sys.modules["solution"] = module
+        started, modules = time.process_time(), len(sys.modules)
+        try:
+            exec(self._code, self.namespace)
+        except SystemExit:
+            # What was defined before it left is there.
+            pass
+        except BaseException as error:
+            self.failure = describe(error)
+        self._load_seconds = time.process_time() - started
+        self._imported = len(sys.modules) > modules
+
+    def run_each(self, total: int, run: Callable[[int], None]) -> None:
+        """run(0), run(1) and so on, each with the program as freshly loaded.
+
+        A program that loads quickly is loaded again; one that computes something first is copied by a fork,
+        unless it has threads, which a fork would lose: its tests share one state."""
+        is_used = False
+        for index in range(total):
+            is_slow = self._load_seconds > _RELOAD_SECONDS
+            has_threads = threading.active_count() > 1
+            if is_used and self._code is not None and not (is_slow and has_threads):
+                self._load()
+            if index < total - 1 and not self._imported and not has_threads:
+                is_used = self._load_seconds <= _RELOAD_SECONDS
+            else:
+                is_used = True
+            if is_used:
+                run(index)
+            else:
+                _in_a_copy(run, index)
+
+
+def _in_a_copy(run: Callable[[int], None], index: int) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            run(index)
+            os._exit(_DONE)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        # As if it had happened here: the box's limits count.
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    elif os.WEXITSTATUS(status) != _DONE:
+        os._exit(os.WEXITSTATUS(status))
+
+
+class Printed:
+    """What is written to standard output meanwhile, if that is wanted."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> "Printed":
+        if self._wanted:
+            self._before = sys.stdout
+            self._bytes = io.BytesIO()
+            self._stream = io.TextIOWrapper(self._bytes, "utf-8", "surrogateescape", write_through=True)
+            sys.stdout = self._stream
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._wanted:
+            sys.stdout = self._before
+
+    def text(self) -> "str | None":
+        """All of it, None where nobody wanted it."""
+        if not self._wanted:
+            return None
+        try:
+            self._stream.flush()
+            return self._bytes.getvalue()[:_MAX_PRINTED_BYTES].decode("utf-8", "replace")
+        except ValueError:
+            # The program closed it.
+            return ""
+
+
+@functools.cache
+def event_loop() -> Any:
+    """One event loop for all coroutines of the program: its locks and queues belong to a loop."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def awaited(value: Any) -> Any:
+    """The result of a coroutine; other values as they are."""
+    return event_loop().run_until_complete(value) if isinstance(value, types.CoroutineType) else value
+
+
+def _guarded(function: Any) -> Any:
+    """The function for use inside of another call: a StopIteration that escapes it would end a `map` or a
+    loop as if all were well."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return call
+
+
+def _scope(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+    """The names that the expression sees: the program's, then those of the standard library."""
+    scope = dict(namespace)
+    for name in call["needs"]:
+        scope[name] = find(namespace, name)
+        if not call["direct"] and isinstance(scope[name], types.FunctionType):
+            scope[name] = _guarded(scope[name])
+    for name, module in call["library"]:
+        if name not in scope:
+            found = importlib.import_module(module)
+            scope[name] = found if name == module else getattr(found, name)
+    if call["setup"]:
+        exec(compile(call["setup"], "setup", "exec", dont_inherit=True), scope)
+    return scope
+
+
 def evaluate(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
     """The report on one call expression."""
     try:
-        for name in call["needs"]:
-            namespace[name] = find(namespace, name)
-        return {"value": values.encode(eval(call["source"], namespace))}
+        scope = _scope(namespace, call)
+        with Printed(call["capture"]) as printed:
+            value = eval(call["source"], scope)
+            value = awaited(value) if call["awaits"] else value
+        if call["ignores_value"]:
+            value = None
+        return {"value": values.encode(value), "printed": printed.text()}
     except BaseException as error:
         return {"error": describe(error)}
 
 
 def answer_calls(request: dict[str, Any], results: Any) -> None:
     """One line per call, each written before the next call begins."""
-    namespace, failure = load(request["program"])
-    for call in request["calls"]:
-        report = {"error": failure} if failure else evaluate(namespace, call)
+    program = Program(request["program"])
+
+    def answer(index: int) -> None:
+        call = request["calls"][index]
+        report = {"error": program.failure} if program.failure else evaluate(program.namespace, call)
         results.write(json.dumps(report).encode() + b"\n")
         results.flush()
 
+    program.run_each(len(request["calls"]), answer)
 
-class Server:
-    """Serves a judge's operations on the program's objects, over the link. Objects stay here; ids travel."""
 
-    def __init__(self, namespace: dict[str, Any], link: Any) -> None:
-        self._namespace = namespace
-        self._link = link
-        self._objects: list[Any] = []
+def serve_judge(request: dict[str, Any]) -> None:
+    """Answers a judge over descriptor 3, test by test."""
+    from code_server import Server  # type: ignore[import-not-found]
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._link.write(json.dumps(message).encode() + b"\n")
-        self._link.flush()
-
-    def _receive(self) -> dict[str, Any]:
-        line = self._link.readline()
-        if not line:
-            os._exit(0)
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def _encode(self, value: Any) -> Any:
-        return values.encode(value, self._keep)
-
-    def _keep(self, value: Any) -> Any:
-        self._objects.append(value)
-        return ["o", len(self._objects) - 1, type(value).__name__]
-
-    def _find_object(self, form: Any) -> Any:
-        kind, number = form[0], form[1]
-        if kind == "o":
-            return self._objects[number]
-        if kind == "cb":
-            return lambda *arguments: self._call_back(number, arguments)
-        raise ValueError(f"unknown form {kind!r}")
-
-    def _call_back(self, number: int, arguments: tuple[Any, ...]) -> Any:
-        """Calls a function that the test passed in."""
-        self._send({"callback": number, "arguments": [self._encode(item) for item in arguments]})
-        while True:
-            message = self._receive()
-            if "returned" in message:
-                return values.decode(message["returned"], self._find_object)
-            if "raised" in message:
-                raise RuntimeError(message["raised"])
-            self._send(self._perform(message))
-
-    def _operate(self, message: dict[str, Any]) -> tuple[Any, list[Any]]:
-        operation = message["operation"]
-        arguments = [values.decode(item, self._find_object) for item in message["arguments"]]
-        keywords = {key: values.decode(item, self._find_object) for key, item in message["keywords"].items()}
-        if operation == "global":
-            return find(self._namespace, arguments[0]), []
-        target, *arguments = arguments
-        if operation == "call":
-            return target(*arguments, **keywords), arguments
-        if operation == "attribute":
-            return getattr(target, arguments[0]), []
-        if operation == "set_attribute":
-            setattr(target, arguments[0], arguments[1])
-            return None, []
-        module, _, function = operation.partition(".")
-        return getattr(importlib.import_module(module), function)(target, *arguments), []
-
-    def _perform(self, message: dict[str, Any]) -> dict[str, Any]:
-        try:
-            value, arguments = self._operate(message)
-            # Lists that a function changed in place change at the caller's end too.
-            return {"value": self._encode(value), "arguments": [self._encode(item) for item in arguments]}
-        except StopIteration:
-            return {"error": ["StopIteration", ""]}
-        except BaseException as error:
-            names = [kind.__name__ for kind in type(error).__mro__]
-            return {"error": [*names[:8], describe(error)]}
-
-    def serve(self) -> None:
-        """Until the judge hangs up."""
-        while True:
-            self._send(self._perform(self._receive()))
+    link = socket.socket(fileno=3).makefile("rwb")
+    program = Program(request["program"])
+    program.run_each(request["tests"], lambda index: Server(program, link, request["capture"]).serve())
 
 
 def main() -> None:
@@ -157,16 +244,10 @@ def main() -> None:
     os.dup2(null, 1)
     if "calls" in request:
         answer_calls(request, results)
-        # Threads and exit handlers of the program have no say any more.
-        os._exit(0)
-    link = socket.socket(fileno=3).makefile("rwb")
-    namespace, failure = load(request["program"])
-    server = Server(namespace, link)
-    if failure:
-        server._send({"loaded": False, "error": failure})
-        os._exit(0)
-    server._send({"loaded": True})
-    server.serve()
+    else:
+        serve_judge(request)
+    # Threads and exit handlers of the program have no say any more.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 import ast
 import builtins
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
 from verifiers.code_compare import WHITESPACE
+from verifiers.code_names import KNOWN, complaint, free_names, program_names
 
-_KEYS = ("tests", "lang", "limits", "checker", "whitespace", "scoring", "solution")
+_KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 SCORINGS = ("all", "fraction")
 MAX_EXPECTED_MEMBERS = 200_000
 """Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
@@ -31,16 +33,40 @@ class CallTest:
     source: str
     expected: Any
     relation: str = "same"
-    """"same" by code_compare; of an assert statement "equal" (==), "identical" (is), "true", "false"."""
+    """"same" by code_compare, "any"; of an assert statement "equal" (==), "identical" (is), "true",
+    "false"."""
     needs: tuple[str, ...] = ()
     """Names that the program must define, itself or as a method of its class Solution."""
+    library: tuple[tuple[str, str], ...] = ()
+    """(name, module of the standard library) of what the expression uses beside them."""
+    setup: str = ""
+    """Statements that run before it, in the program's namespace."""
+    stdout: str | None = None
+    """What the call must print, if that counts."""
+    is_direct: bool = True
+    """One call with nothing but inputs in it."""
+
+    def request(self) -> dict[str, Any]:
+        """What the program's box is told: nothing of what is expected."""
+        return {
+            "source": self.source,
+            "needs": self.needs,
+            "library": self.library,
+            "setup": self.setup,
+            "direct": self.is_direct,
+            "awaits": self.relation in ("same", "any"),
+            "capture": self.stdout is not None,
+            "ignores_value": self.relation == "any",
+        }
 
 
 @dataclass(frozen=True)
 class AssertTest:
-    """Statements that must run through."""
+    """Statements that must run through, with one check at least."""
 
     source: str
+    needs: tuple[str, ...] = ()
+    """Names that it asks the program for."""
 
 
 CodeTest = StdinTest | CallTest | AssertTest
@@ -67,6 +93,12 @@ class CodeReference:
     scoring: str | None = None
     solution: str | None = None
     """A program that passes, if the row has one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the tests ask the program for; empty where it is run as a whole."""
+        found = {name for test in self.tests if not isinstance(test, StdinTest) for name in test.needs}
+        return tuple(sorted(found))
 
 
 def _value(text: Any, where: str) -> Any:
@@ -112,12 +144,21 @@ def _is_literal(node: ast.AST) -> bool:
     return True
 
 
+def _is_input(node: ast.expr) -> bool:
+    """A literal, a builtin such as int by its name, or a list, tuple, set or dict of these."""
+    if isinstance(node, ast.Name):
+        return hasattr(builtins, node.id)
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return all(map(_is_input, node.elts))
+    return _is_literal(node)
+
+
 def _is_direct_call(node: ast.AST) -> bool:
-    """f(literals) or Solution().f(literals): nothing in it but inputs."""
+    """f(inputs) or Solution().f(inputs)."""
     if not isinstance(node, ast.Call):
         return False
     arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-    if not all(map(_is_literal, arguments)) or any(keyword.arg is None for keyword in node.keywords):
+    if not all(map(_is_input, arguments)) or any(keyword.arg is None for keyword in node.keywords):
         return False
     if isinstance(node.func, ast.Name):
         return True
@@ -152,20 +193,82 @@ def _direct(statement: ast.stmt) -> CallTest | None:
     return CallTest(ast.unparse(call), expected, relation, needs)
 
 
-def _assert_tests(source: Any, where: str) -> list[CodeTest]:
+class _Setup:
+    """Statements of the row that each of its tests begins with."""
+
+    def __init__(self, source: Any) -> None:
+        tree = _parse(source or "", "exec", "setup")
+        assert isinstance(tree, ast.Module)
+        self.source = str(source or "").strip()
+        self.needs = program_names(tree)
+        read, _ = free_names(tree)
+        every = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        self.defines = (every - read) | {
+            str(getattr(node, "name", None) or getattr(node, "asname", None)) for node in ast.walk(tree)
+        }
+
+    def before(self, source: str) -> str:
+        return f"{self.source}\n{source}" if self.source else source
+
+
+def _assert_tests(source: Any, where: str, setup: _Setup) -> list[CodeTest]:
     tree = _parse(source, "exec", where)
     assert isinstance(tree, ast.Module)
     if not tree.body:
         raise ValueError(f"{where} is empty; expected assert statements")
     direct = [_direct(statement) for statement in tree.body]
     found = [test for test in direct if test is not None]
-    # Statements that depend on each other stay together.
-    return list(found) if len(found) == len(direct) == 1 else [AssertTest(source)]
+    # Statements that depend on each other stay together, and with a setup that does something.
+    if len(found) == len(direct) == 1 and not setup.needs and not setup.defines & set(found[0].needs):
+        return list(found)
+    whole = setup.before(source.strip())
+    tree = _parse(whole, "exec", where)
+    assert isinstance(tree, ast.Module)
+    if reason := complaint(tree):
+        raise ValueError(f"{where} says nothing about a program: {reason}")
+    return [AssertTest(whole, program_names(tree))]
 
 
-def _parse_test(raw: Any, where: str) -> list[CodeTest]:
+def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CallTest:
+    tree = _parse(raw["call"], "eval", f"{where}: call")
+    assert isinstance(tree, ast.Expression)
+    needs = tuple(name for name in program_names(tree) if name not in setup.defines)
+    is_direct = _is_direct_call(tree.body)
+    if not needs and is_direct and not set(_root_names(tree)) & (setup.defines | set(KNOWN)):
+        # A function that has a builtin's name: the program must define its own.
+        needs = _root_names(tree)
+    if not needs and not setup.needs:
+        raise ValueError(
+            f"{where} calls {raw['call'][:80]!r}, which asks nothing of the program: every name in it is a "
+            "builtin's, the standard library's or the setup's"
+        )
+    expected = raw.get("expect")
+    if _is_large(expected if isinstance(expected, str) else json.dumps(expected)):
+        raise ValueError(f"{where} expects more than {MAX_EXPECTED_MEMBERS} members; use an assert statement")
+    stdout = raw.get("stdout")
+    if stdout is not None and not isinstance(stdout, str):
+        raise ValueError(f"{where} has stdout {stdout!r}; expected a string")
+    return CallTest(
+        raw["call"].strip(),
+        _value(expected, where) if "expect" in raw else None,
+        "same" if "expect" in raw else "any",
+        tuple(sorted({*needs, *setup.needs})),
+        _library(tree),
+        setup.source,
+        stdout,
+        is_direct,
+    )
+
+
+def _library(tree: ast.AST) -> tuple[tuple[str, str], ...]:
+    names, bases = free_names(tree)
+    modules = [(name, name) for name in names if name in bases and name in sys.stdlib_module_names]
+    return tuple(sorted([*modules, *((name, KNOWN[name]) for name in names if name in KNOWN)]))
+
+
+def _parse_test(raw: Any, where: str, setup: _Setup) -> list[CodeTest]:
     if isinstance(raw, str):
-        return _assert_tests(raw, where)
+        return _assert_tests(raw, where, setup)
     if not isinstance(raw, dict):
         raise ValueError(
             f"{where} is {raw!r}; expected an object with stdin and stdout, call and expect, or assert"
@@ -177,18 +280,10 @@ def _parse_test(raw: Any, where: str) -> list[CodeTest]:
             if not isinstance(value, str):
                 raise ValueError(f"{where} has {key} {value!r}; expected a string")
         return [StdinTest(given["stdin"].encode("utf-8", "surrogatepass"), given["stdout"])]
-    if keys == {"call", "expect"}:
-        tree = _parse(raw["call"], "eval", f"{where}: call")
-        names = _root_names(tree)
-        needs = tuple(name for name in names if not hasattr(builtins, name))
-        expected = raw["expect"]
-        if _is_large(expected if isinstance(expected, str) else json.dumps(expected)):
-            raise ValueError(
-                f"{where} expects more than {MAX_EXPECTED_MEMBERS} members; use an assert statement"
-            )
-        return [CallTest(raw["call"].strip(), _value(expected, f"{where}"), "same", needs)]
+    if "call" in keys and keys & {"expect", "stdout"} and keys <= {"call", "expect", "stdout"}:
+        return [_call_test(raw, where, setup)]
     if keys == {"assert"}:
-        return _assert_tests(raw["assert"], f"{where}: assert")
+        return _assert_tests(raw["assert"], f"{where}: assert", setup)
     raise ValueError(
         f"{where} has the keys {sorted(keys)}; expected stdin and stdout, call and expect, or assert"
     )
@@ -225,7 +320,12 @@ def parse_code_reference(raw: object, *, lang: str, limits: Limits) -> CodeRefer
     tests = raw.get("tests")
     if not isinstance(tests, list) or not tests:
         raise ValueError(f"tests is {tests!r}; expected a list with at least one test")
-    parsed = [test for index, item in enumerate(tests) for test in _parse_test(item, f"test {index + 1}")]
+    setup = _Setup(raw.get("setup"))
+    parsed = [
+        test for index, item in enumerate(tests) for test in _parse_test(item, f"test {index + 1}", setup)
+    ]
+    if setup.source and all(isinstance(test, StdinTest) for test in parsed):
+        raise ValueError("setup is for call and assert tests; these have stdin and stdout only")
     chosen = raw.get("lang") or lang
     if not isinstance(chosen, str):
         raise ValueError(f"lang is {chosen!r}; expected one of {', '.join(sorted(LANGUAGES))}")

@@ -64,26 +64,43 @@ def _scalar(value: Any) -> Any:
     return None
 
 
-def encode(value: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> Any:
+def encode(
+    value: Any,
+    other: Callable[[Any], Any] = _refuse,
+    depth: int = 0,
+    special: Callable[[Any], Any] | None = None,
+) -> Any:
     """JSON-ready form; what is not plain goes to `other`. Raises NotPlain. Subclasses become their plain
-    base."""
+    base. `special` is asked first for every value but scalars; None leaves the value to the rules here."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}, or containing itself")
     if value is None or value is True or value is False:
         return value
+    if type(value) is str:
+        return value
+    if special is not None and type(value) not in (int, float):
+        found = special(value)
+        if found is not None:
+            return found
     if isinstance(value, str):
         return str.__str__(value)
     found = _scalar(value)
     if found is not None:
         return found
     if isinstance(value, dict):
-        pairs = dict.items(value)
-        return ["d", [[encode(key, other, depth + 1), encode(item, other, depth + 1)] for key, item in pairs]]
+        deeper = depth + 1
+        return [
+            "d",
+            [
+                [encode(key, other, deeper, special), encode(item, other, deeper, special)]
+                for key, item in dict.items(value)
+            ],
+        ]
     sequence = _sequence(value)
     if sequence is not None:
-        return [sequence[0], [encode(item, other, depth + 1) for item in sequence[1]]]
+        return [sequence[0], [encode(item, other, depth + 1, special) for item in sequence[1]]]
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return encode(value.tolist(), other, depth + 1)
+        return encode(value.tolist(), other, depth + 1, special)
     return other(value)
 
 

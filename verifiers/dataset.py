@@ -1,8 +1,10 @@
 """A data set against its verifier, before training: every gold must grade CORRECT as its own answer, its
 mutants not.
 
-Works on rows alone, wherever they come from. A row whose gold is no answer (a pattern, tests, a schema) is
-counted as not self-answering: nothing can be said about it here beyond that its gold parses."""
+Works on rows alone, wherever they come from. The tests of a code row must let its own solution pass, if the
+row has one, and neither an empty program nor one whose functions all return the same. A row whose gold is no
+answer otherwise (a pattern, a schema) is counted as not self-answering: nothing can be said about it here
+beyond that its gold parses."""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verifiers.code_stubs import stubs
+from verifiers.code_tests import CodeReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
-from verifiers.verdict import Outcome
+from verifiers.verdict import Outcome, Verdict
 
 __all__ = ["DataReport", "DataRow", "check_rows"]
 
-_NO_SELF_ANSWER = {"regex", "code", "format", "length", "json_schema"}
+_NO_SELF_ANSWER = {"regex", "format", "length", "json_schema"}
 _ROWS_AT_ONCE = 64
 
 
@@ -36,7 +40,7 @@ class DataRow:
 class DataReport:
     num_rows: int = 0
     num_checked: int = 0
-    """Rows whose gold was graded as its own answer."""
+    """Rows whose gold, or whose solution, was graded as its own answer."""
     unreadable: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Golds that do not grade CORRECT as their own answer: false negatives."""
@@ -90,6 +94,9 @@ async def _check_row(
     except ValueError as error:
         report.unreadable.append(f"{row.where}: {error}")
         return
+    if isinstance(reference, CodeReference):
+        await _check_code_row(row, reference, pool, folder, report)
+        return
     if row.verifier_name in _NO_SELF_ANSWER or not isinstance(row.gold, (str, int, float)):
         return
     report.num_checked += 1
@@ -127,6 +134,32 @@ async def _check_row(
             report.num_accepted[kind] += 1
             report.accepted_mutants.append(
                 f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
+            )
+
+
+async def _check_code_row(
+    row: DataRow, reference: CodeReference, pool: VerifierPool, folder: Path | None, report: DataReport
+) -> None:
+    async def grade(response: str) -> Verdict:
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        return verdict
+
+    if reference.solution is not None:
+        report.num_checked += 1
+        fence = "`" * 8
+        verdict = await grade(f"{fence}{reference.lang}\n{reference.solution}\n{fence}")
+        if verdict.outcome not in (Outcome.CORRECT, Outcome.FAULT):
+            report.refused.append(
+                f"{row.where}: its own solution is graded {verdict.outcome.value}: {verdict.detail[:300]}"
+            )
+    for kind, response in stubs(reference):
+        report.num_mutants[kind] += 1
+        if (await grade(response)).outcome is Outcome.CORRECT:
+            report.num_accepted[kind] += 1
+            report.accepted_mutants.append(
+                f"{row.where}: a program that does nothing ({kind}) passes its tests"
             )
 
 

@@ -24,7 +24,14 @@ from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_
 from verifiers.registry import load_verifier
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
-from verifiers.verifier import AsyncVerifier, CacheableVerifier, FastVerifier, LimitedVerifier, Verifier
+from verifiers.verifier import (
+    AsyncVerifier,
+    CacheableVerifier,
+    ClosableVerifier,
+    FastVerifier,
+    LimitedVerifier,
+    Verifier,
+)
 
 __all__ = ["VerifierPool"]
 
@@ -94,9 +101,12 @@ class VerifierPool:
         self._is_open = True
 
     async def close(self) -> None:
-        """Kill the workers and the template. Verifications in flight end as FAULT."""
+        """Kill the workers and the template, close the verifiers. Verifications in flight end as FAULT."""
         self._is_open = False
         await self._template.close()
+        for loaded in self._loaded.values():
+            if isinstance(loaded.verifier, ClosableVerifier):
+                await asyncio.to_thread(loaded.verifier.close)
 
     async def __aenter__(self) -> VerifierPool:
         await self.start()

@@ -80,6 +80,15 @@ class CheckedVerifier(Protocol):
 
 
 @runtime_checkable
+class ClosableVerifier(Protocol):
+    """A verifier that holds something (processes, a connection) until it is closed."""
+
+    def close(self) -> None:
+        """Gives it back; blocks. A later `verify` begins again."""
+        ...
+
+
+@runtime_checkable
 class LimitedVerifier(Protocol):
     """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than
     the pool's.

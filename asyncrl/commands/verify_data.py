@@ -1,8 +1,9 @@
 """`asyncrl verify-data RECIPE`: checks the data of a recipe against its verifiers, before any training.
 
 Every gold must grade correct as its own answer, and wrong answers made from it (a changed digit, the sign,
-swapped places, another row's gold) must not. Lists the rows that cannot be verified and reports both error
-rates."""
+swapped places, another row's gold) must not. The tests of a code row must pass its own solution, if its gold
+has one, and fail programs that do nothing of use. Lists the rows that cannot be verified and reports both
+error rates."""
 
 import argparse
 import asyncio
@@ -52,7 +53,9 @@ async def _check(rows: list[DataRow], workers: int, timeout_seconds: float, fold
 
 
 def _print_report(path: Path, report: DataReport, limit: int) -> None:
-    print(f"{path}: {report.num_rows} rows, {report.num_checked} golds graded as their own answer")
+    print(
+        f"{path}: {report.num_rows} rows, {report.num_checked} golds or solutions graded as their own answer"
+    )
     print(f"  false negatives  {len(report.refused)} golds refused ({report.false_negative_rate:.2%})")
     total = sum(report.num_mutants.values())
     accepted = sum(report.num_accepted.values())

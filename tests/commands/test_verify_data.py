@@ -88,6 +88,39 @@ def test_golds_that_are_no_answers_are_only_parsed(name: str, gold: object) -> N
     assert (report.num_rows, report.num_checked, report.is_clean) == (1, 0, True)
 
 
+def test_a_code_gold_must_pass_its_own_solution_and_fail_programs_that_solve_nothing() -> None:
+    right, wrong = "def {0}(x):\n    return x + 1", "def {0}(x):\n    return x"
+    weak = {"tests": ["assert is_odd(3)", "assert is_odd(5)"]}
+    report = check(
+        [
+            {"tests": ["assert a(1) == 2", "assert a(4) + 0 == 5"], "solution": right.format("a")},
+            {"tests": ["assert b(1) == 2"], "solution": wrong.format("b")},
+            {"tests": ["def check(c):\n    assert c(1) == 2"], "solution": "def f(x): return 2"},
+            weak,
+            {"tests": [{"call": "c(1)", "expect": "1"}]},
+        ],
+        "code",
+    )
+    assert (report.num_rows, report.num_checked, report.faults) == (5, 2, [])
+    assert ["never calls it" in complaint for complaint in report.unreadable] == [True]
+    assert [complaint.split(":")[1] for complaint in report.refused] == ["2"]
+    assert "its own solution is graded wrong: 0 of 1" in report.refused[0] and "b(1)" in report.refused[0]
+    assert report.accepted_mutants == [
+        "data.jsonl:4: a program that does nothing (always True) passes its tests",
+        "data.jsonl:4: a program that does nothing (its first argument) passes its tests",
+        "data.jsonl:5: a program that does nothing (its first argument) passes its tests",
+    ]
+    assert 0 < report.false_positive_rate < 0.2 and not report.is_clean
+
+
+@pytest.mark.parametrize(("test", "kind"), [
+    ({"stdin": "1", "stdout": ""}, "empty program"), ({"stdin": "7", "stdout": "7"}, "its own input"),
+])  # fmt: skip
+def test_a_standard_output_that_a_useless_program_prints_shows(test: dict[str, str], kind: str) -> None:
+    report = check([{"tests": [test]}], "code")
+    assert report.accepted_mutants == [f"data.jsonl:1: a program that does nothing ({kind}) passes its tests"]
+
+
 def verify_data(recipe: Path, *arguments: str) -> Any:
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, str(recipe), *arguments],

@@ -53,3 +53,17 @@ class Grader:
 @pytest.fixture(scope="session")
 def grade(service: SandboxService) -> Grader:
     return Grader(service)
+
+
+@pytest.fixture(scope="session")
+def submit(service: SandboxService):
+    """(response, gold) -> a future of the verdict, with limits that a busy machine keeps."""
+
+    def start(response, gold):
+        async def work(sandbox):
+            verifier = CodeVerifier(sandbox=sandbox, limits={"wall_seconds": 20, "cpu_seconds": 10})
+            return await verifier.verify_async(response, verifier.parse_reference(gold))
+
+        return service.submit(work)
+
+    return start

@@ -25,6 +25,16 @@ TESTS = {
         {"assert": "assert all(a == b for a, b in zip([answer(3), answer(10)], [16, 107]))"},
         {"assert": "assert not answer(10) != 107 and not answer(3) != 16"},
         {"assert": "assert isinstance(answer(10), int) and f'{answer(3)} {answer(10)}' == '16 107'"},
+        {"assert": "assert all(map(lambda n: answer(n) == n * n + 7, [3, 10]))"},
+        {"assert": "for got, right in zip(map(answer, [3, 10]), [16, 107]):\n    assert got == right"},
+        {"assert": "from solution import answer\nfor n, right in ((3, 16), (10, 107)):\n    assert answer(n) == right"},
+        {"assert": "def test_answer():\n    assert answer(3) == 16\n    assert answer(10) == 107"},
+        {"assert": "import unittest\nclass TestAnswer(unittest.TestCase):\n    def test_it(self):\n"
+                   "        self.assertEqual(answer(3), 16)\n        self.assertEqual(answer(10), 107)\nunittest.main()"},
+        {"assert": "import pytest\n@pytest.mark.parametrize('n, right', [(3, 16), (10, 107)])\n"
+                   "def test_answer(n, right):\n    assert answer(n) == pytest.approx(right)"},
+        {"assert": "try:\n    found = [answer(3), answer(10)]\nexcept ValueError:\n    found = []\nassert found == [16, 107]"},
+        {"assert": "given = [3, 10]\nassert [answer(n) for n in given] == [16, 107] and given == [3, 10]"},
     ],
 }  # fmt: skip
 HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"

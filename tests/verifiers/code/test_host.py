@@ -290,7 +290,9 @@ def test_whatever_a_response_holds_it_is_read_quickly(response):
     assert (found.answer is None) == bool(found.reason)
     for lang in ("python", "cpp"):
         program = quick(lambda lang=lang: extract_program(response, lang))
-        assert program is None or program in response
+        # A fence's own indentation is no part of the program, nor are carriage returns.
+    words = "".join(response.split())
+    assert program is None or all("".join(line.split()) in words for line in program.split("\n"))
 
 
 HOSTILE_TEXTS = {

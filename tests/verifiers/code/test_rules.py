@@ -3,6 +3,7 @@
 # ruff: noqa: E501
 
 import math
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -39,6 +40,16 @@ from verifiers.code_match import same_value
     ("größe", "größe", "lines", True),
     ("1000000.5", "1000000.0", "lines", True),
     ("0.0", "1e-9", "lines", True),
+    ("3.2e-9", "0", "lines", False),
+    ("3.2e-9", "0.0", "lines", False),
+    ("0.0000000032", "0.0000000031", "lines", False),
+    ("3.2e-9", "3.2000000001e-9", "lines", True),
+    ("0.000003", "0.0000032", "lines", True),
+    ("0.000003", "0.0000036", "lines", False),
+    ("0.001", "0.0010001", "lines", True),
+    ("0.00100000", "0.00100001", "lines", False),
+    ("1e-999999999", "1", "lines", False),
+    ("1e300", "1", "lines", False),
 ])  # fmt: skip
 def test_output_is_compared_by_lines_of_tokens(expected, actual, whitespace, same):
     assert same_output(expected, actual.encode(), whitespace=whitespace) == same
@@ -57,6 +68,14 @@ def test_nan_equals_nothing():
     assert not same_value(nan, nan)
     assert not same_value(["l", [nan]], ["l", [nan]])
     assert same_value(inf, inf) and not same_value(inf, negative)
+
+
+@pytest.mark.parametrize(("expected", "actual", "same"), [
+    (3.2e-9, 0.0, False), (3.2e-9, 3.2e-9 * (1 + 1e-9), True), (3.2e-9, 3.3e-9, False), (1e-3, 1.0005e-3, False),
+    (0.0, 1e-9, True), (0.1 + 0.2 - 0.3, 0.0, True), (1e6, 1e6 + 0.5, True), (1e6, 1e6 + 5, False), (0.0, 1e-5, False),
+])  # fmt: skip
+def test_the_tolerance_is_relative_to_what_is_expected(expected, actual, same):
+    assert same_value(code_values.encode(expected), code_values.encode(actual)) == same
 
 
 PLAIN = st.recursive(
@@ -143,16 +162,95 @@ def test_subclasses_cross_as_their_plain_base():
     ("````python\n```\ninner\n```\n````", "```\ninner\n```\n"),
     ("1. First:\n   ```python\n   x = 1\n   ```", "   x = 1\n"),
     ("``` python\nx\n```", "x\n"),
+    ("- One:\n\n  ```python\n  def f():\n      return 1\n  ```", "def f():\n    return 1\n"),
+    ("1. ```python\n   def f():\n       return 1\n   ```", "def f():\n    return 1\n"),
+    ("\t```python\n\tx = 1\n\t```", "x = 1\n"),
+    ("```python\r\nx = 1\r\n\r\ny = 2\r\n```\r\nDone.", "x = 1\n\ny = 2\n"),
+    ("```python\nx = 1```", "x = 1\n"),
+    ("```python\ndef f():\n    return 1```\nUsage:\n```python\nf()\n```", "def f():\n    return 1\n"),
+    ("Here it is:```python\nx = 1\n```", "x = 1\n"),
+    ("```python import math\nx = math.pi\n```", "import math\nx = math.pi\n"),
+    ("```pythonimport math\nx = math.pi\n```", "import math\nx = math.pi\n"),
+    ("```python x.py\nx = 1\n```", "x = 1\n"),
+    ("```python title=\"from here\"\nx = 1\n```", "x = 1\n"),
+    ("Use ```x``` and\n```python print(1)```\n", "print(1)\n"),
+    ("```python\ndef f():\n    '''\n    ```python\n    f()\n    ```\n    '''\n```", "def f():\n    '''\n    ```python\n    f()\n    ```\n    '''\n"),
+    ("```python\ndef f(): return 1\n```\nUsage:\n```python\nprint(f())\n```", "def f(): return 1\n"),
+    ("```python\ndef g(): return 1\ng()\n```\nUsage:\n```python\nprint(g())\n```", "def g(): return 1\ng()\n"),
+    ("```python\nimport math\n```\nthen\n```python\ndef f(): return math.pi\n```", "import math\n\ndef f(): return math.pi\n"),
+    ("```python\ndef f(): return 1\n```\nor better\n```python\ndef f(): return 2\n```\nso\n```python\nx = f()\n```", "def f(): return 2\n"),
     ("", None),
     ("```\n```", None),
 ])  # fmt: skip
 def test_the_program_is_the_last_block_of_its_language(response, program):
-    found = extract_program(response, "python")
+    found = extract_program(response, "python", ("f",))
     assert (found.strip() if found else found) == (program.strip() if program else program)
 
 
-@given(st.text())
+@pytest.mark.parametrize(("response", "program"), [
+    ("```python\ndef main(): print(1)\n```\nand\n```python\nmain()\n```", "def main(): print(1)\n\nmain()\n"),
+    ("```python\ndef main(): print(1)\nmain()\n```\nShorter:\n```python\nprint(1)\n```", "print(1)\n"),
+])  # fmt: skip
+def test_a_program_that_is_run_as_a_whole_is_the_last_one_with_what_it_needs(response, program):
+    assert extract_program(response, "python") == program
+
+
+@pytest.mark.parametrize(("response", "program"), [
+    ("```cpp\nint main() {}```", "int main() {}\n"),
+    ("  ```c++\r\n  int main() {}\r\n  ```", "int main() {}\n"),
+    ("```cpp\nint main() {}", "int main() {}\n"),
+])  # fmt: skip
+def test_a_program_of_another_language_is_read_the_same_way(response, program):
+    found = extract_program(response, "cpp")
+    assert found is not None and found.rstrip("\n") == program.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\n",
+        "x```python\n",
+        "```python\nx```\n",
+        "`",
+        "a ```\n",
+        "- ",
+        "1. ",
+        "> ```",
+        "```python x```",
+    ],
+)
+def test_reading_takes_time_in_proportion_to_the_text(text):
+    def seconds(size):
+        started = time.process_time()
+        extract_program(text * (size // len(text)), "python", ("f",))
+        return time.process_time() - started
+
+    # Quadratic reading would take 64 times as long for 8 times the text; 50 ms hide what a clock cannot tell.
+    small = min(seconds(50_000) for _ in range(3))
+    assert min(seconds(400_000) for _ in range(2)) < 24 * small + 0.05
+
+
+PIECES = [
+    "```",
+    "python",
+    "\n",
+    "\r\n",
+    "def f(): pass",
+    "~~~",
+    " ",
+    "x",
+    "'', '",
+    "- ",
+    "print(f())",
+    '"""',
+    "# ",
+]
+
+
+@given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_any_text_is_read(text):
     for lang in ("python", "cpp"):
         found = extract_program(text, lang)
-        assert found is None or found in text
+        # A fence's own indentation is no part of the program, nor are carriage returns.
+        words = "".join(text.split())
+        assert found is None or all("".join(line.split()) in words for line in found.split("\n"))

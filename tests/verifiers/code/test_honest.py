@@ -1,0 +1,37 @@
+"""Right programs pass tests of every shape, and the golds they pass are worth something."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verifiers.code import CodeVerifier
+from verifiers.code_stubs import stubs
+from verifiers.verdict import Outcome
+
+
+def read_pairs(path: Path):
+    """(program, gold) of each section, named."""
+    pairs = []
+    for section in path.read_text().split("\n=== ")[1:]:
+        name, _, rest = section.partition("\n")
+        program, _, test = rest.partition("\n---\n")
+        gold = json.loads(test) if test.startswith('{"') else {"tests": [{"assert": test}]}
+        pairs.append(pytest.param(program, gold, id=name))
+    return pairs
+
+
+PAIRS = read_pairs(Path(__file__).parent / "honest.txt")
+
+
+@pytest.mark.parametrize(("program", "gold"), PAIRS)
+def test_a_right_program_passes(submit, program, gold):
+    verdict = submit(f"```python\n{program}\n```", gold).result()
+    assert verdict.outcome is Outcome.CORRECT, verdict.detail
+
+
+@pytest.mark.parametrize(("program", "gold"), PAIRS)
+def test_no_program_that_solves_nothing_passes_the_same_gold(submit, program, gold):
+    futures = {kind: submit(response, gold) for kind, response in stubs(CodeVerifier().parse_reference(gold))}
+    passed = [kind for kind, future in futures.items() if future.result().outcome is not Outcome.WRONG]
+    assert passed == []
