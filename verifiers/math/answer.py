@@ -1,8 +1,7 @@
 r"""From the text of an answer to what is compared: its readings, its unit, its words. Owns the clean-up
 before the parser.
 
-A text can have more than one honest reading (1,234 is a number or two): all are kept, and one that matches
-suffices."""
+A number with thousands separators (1,234) is that number and never also a list."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
-_GROUPED_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _MAX_UNIT_TOKENS = 14
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
@@ -111,15 +109,11 @@ def read_answer(raw: str) -> Answer:
     problem = ""
     if _is_prose(text):
         return Answer(text, None, words, (Text(words),), None)
-    for group_digits in (True, False) if _GROUPED_COMMA.search(text) else (True,):
-        try:
-            node, found = _read(text, group_digits)
-        except Unreadable as error:
-            problem = problem or str(error)
-            continue
-        if node not in readings:
-            readings.append(node)
-            unit = unit or found
+    try:
+        node, unit = _read(text)
+        readings.append(node)
+    except Unreadable as error:
+        problem = str(error)
     if not readings and "\\" in text and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
     return Answer(text, number, words, tuple(readings), unit, problem)
@@ -169,12 +163,14 @@ def _is_mathematical(word: str) -> bool:
 def _plain_node(text: str, number: Fraction) -> Node:
     if "/" not in text:
         return Number(number)
-    node, _ = _read(text, True)
+    node, _ = _read(text)
     return node
 
 
-def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
-    tokens = tokenize(text, group_digits=group_digits)
+def _read(text: str) -> tuple[Node, Unit | None]:
+    tokens = tokenize(text)
+    if any(_has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)):
+        raise Unreadable("a list with a leading zero")
     tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):
         tokens = tokens[1:]
@@ -188,6 +184,12 @@ def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
     node = parser.whole()
     parser.expect_end()
     return node, unit or currency
+
+
+def _has_leading_zero(token: Token, before: Token) -> bool:
+    """Whether a comma and a number such as 000 follow one another: digits of one number, not a list."""
+    digits = token.value if token.kind == "number" and before.value == "," else ""
+    return len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
 
 
 def _compound_quantity(tokens: list[Token]) -> tuple[Node, Unit] | None:

@@ -200,7 +200,9 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
             _plain_items(gold), response.items
         )
     if isinstance(response, SetOf):
-        return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), response.items)
+        return not _are_of_many(gold.items) and _same_in_any_order(
+            _plain_items(gold), _members(response, like=gold)
+        )
     if isinstance(response, SetOperation):
         region = to_region(SetOf(_plain_items(gold)))
         return region is not None and _same_region_as(region, response)
@@ -274,9 +276,8 @@ def _same_in_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
 
 
 def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
-    """Each gold item found exactly once: equal things are equal, so taking the first match is safe."""
-    if len(gold) != len(response):
-        gold, response = _distinct(gold), _distinct(response)
+    """Each gold item found exactly once: equal things are equal, so taking the first match is safe. A bare
+    list counts as written; only a set says nothing by repeating, which the caller leaves out."""
     if len(gold) != len(response) or len(gold) > MAX_ITEMS:
         return False
     left = list(response)
@@ -286,6 +287,11 @@ def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bo
             return False
         left.remove(match)
     return True
+
+
+def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
+    """The members of a set beside a bare list: without repetitions, unless the list repeats as many."""
+    return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
 
 
 def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -333,10 +339,10 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
 def _same_as_set(gold: Node, response: Node) -> bool:
     if isinstance(gold, SetOf):
         if isinstance(response, SetOf):
-            return _same_in_any_order(gold.items, response.items)
+            return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
         if isinstance(response, Listing):
             of_one = not _are_of_many(response.items)
-            return of_one and _same_in_any_order(gold.items, _shared_names(response))
+            return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
         if len(gold.items) == 1 and not isinstance(response, _SETS):
             return _same(gold.items[0], response)
     region = to_region(gold)

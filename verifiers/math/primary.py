@@ -37,6 +37,13 @@ _NUMBER_WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trill
 _DEGREE = {r"\circ", r"\degree", r"\deg"}
 
 
+def _scaled(node: Node, factor: int) -> Node:
+    """5 million is one number, not a product that is left to be computed."""
+    if isinstance(node, Number) and (node.value * factor).denominator == 1:
+        return Number(node.value * factor)
+    return Product((node, Number(Fraction(factor))))
+
+
 class PrimaryParser(Cursor):
     def listing(self) -> Node:
         raise NotImplementedError
@@ -83,7 +90,9 @@ class PrimaryParser(Cursor):
             self.advance()
             for _ in range(2 if seconds else 1):
                 self.advance()
-            value = Sum((value, Number(Fraction(token.value) / part)))
+            minutes = Fraction(token.value) / part
+            added = Number(minutes)
+            value = Number(value.value + minutes) if isinstance(value, Number) else Sum((value, added))
         return Degrees(value)
 
     def postfix(self, node: Node) -> Node:
@@ -104,7 +113,7 @@ class PrimaryParser(Cursor):
                 node = self._degrees(node)
             elif (power := _NUMBER_WORDS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
                 self.advance()
-                node = Product((node, Number(Fraction(10**power))))
+                node = _scaled(node, 10**power)
             elif self.is_operator("'") and isinstance(node, Symbol):
                 self.advance()
                 node = Symbol(node.name + "'")
