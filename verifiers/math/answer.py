@@ -15,7 +15,7 @@ from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.parse import AnswerParser, Unreadable
 from verifiers.math.tokens import Token, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
-from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, clean_words
+from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
 
 __all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
@@ -26,6 +26,7 @@ _PREFIX = re.compile(
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
 _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _MAX_UNIT_TOKENS = 14
+_CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
 _LETTERS_ONLY = re.compile(r"[A-Za-z][A-Za-z\s'.,\-]*")
@@ -103,6 +104,7 @@ def read_answer(raw: str) -> Answer:
     if number is not None and "." not in text:
         return Answer(text, number, text, (_plain_node(text, number),), None)
     text = strip_wrapping(_PREFIX.sub("", text)) or text
+    text = _CLOCK.sub(r"\1m", text)
     words = clean_words(text)
     readings: list[Node] = []
     unit: Unit | None = None
@@ -320,6 +322,8 @@ def _may_be_unit(tokens: list[Token], at: int) -> bool:
 
 def _begins_unit(tokens: list[Token], at: int) -> bool:
     token = tokens[at]
+    if token.value.strip(" ~") in TEN_POWERS:
+        return False
     before = tokens[at - 1] if at else None
     if token.kind == "text":
         return not (len(token.value.strip()) == 1 and not known_unit(token.value.strip()))
@@ -347,6 +351,7 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
 def _ends_value(token: Token) -> bool:
     return (
         token.kind in ("number", "symbol", "word")
+        or token.value.strip(" ~") in TEN_POWERS
         or token.value in (")", "}", "]", r"\%", "!", r"\pi", "%")
         or (
             token.kind == "command"

@@ -6,9 +6,11 @@ nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
-from verifiers.math.expand import expand
+import re
+
+from verifiers.math.expand import expand, with_constant_of
 from verifiers.math.families import same_family
-from verifiers.math.marks import same_based, same_ratio, same_with_marks
+from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.nodes import (
     Based,
     Bracket,
@@ -48,6 +50,8 @@ from verifiers.math.vectors import as_vector
 __all__ = ["same_answer"]
 
 MAX_ITEMS = 64
+_MAX_WORDS = 3
+_AND = re.compile(r"\s*(?:[,;&]|\band\b)\s*")
 _SETS = (SetOf, SetOperation, NamedSet, SetBuilder)
 _SCALARS = (Sum, Product, Quotient, Call, Number, Symbol, Percent, Degrees, Based)
 
@@ -57,10 +61,13 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
-    return _same(gold, response)
+    return _same(gold, with_constant_of(gold, response))
 
 
 def _same(gold: Node, response: Node) -> bool:
+    words = _list_of_words(gold)
+    if words is not None and words == _list_of_words(response):
+        return True
     if isinstance(gold, Relation) and not isinstance(response, Modulo):
         return _same_as_relation(gold, response)
     if isinstance(gold, Listing):
@@ -83,6 +90,18 @@ def _same(gold: Node, response: Node) -> bool:
     return _same_as_scalar(gold, response)
 
 
+def _list_of_words(node: Node) -> list[str] | None:
+    """The items of "red, blue and green", sorted; None when the node is no list of short texts."""
+    if isinstance(node, Listing) and node.joined_by != "or" and all(isinstance(i, Text) for i in node.items):
+        items = [item.words for item in node.items if isinstance(item, Text)]
+    elif isinstance(node, Text):
+        items = [item for item in _AND.split(node.words) if item]
+    else:
+        return None
+    short = all(len(item.split()) <= _MAX_WORDS and "or" not in item.split() for item in items)
+    return sorted(items) if len(items) > 1 and short else None
+
+
 def _without_name(gold: Node, response: Node) -> Node:
     """`A = ...` against a gold without a name: what stands after the sign. A chain must hold together."""
     if not isinstance(response, Relation) or isinstance(gold, Relation):
@@ -99,6 +118,8 @@ def _without_name(gold: Node, response: Node) -> Node:
 def _same_as_scalar(gold: Node, response: Node) -> bool:
     if isinstance(response, SetOf) and len(response.items) == 1:
         # {5}, the solution set, for the one solution 5.
+        response = response.items[0]
+    if isinstance(response, Ratio) and is_full_hour(response):
         response = response.items[0]
     if isinstance(response, Ratio) and len(response.items) == 2:
         # 3:4 for the fraction 3/4.
@@ -119,7 +140,7 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
 def _same_modulo(gold: Node, response: Node) -> bool:
     """Residues: the modulus may be left out by one side; with it, any representative will do."""
     if not isinstance(gold, Modulo):
-        return isinstance(response, Modulo) and _same(gold, response.value)
+        return isinstance(response, Modulo) and _is_residue(response) and _same(gold, response.value)
     if not isinstance(response, Modulo):
         return _same(gold.value, response)
     if not same_scalar(gold.modulus, response.modulus):
@@ -133,6 +154,12 @@ def _same_modulo(gold: Node, response: Node) -> bool:
     if len(names) > 1 or modulus is None or modulus < 1 or values[0] is None or values[1] is None:
         return False
     return (values[0] - values[1]) % modulus == 0
+
+
+def _is_residue(node: Modulo) -> bool:
+    """Whether the value is smaller than the modulus: 17 \\bmod 5 is not 17."""
+    value, modulus = exact_or_none(_named_residue(node.value)[1]), exact_or_none(node.modulus)
+    return value is None or modulus is None or abs(value) < abs(modulus)
 
 
 def _named_residue(node: Node) -> tuple[Node | None, Node]:

@@ -23,11 +23,13 @@ from verifiers.math.nodes import (
     SetOf,
     SetOperation,
     Sum,
+    Symbol,
     Text,
 )  # fmt: skip
+from verifiers.math.scalars import walk
 from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
 
-__all__ = ["expand"]
+__all__ = ["expand", "with_constant_of"]
 
 _SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
 
@@ -115,6 +117,39 @@ def _with_sign(node: Any, sign: int) -> Any:
         return tuple(_with_sign(item, sign) for item in node)
     if isinstance(node, Relation) or hasattr(node, "__dataclass_fields__"):
         changed = {field.name: _with_sign(getattr(node, field.name), sign) for field in fields(node)}
+        return replace(node, **changed)
+    return node
+
+
+def with_constant_of(gold: Node, response: Node) -> Node:
+    """The response with its constant of integration spelled as in the gold: + c for + C."""
+    for mine, theirs in (("C", "c"), ("c", "C")):
+        if _adds_once(gold, Symbol(mine)) and _adds_once(response, Symbol(theirs)):
+            if not any(item.name in (mine, theirs) and item.name != theirs for item in symbols(response)):
+                renamed: Node = _renamed(response, Symbol(theirs), Symbol(mine))
+                return renamed
+    return response
+
+
+def _adds_once(node: Node, constant: Symbol) -> bool:
+    """Whether the symbol stands once in the node, as a term of its own, and no other capital beside it."""
+    found = list(symbols(node))
+    others = [item.name for item in found if item != constant]
+    is_term = any(isinstance(item, Sum) and constant in item.terms for item in walk(node))
+    return is_term and found.count(constant) == 1 and not any(name.isupper() for name in others)
+
+
+def symbols(node: Node) -> list[Symbol]:
+    return [item for item in walk(node) if isinstance(item, Symbol)]
+
+
+def _renamed(node: Any, old: Symbol, new: Symbol) -> Any:
+    if node == old:
+        return new
+    if isinstance(node, tuple):
+        return tuple(_renamed(item, old, new) for item in node)
+    if hasattr(node, "__dataclass_fields__"):
+        changed = {field.name: _renamed(getattr(node, field.name), old, new) for field in fields(node)}
         return replace(node, **changed)
     return node
 

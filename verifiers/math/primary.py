@@ -29,11 +29,10 @@ from verifiers.math.nodes import (
     Text,
 )  # fmt: skip
 from verifiers.math.tokens import Token, Unreadable
-from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK
+from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS
 
 __all__ = ["PrimaryParser"]
 
-_NUMBER_WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _DEGREE = {r"\circ", r"\degree", r"\deg"}
 
 
@@ -111,7 +110,7 @@ class PrimaryParser(Cursor):
             elif token.value in _DEGREE and token.kind == "command":
                 self.advance()
                 node = self._degrees(node)
-            elif (power := _NUMBER_WORDS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
+            elif (power := TEN_POWERS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
                 self.advance()
                 node = _scaled(node, 10**power)
             elif self.is_operator("'") and isinstance(node, Symbol):
@@ -163,7 +162,7 @@ class PrimaryParser(Cursor):
         if token.kind in ("number", "symbol", "grouped", "function"):
             return True
         if token.kind == "word":
-            return token.value not in ("and", "or", "to", "U", "mod", "if", "for", *_NUMBER_WORDS)
+            return token.value not in ("and", "or", "to", "U", "mod", "if", "for", *TEN_POWERS)
         if token.kind == "text":
             return False
         if token.kind == "command":

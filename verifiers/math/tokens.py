@@ -159,6 +159,10 @@ def tokenize(text: str) -> list[Token]:
             if not content.strip(" ~") and not value.startswith(r"\operatorname"):
                 spaced = spaced or bool(content)
                 continue
+            if (scale := _SCALE_IN_TEXT.fullmatch(content)) is not None:
+                # \text{ million dollars}: the number, then its unit.
+                tokens += [_token("text", part, True) for part in scale.groups()]
+                continue
             counted = _COUNTED_IN_TEXT.fullmatch(content)
             if counted is not None and not value.startswith(r"\operatorname"):
                 text, at = f"{counted.group(1)}\\text{{{counted.group(2)}}}{text[at:]}", 0
@@ -218,6 +222,7 @@ _HAS_FORMULA = re.compile(r"=|\d.*(?:\band\b|\bor\b)|(?:\band\b|\bor\b).*\d", re
 _ORDINARY_WORD = re.compile(r"\b(?!(?:and|or)\b)[A-Za-z]{2,}")
 
 
+_SCALE_IN_TEXT = re.compile(r"\s*(hundred|thousand|million|billion|trillion)\s+([A-Za-z][A-Za-z ]*)")
 _COUNTED_IN_TEXT = re.compile(r"\s*([-+]?\d[\d.,]*)(\s+[A-Za-z][A-Za-z ]*)")
 
 
