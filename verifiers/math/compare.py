@@ -6,8 +6,6 @@ nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
-import re
-
 from verifiers.math.expand import expand, with_constant_of
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
@@ -45,13 +43,12 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.texts import list_of_words
 from verifiers.math.vectors import as_vector
 
 __all__ = ["same_answer"]
 
 MAX_ITEMS = 64
-_MAX_WORDS = 3
-_AND = re.compile(r"\s*(?:[,;&]|\band\b)\s*")
 _SETS = (SetOf, SetOperation, NamedSet, SetBuilder)
 _SCALARS = (Sum, Product, Quotient, Call, Number, Symbol, Percent, Degrees, Based)
 
@@ -65,8 +62,8 @@ def same_answer(gold: Node, response: Node) -> bool:
 
 
 def _same(gold: Node, response: Node) -> bool:
-    words = _list_of_words(gold)
-    if words is not None and words == _list_of_words(response):
+    words = list_of_words(gold)
+    if words is not None and words == list_of_words(response):
         return True
     if isinstance(gold, Relation) and not isinstance(response, Modulo):
         return _same_as_relation(gold, response)
@@ -88,18 +85,6 @@ def _same(gold: Node, response: Node) -> bool:
     if isinstance(gold, Piecewise):
         return _same_pieces(gold, response)
     return _same_as_scalar(gold, response)
-
-
-def _list_of_words(node: Node) -> list[str] | None:
-    """The items of "red, blue and green", sorted; None when the node is no list of short texts."""
-    if isinstance(node, Listing) and node.joined_by != "or" and all(isinstance(i, Text) for i in node.items):
-        items = [item.words for item in node.items if isinstance(item, Text)]
-    elif isinstance(node, Text):
-        items = [item for item in _AND.split(node.words) if item]
-    else:
-        return None
-    short = all(len(item.split()) <= _MAX_WORDS and "or" not in item.split() for item in items)
-    return sorted(items) if len(items) > 1 and short else None
 
 
 def _without_name(gold: Node, response: Node) -> Node:

@@ -73,15 +73,15 @@ _NOT_THINGS = {
 # Nouns that say how many things each one is: 42 pairs are not 42. Who asked for pairs may leave them out.
 _COLLECTIVES = {"pair", "pairs", "couple", "couples", "dozen", "dozens", "score", "gross", "brace", "braces"}
 _PARTS = (
-    "half halve third quarter fourth fifth sixth seventh eighth ninth tenth eleventh twelfth fifteenth sixteenth "
-    "twentieth hundredth thousandth millionth billionth"
+    "half halve third quarter fourth fifth sixth seventh eighth ninth tenth eleventh twelfth fifteenth "
+    "sixteenth twentieth hundredth thousandth millionth billionth"
 )
 # Words that make another number of the one before them.
 _MULTIPLIERS = {
     *_COLLECTIVES,
     *(form for part in _PARTS.split() for form in (part, part + "s")),
-    *"factorial factorials double doubled triple tripled quadruple quadrupled halved squared cubed inverted".split(),
-    *"reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions billions tens".split(),
+    *"factorial factorials double doubled triple tripled quadruple quadrupled halved squared cubed".split(),
+    *"inverted reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions billions tens".split(),
 }
 _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different"}
