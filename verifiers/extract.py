@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from verifiers.box_context import boxed_in_context, is_denied, without_invisible
+
 __all__ = ["FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box"]
 
 MAX_ANSWER_CHARACTERS = 4000
@@ -32,6 +34,14 @@ _ONE_BREATH = re.compile(
     re.IGNORECASE,
 )
 _MAX_BREATH = 60
+# A full stop or an empty line begins a new sentence, whose box replaces the one before.
+_NEW_SENTENCE = re.compile(r"\.[$\s)\]\\]*\s|\n\s*\n")
+_JOINER = re.compile(r"[A-Za-z]|[,;/&|]")
+_SENTENCE = re.compile(
+    r"(?<![\\A-Za-z])(?:is|are|was|equals|gives|get|obtain|therefore|thus|hence|so|answer|result|solution|final)"
+    r"(?![A-Za-z])",
+    re.IGNORECASE,
+)
 
 _FINAL_ANSWER = re.compile(
     r"(?:final\s+answer|answer)(?:\s+to\s+[^\n.:]{0,80})?[*_]{0,2}\s*(?:is|:|=|are)(?:\s*:)?[*_]{0,2}\s*",
@@ -68,7 +78,7 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
     text, reason = final_part(response, think=think)
     if text is None:
         return Extraction(None, reason=reason)
-    boxes = _last_boxes(text)
+    boxes = _last_boxes(without_invisible(text))
     if boxes is not None:
         return _from_boxes(boxes)
     for fallback in fallbacks:
@@ -76,7 +86,8 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
         if answer and len(answer) <= MAX_ANSWER_CHARACTERS:
             return Extraction(answer, method=fallback)
     if "\\boxed" in text:
-        return Extraction(None, reason="a \\boxed{} was opened but never closed")
+        reason = "no \\boxed{} that closes, that a reader sees and that the text does not deny"
+        return Extraction(None, reason=reason)
     return Extraction(None, reason="no \\boxed{} in the response")
 
 
@@ -86,7 +97,10 @@ def last_box(text: str) -> str | None:
     return boxes[-1] if boxes else None
 
 
-def _from_boxes(boxes: list[str]) -> Extraction:
+def _from_boxes(found: Sequence[str | None]) -> Extraction:
+    boxes = [box for box in found if box is not None]
+    if len(boxes) < len(found):
+        return Extraction(None, reason="the last box is only a part of a formula")
     if any(len(box) > MAX_ANSWER_CHARACTERS for box in boxes):
         return Extraction(None, reason=f"the box holds more than {MAX_ANSWER_CHARACTERS} characters")
     if not boxes[-1].strip(" \n\t$~"):
@@ -97,8 +111,9 @@ def _from_boxes(boxes: list[str]) -> Extraction:
     return Extraction(", ".join(distinct), method="boxed", candidates=tuple(distinct))
 
 
-def _last_boxes(text: str) -> list[str] | None:
-    """The last box, and the boxes before it that belong to the same breath, in order of appearance."""
+def _last_boxes(text: str) -> list[str | None] | None:
+    """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
+    box that is only a part of a formula. A box that the words beside it deny is passed over."""
     found: list[tuple[int, int, str]] = []
     end = len(text)
     for _ in range(_MAX_BOX_ATTEMPTS):
@@ -113,8 +128,13 @@ def _last_boxes(text: str) -> list[str] | None:
                 break
             continue
         stop, content = box
+        if is_denied(text, start, stop):
+            continue
         if found and stop > found[0][0]:
-            # This box encloses what was found: unwrap the inner box in place.
+            # This box encloses what was found: unwrap the inner box in place, or take it out of its sentence.
+            if len(found) == 1 and _is_sentence(text, start, stop, found[0]):
+                found = [(start, stop, boxed_in_context(text, *found[0]) or found[0][2])]
+                continue
             inner = "".join(
                 text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found)
             )
@@ -124,8 +144,15 @@ def _last_boxes(text: str) -> list[str] | None:
             between = text[stop : found[0][0]]
             if len(between) > _MAX_BREATH or not _ONE_BREATH.fullmatch(between):
                 break
+            if _NEW_SENTENCE.search(between) and not _JOINER.search(between):
+                break
         found.insert(0, (start, stop, content))
-    return [content for _, _, content in found] or None
+    return [boxed_in_context(text, *box) for box in found] or None
+
+
+def _is_sentence(text: str, start: int, stop: int, inner: tuple[int, int, str]) -> bool:
+    """Whether the words of the outer box are a sentence about the inner one: \text{The answer is } ..."""
+    return _SENTENCE.search(text[start : inner[0]] + " " + text[inner[1] : stop]) is not None
 
 
 def _unwrapped(start: int, stop: int, inner: list[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:

@@ -81,7 +81,8 @@ _MULTIPLIERS = {
     *_COLLECTIVES,
     *(form for part in _PARTS.split() for form in (part, part + "s")),
     *"factorial factorials double doubled triple tripled quadruple quadrupled halved squared cubed".split(),
-    *"inverted reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions billions tens".split(),
+    *"inverted reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions".split(),
+    *"billions tens".split(),
 }
 _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different"}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import FALLBACKS, Extraction, extract_answer
+from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.compare import same_answer
 from verifiers.math.literals import read_number
@@ -247,12 +248,12 @@ def _chosen_letter(answer: str) -> str | None:
     match = _CHOICE_ANSWER.fullmatch(text)
     if match is None:
         return None
-    rest = match.group(3)
+    letter, rest = (match.group(1) or match.group(2)).upper(), match.group(3)
     if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(
         r"\([A-J]\)", rest
     ):
         return None
-    return (match.group(1) or match.group(2)).upper()
+    return None if offers_another(letter, rest) else letter
 
 
 def _shown(reference: MathReference) -> str:
