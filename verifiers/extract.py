@@ -1,9 +1,11 @@
 r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
-The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{}; then the
-configured fallbacks in their order. Linear in the length of the response, whatever it holds. Several boxes in
-one breath ("\boxed{42} or \boxed{43}") are one answer with several candidates: the comparison decides whether
-that is right."""
+The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
+sees and that the words beside it do not deny; then the configured fallbacks in their order. A box takes the
+sign that stands outside it along, and is no answer as a part of a larger formula (`box_context`). Linear in
+the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are one
+answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
+between two boxes begins a new sentence, and then the last one counts."""
 
 from __future__ import annotations
 
@@ -86,8 +88,10 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
         if answer and len(answer) <= MAX_ANSWER_CHARACTERS:
             return Extraction(answer, method=fallback)
     if "\\boxed" in text:
-        reason = "no \\boxed{} that closes, that a reader sees and that the text does not deny"
-        return Extraction(None, reason=reason)
+        last = _box_at(text, text.rfind("\\boxed"))
+        if last is not None:
+            return Extraction(None, reason="the \\boxed{} is denied by the words beside it or not visible")
+        return Extraction(None, reason="a \\boxed{} was opened but never closed")
     return Extraction(None, reason="no \\boxed{} in the response")
 
 

@@ -330,7 +330,7 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
     if token.kind == "function":
         return known_unit(token.value.strip())
     if token.kind == "word":
-        after_number = before is not None and before.kind == "number"
+        after_number = before is not None and (before.kind == "number" or before.value in TEN_POWERS)
         return known_unit(token.value) or (after_number and token.spaced and len(token.value) > 3)
     if token.value in ("C", "F") and at == len(tokens) - 1 and at > 1:
         # 25^\circ C
