@@ -1,14 +1,15 @@
 r"""What stands around a box: what a reader does not see, what denies the box, and what its sign belongs to.
 
 Owns the rules for \phantom{\boxed{42}}, -\boxed{42}, "not \boxed{42}" and 2 \cdot \boxed{21}. Looks at a few
-dozen characters on either side, so it is linear in the text; knows the spelling of formulas, not their
-meaning."""
+dozen characters on either side, and for what is invisible at a few thousand, so it is linear in the text;
+knows the spelling of formulas, not their meaning. Most boxes end a sentence: cheap tests of a few characters
+come before each pattern."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["boxed_in_context", "is_denied", "without_invisible"]
+__all__ = ["boxed_in_context", "ends_a_sentence", "is_denied", "is_hidden"]
 
 _AROUND = 80
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -25,16 +26,21 @@ _ENDS = {
 # A per cent sign begins a comment of TeX at the start of a line, or after a space that no number precedes:
 # "20 % of 50 is \boxed{10}" is prose.
 _COMMENT = re.compile(r"^[ \t]*%|(?:(?<=[^\d$\\\s])|(?<=\}\$))[ \t]+%")
+_INVISIBLE_MARKS = (
+    "phantom", "cancel", "out{", "\\iffalse", "{white", "{transparent", "{comment", "<!--", "~~", "<s>",
+    "<del>", "<strike>",
+)  # fmt: skip
 _MAX_INVISIBLE = 40
-_MAX_STRETCH = 16_000
+_MAX_STRETCH = 2_000
 
+_DENIALS = ("not", "never", "n't", "than", " of", "\\ne", "\\lnot", "≠", "!=")
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
-    r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|!=)[\s:}]*$",
+    r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|(?<=\s)!=)[\s:}]*$",
     re.IGNORECASE,
 )
 _DENIED_AFTER = re.compile(
-    r"[\s$.,}]*(?:(?:is|was|would\s+be)\s+(?:(?:clearly|obviously)\s+)?(?:wrong|incorrect|false|impossible|rejected|not\b)"
+    r"[\s$}]*(?:(?:is|was|would\s+be)\s+(?:(?:clearly|obviously)\s+)?(?:wrong|incorrect|false|impossible|rejected|not\b)"
     r"|isn't\b)",
     re.IGNORECASE,
 )
@@ -54,6 +60,22 @@ _SCALE_AFTER = re.compile(
     r"(?:dozen|hundred|thousand|million|billion|trillion|factorial|squared|cubed)s?\b"
 )
 _BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))(?!\d)")
+# What stands around most boxes, "= \\boxed{42}$." and "is \\boxed{42}": nothing else is to look for.
+_PLAIN_BEFORE = (
+    ":",
+    " is",
+    " are",
+    " get",
+    " answer",
+    " equals",
+    "so",
+    "So",
+    "hus",
+    "ence",
+    "\\[",
+    "$",
+)
+_PLAIN_AFTER = ("", ".", ".\n", ". ", "\n", "\n\n", "\n\\")
 _FORMULA_END = re.compile(r"\$|\\[)\]]|\n")
 _NOT_OPERAND = re.compile(r"(?:^|[=:,;(\[{<>&|\n≈≤≥]|\\[A-Za-z]+|\\[,;:! ]|[A-Za-z]{2,}|\})\s*$")
 _OPERAND_COMMAND = re.compile(r"\\(?:pi|alpha|beta|theta|phi)\s*$")
@@ -62,27 +84,61 @@ _WANTS_VALUE = re.compile(r"\b(?:is|are|be|equals|get|gives|obtain|of|to|than)[\
 _COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
 
 
-def without_invisible(text: str) -> str:
-    """The text without boxes that a reader does not see: in \\phantom, comments, crossed out.
+def is_denied(text: str, start: int, stop: int) -> bool:
+    """Whether the words beside the box at text[start:stop] say that it is not the answer."""
+    near = text[max(0, start - _AROUND) : start]
+    end = near[-24:].casefold()
+    if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
+        return True
+    after = text[stop : stop + 24]
+    if ("is" in after or "w" in after) and _DENIED_AFTER.match(text, stop, stop + _AROUND):
+        return True
+    return False
 
-    Nothing of it when it has more than _MAX_INVISIBLE such places, which no answer needs."""
-    if "%" in text:
-        text = "\n".join(map(_without_comment, text.split("\n")))
-    pieces: list[str] = []
-    at = 0
-    for number, found in enumerate(_INVISIBLE.finditer(text)):
+
+def is_hidden(text: str, start: int) -> bool:
+    """Whether the box at text[start:] is in a comment, crossed out or invisible."""
+    return _is_in_comment(text, start) or _is_invisible(text, start)
+
+
+def ends_a_sentence(text: str, start: int, stop: int) -> bool:
+    """Whether nothing beside the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
+    if text[stop : stop + 4].lstrip("$")[:2] not in _PLAIN_AFTER:
+        return False
+    before = text[max(0, start - 16) : start].rstrip(" \n$*")
+    if before.endswith("="):
+        return not before.endswith(("!=", "not="))
+    return not before or before.endswith(_PLAIN_BEFORE)
+
+
+def _is_in_comment(text: str, start: int) -> bool:
+    line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
+    return "%" in line and _COMMENT.search(line) is not None
+
+
+def _is_invisible(text: str, start: int) -> bool:
+    """Whether one of the stretches that begin in the characters before holds the box, or they are more than
+    any answer needs."""
+    first = max(0, start - _MAX_STRETCH)
+    before = text[first:start]
+    if "{" not in before and "<" not in before and "~" not in before and "\\iff" not in before:
+        return False
+    for mark in _INVISIBLE_MARKS:
+        if mark in before:
+            break
+    else:
+        return False
+    at = first
+    for number, found in enumerate(_INVISIBLE.finditer(text, first, start)):
         if number >= _MAX_INVISIBLE:
-            return ""
-        end = _end_of(text, found) if found.start() >= at else None
-        if end is not None and "box" in text[found.end() : end]:
-            pieces.append(text[at : found.start()])
-            at = end
-    return "".join(pieces) + text[at:] if pieces else text
-
-
-def _without_comment(line: str) -> str:
-    mark = _COMMENT.search(line) if "%" in line and "box" in line else None
-    return line[: mark.start()] if mark is not None and "box" in line[mark.end() :] else line
+            return True
+        if found.start() < at:
+            continue
+        end = _end_of(text, found)
+        if end is not None and end > start:
+            return True
+        at = end or at
+    return False
 
 
 def _end_of(text: str, opening: re.Match[str]) -> int | None:
@@ -90,25 +146,16 @@ def _end_of(text: str, opening: re.Match[str]) -> int | None:
     mark = opening.group()
     closing = r"\end{comment}" if mark.startswith(r"\begin") else _ENDS.get(mark)
     if closing is not None:
-        at = text.find(closing, opening.end())
+        at = text.find(closing, opening.end(), opening.end() + 2 * _MAX_STRETCH)
         return at + len(closing) if at >= 0 else None
     # A change of colour holds to the end of the group that it stands in.
     is_switch = mark.startswith(r"\color")
     depth = 0
-    for brace in _BRACE.finditer(text, opening.end(), opening.end() + _MAX_STRETCH):
+    for brace in _BRACE.finditer(text, opening.end(), opening.end() + 2 * _MAX_STRETCH):
         depth += (brace.group() == "{") - (brace.group() == "}")
         if depth < (0 if is_switch else 1) and brace.group() in "{}":
             return brace.start() if is_switch else brace.end()
     return len(text) if is_switch else None
-
-
-def is_denied(text: str, start: int, stop: int) -> bool:
-    """Whether the words beside the box at text[start:stop] say that it is not the answer."""
-    before = _OPENING.sub("", text[max(0, start - _AROUND) : start])
-    return (
-        _DENIED_BEFORE.search(before) is not None
-        or _DENIED_AFTER.match(text, stop, stop + _AROUND) is not None
-    )
 
 
 def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | None:

@@ -3,8 +3,8 @@ r"""From a response to the text of its answer. Owns the policy of which text cou
 The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
 sees and that the words beside it do not deny; then the configured fallbacks in their order. A box takes the
 sign that stands outside it along, and is no answer as a part of a larger formula (`box_context`). Linear in
-the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are one
-answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
+the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are
+one answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
 between two boxes begins a new sentence, and then the last one counts."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verifiers.box_context import boxed_in_context, is_denied, without_invisible
+from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 
 __all__ = ["FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box"]
 
@@ -80,7 +80,7 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
     text, reason = final_part(response, think=think)
     if text is None:
         return Extraction(None, reason=reason)
-    boxes = _last_boxes(without_invisible(text))
+    boxes = _last_boxes(text)
     if boxes is not None:
         return _from_boxes(boxes)
     for fallback in fallbacks:
@@ -105,11 +105,11 @@ def _from_boxes(found: Sequence[str | None]) -> Extraction:
     boxes = [box for box in found if box is not None]
     if len(boxes) < len(found):
         return Extraction(None, reason="the last box is only a part of a formula")
-    if any(len(box) > MAX_ANSWER_CHARACTERS for box in boxes):
+    if len(max(boxes, key=len)) > MAX_ANSWER_CHARACTERS:
         return Extraction(None, reason=f"the box holds more than {MAX_ANSWER_CHARACTERS} characters")
     if not boxes[-1].strip(" \n\t$~"):
         return Extraction(None, reason="the last box is empty")
-    distinct = list(dict.fromkeys(box.strip() for box in boxes))
+    distinct = [boxes[0].strip()] if len(boxes) == 1 else list(dict.fromkeys(box.strip() for box in boxes))
     if len(distinct) == 1:
         return Extraction(distinct[0], method="boxed")
     return Extraction(", ".join(distinct), method="boxed", candidates=tuple(distinct))
@@ -119,6 +119,7 @@ def _last_boxes(text: str) -> list[str | None] | None:
     """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
     box that is only a part of a formula. A box that the words beside it deny is passed over."""
     found: list[tuple[int, int, str]] = []
+    plain: set[int] = set()
     end = len(text)
     for _ in range(_MAX_BOX_ATTEMPTS):
         start = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
@@ -132,8 +133,11 @@ def _last_boxes(text: str) -> list[str | None] | None:
                 break
             continue
         stop, content = box
-        if is_denied(text, start, stop):
+        is_plain = ends_a_sentence(text, start, stop)
+        if is_hidden(text, start) or (not is_plain and is_denied(text, start, stop)):
             continue
+        if is_plain:
+            plain.add(start)
         if found and stop > found[0][0]:
             # This box encloses what was found: unwrap the inner box in place, or take it out of its sentence.
             if len(found) == 1 and _is_sentence(text, start, stop, found[0]):
@@ -151,7 +155,7 @@ def _last_boxes(text: str) -> list[str | None] | None:
             if _NEW_SENTENCE.search(between) and not _JOINER.search(between):
                 break
         found.insert(0, (start, stop, content))
-    return [boxed_in_context(text, *box) for box in found] or None
+    return [box[2] if box[0] in plain else boxed_in_context(text, *box) for box in found] or None
 
 
 def _is_sentence(text: str, start: int, stop: int, inner: tuple[int, int, str]) -> bool:

@@ -95,11 +95,11 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("choice", "verifiers.math.verifier", "offers_another", always(True)),
     ("surroundings", "verifiers.extract", "boxed_in_context", lambda text, start, stop, content: content),
     ("surroundings", "verifiers.extract", "is_denied", always(False)),
-    ("surroundings", "verifiers.extract", "without_invisible", lambda text: text),
+    ("surroundings", "verifiers.box_context", "_is_invisible", always(False)),
     ("surroundings", "verifiers.extract", "_is_sentence", always(False)),
     ("surroundings", "verifiers.extract", "_NEW_SENTENCE", re.compile("(?!)")),
     ("surroundings", "verifiers.box_context", "_is_dash", always(False)),
-    ("surroundings", "verifiers.box_context", "_without_comment", lambda line: line),
+    ("surroundings", "verifiers.box_context", "_is_in_comment", always(False)),
 ]  # fmt: skip
 
 

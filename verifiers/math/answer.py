@@ -104,7 +104,8 @@ def read_answer(raw: str) -> Answer:
     if number is not None and "." not in text:
         return Answer(text, number, text, (_plain_node(text, number),), None)
     text = strip_wrapping(_PREFIX.sub("", text)) or text
-    text = _CLOCK.sub(r"\1m", text)
+    if "m" in text or "M" in text:
+        text = _CLOCK.sub(r"\1m", text)
     words = clean_words(text)
     readings: list[Node] = []
     unit: Unit | None = None
@@ -171,7 +172,9 @@ def _plain_node(text: str, number: Fraction) -> Node:
 
 def _read(text: str) -> tuple[Node, Unit | None]:
     tokens = tokenize(text)
-    if any(_has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)):
+    if "," in text and any(
+        _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
+    ):
         raise Unreadable("a list with a leading zero")
     tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):

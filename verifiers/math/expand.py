@@ -123,24 +123,28 @@ def _with_sign(node: Any, sign: int) -> Any:
 
 def with_constant_of(gold: Node, response: Node) -> Node:
     """The response with its constant of integration spelled as in the gold: + c for + C."""
-    for mine, theirs in (("C", "c"), ("c", "C")):
-        if _adds_once(gold, Symbol(mine)) and _adds_once(response, Symbol(theirs)):
-            if not any(item.name in (mine, theirs) and item.name != theirs for item in symbols(response)):
-                renamed: Node = _renamed(response, Symbol(theirs), Symbol(mine))
-                return renamed
-    return response
+    constant = _added_constant(gold)
+    other = _added_constant(response) if constant is not None else None
+    if constant is None or other is None or constant == other:
+        return response
+    for node, own in ((gold, constant), (response, other)):
+        names = [item.name for item in walk(node) if isinstance(item, Symbol)]
+        # C once, and neither C nor a capital beside it, which would be a quantity: A + C.
+        if names.count(own.name) > 1 or any(
+            name.isupper() or name == "c" for name in names if name != own.name
+        ):
+            return response
+    renamed: Node = _renamed(response, other, constant)
+    return renamed
 
 
-def _adds_once(node: Node, constant: Symbol) -> bool:
-    """Whether the symbol stands once in the node, as a term of its own, and no other capital beside it."""
-    found = list(symbols(node))
-    others = [item.name for item in found if item != constant]
-    is_term = any(isinstance(item, Sum) and constant in item.terms for item in walk(node))
-    return is_term and found.count(constant) == 1 and not any(name.isupper() for name in others)
-
-
-def symbols(node: Node) -> list[Symbol]:
-    return [item for item in walk(node) if isinstance(item, Symbol)]
+def _added_constant(node: Node) -> Symbol | None:
+    """The + C at the end of an expression, or of what stands after the equals sign."""
+    last = node.sides[-1] if isinstance(node, Relation) else node
+    if not isinstance(last, Sum):
+        return None
+    found = (term for term in last.terms if isinstance(term, Symbol) and term.name in ("c", "C"))
+    return next(found, None)
 
 
 def _renamed(node: Any, old: Symbol, new: Symbol) -> Any:

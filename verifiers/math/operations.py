@@ -85,9 +85,9 @@ def foreign_operation(gold: Node, response: Node) -> str | None:
     """The kind of an operation that `response` leaves to be computed and `gold` has none of, or None.
 
     In a chain of equal sides (5! = 120) one side without such an operation is enough: it is the answer."""
-    letters = free_symbols(gold)
-    if next(_kinds(response, letters), None) is None:
+    if next(_kinds(response, frozenset()), None) is None:
         return None
+    letters = free_symbols(gold)
     if isinstance(response, Relation) and "~" in response.operators:
         # \sin 60^\circ \approx 0.87: the side that is compared.
         value = value_of_chain(gold.sides[-1] if isinstance(gold, Relation) else gold, response)
