@@ -50,8 +50,8 @@ _OPERATOR_BEFORE = re.compile(
     r"|\\sqrt\s*\[[^\]]{0,9}\]|\\[dt]?frac\s*\{[^{}]{0,40}\}|\^|_|[\w})]\s*/|[\w})]\s*(?<!\*)\*)$"
 )
 _OPERATOR_AFTER = re.compile(
-    r"\s*\}*\s*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
-    r"|\*(?!\*)\s*[\w\\(]|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*[\d\\(])"
+    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
+    r"|\*(?!\*)\s*[\w\\(]|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*(?:\d|\(|\\(?!text|mathrm|quad)))"
     r"|[xyznkbie](?![A-Za-z])|!\s*(?:\$|\\[)\]]|[-+*/^])"
 )
 _DIGITS_AFTER = re.compile(r"\}*(?:\d|[.,]\d)|\{?,\}?\d{3}|\\[,!]\d{3}")
@@ -81,6 +81,7 @@ _NOT_OPERAND = re.compile(r"(?:^|[=:,;(\[{<>&|\n≈≤≥]|\\[A-Za-z]+|\\[,;:! ]
 _OPERAND_COMMAND = re.compile(r"\\(?:pi|alpha|beta|theta|phi)\s*$")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _WANTS_VALUE = re.compile(r"\b(?:is|are|be|equals|get|gives|obtain|of|to|than)[\s:]*$", re.IGNORECASE)
+_NUMBERED = re.compile(r"\b(?:step|part|case|problem|question|exercise|example|answer)\s+#?\d+\s*$", re.I)
 _COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
 
 
@@ -198,8 +199,14 @@ def _is_dash(rest: str, between: str) -> bool:
     if not between.startswith(" "):
         return False
     line = rest.rpartition("\n")[2]
+    if line.rstrip().endswith((".", "!", "?")) or _NUMBERED.search(line) is not None:
+        return True
     if line.strip():
-        is_prose = _WORD.search(line) is not None and not any(mark in line for mark in ("=", "$", "\\"))
+        is_prose = (
+            not line.rstrip()[-1].isdecimal()
+            and _WORD.search(line) is not None
+            and not any(mark in line for mark in ("=", "$", "\\"))
+        )
         return is_prose and line.endswith(" ") and _WANTS_VALUE.search(line) is None
     return not rest.rstrip().endswith((r"\[", "$$", r"\(", "$", "=", r"\\"))
 

@@ -85,7 +85,7 @@ _MULTIPLIERS = {
     *"billions tens".split(),
 }
 _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
-_ORDERED = {"ordered", "unordered", "distinct", "different"}
+_ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
 _SPACES = re.compile(r"\\[,;:! ]")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
