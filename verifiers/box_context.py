@@ -50,7 +50,8 @@ _OPERATOR_BEFORE = re.compile(
     r"|\\sqrt\s*\[[^\]]{0,9}\]|\\[dt]?frac\s*\{[^{}]{0,40}\}|\^|_|[\w})]\s*/|[\w})]\s*(?<!\*)\*)$"
 )
 _OPERATOR_AFTER = re.compile(
-    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
+    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)"
+    r"|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
     r"|\*(?!\*)\s*[\w\\(]|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*(?:\d|\(|\\(?!text|mathrm|quad)))"
     r"|[xyznkbie](?![A-Za-z])|!\s*(?:\$|\\[)\]]|[-+*/^])"
 )
