@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from verifiers.exact import TextAnswer, answer_text
+from verifiers.hedges import offers_another
 from verifiers.math.words import clean_words
 from verifiers.options import read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
@@ -89,6 +90,7 @@ def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
         letter not in letters
         or re.match(r"(?:or|and)\b", rest)
         or re.search(r"\([a-z]\)|(?:^|\s)[a-z]\)", rest)
+        or offers_another(letter, one.group(3))
     ):
         return None
     return frozenset(letter)

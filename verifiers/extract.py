@@ -1,15 +1,19 @@
 r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
-The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{}; then the
-configured fallbacks in their order. Linear in the length of the response, whatever it holds. Several boxes in
-one breath ("\boxed{42} or \boxed{43}") are one answer with several candidates: the comparison decides whether
-that is right."""
+The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
+sees and that the words beside it do not deny; then the configured fallbacks in their order. A box takes the
+sign that stands outside it along, and is no answer as a part of a larger formula (`box_context`). Linear in
+the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are
+one answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
+between two boxes begins a new sentence, and then the last one counts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 
 __all__ = ["FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box"]
 
@@ -35,6 +39,14 @@ _ONE_BREATH = re.compile(
     re.IGNORECASE,
 )
 _MAX_BREATH = 60
+# A full stop or an empty line begins a new sentence, whose box replaces the one before.
+_NEW_SENTENCE = re.compile(r"\.[$\s)\]\\]*\s|\n\s*\n")
+_JOINER = re.compile(r"[A-Za-z]|[,;/&|]")
+_SENTENCE = re.compile(
+    r"(?<![\\A-Za-z])(?:is|are|was|equals|gives|get|obtain|therefore|thus|hence|so|answer|result|solution|final)"
+    r"(?![A-Za-z])",
+    re.IGNORECASE,
+)
 
 # Every run of spaces is bounded and never given back: a response may hold a million of them, many times.
 _FINAL_ANSWER = re.compile(
@@ -82,6 +94,9 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
         if answer and len(answer) <= MAX_ANSWER_CHARACTERS:
             return Extraction(answer, method=fallback)
     if "\\boxed" in text:
+        last = _box_at(text, text.rfind("\\boxed"))
+        if last is not None:
+            return Extraction(None, reason="the \\boxed{} is denied by the words beside it or not visible")
         return Extraction(None, reason="a \\boxed{} was opened but never closed")
     return Extraction(None, reason="no \\boxed{} in the response")
 
@@ -92,20 +107,25 @@ def last_box(text: str) -> str | None:
     return boxes[-1] if boxes else None
 
 
-def _from_boxes(boxes: list[str]) -> Extraction:
-    if any(len(box) > MAX_ANSWER_CHARACTERS for box in boxes):
+def _from_boxes(found: Sequence[str | None]) -> Extraction:
+    boxes = [box for box in found if box is not None]
+    if len(boxes) < len(found):
+        return Extraction(None, reason="the last box is only a part of a formula")
+    if len(max(boxes, key=len)) > MAX_ANSWER_CHARACTERS:
         return Extraction(None, reason=f"the box holds more than {MAX_ANSWER_CHARACTERS} characters")
     if not boxes[-1].strip(" \n\t$~"):
         return Extraction(None, reason="the last box is empty")
-    distinct = list(dict.fromkeys(box.strip() for box in boxes))
+    distinct = [boxes[0].strip()] if len(boxes) == 1 else list(dict.fromkeys(box.strip() for box in boxes))
     if len(distinct) == 1:
         return Extraction(distinct[0], method="boxed")
     return Extraction(", ".join(distinct), method="boxed", candidates=tuple(distinct))
 
 
-def _last_boxes(text: str) -> list[str] | None:
-    """The last box, and the boxes before it that belong to the same breath, in order of appearance."""
+def _last_boxes(text: str) -> list[str | None] | None:
+    """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
+    box that is only a part of a formula. A box that the words beside it deny is passed over."""
     found: list[tuple[int, int, str]] = []
+    plain: set[int] = set()
     num_read = 0
     # Where each command stands last, before what has been looked at.
     last = {name: text.rfind(name) for name in ("\\boxed", "\\fbox")}
@@ -122,8 +142,16 @@ def _last_boxes(text: str) -> list[str] | None:
                 break
             continue
         stop, content = box
+        is_plain = ends_a_sentence(text, start, stop)
+        if is_hidden(text, start) or (not is_plain and is_denied(text, start, stop)):
+            continue
+        if is_plain:
+            plain.add(start)
         if found and stop > found[0][0]:
-            # This box encloses what was found: unwrap the inner box in place.
+            # This box encloses what was found: unwrap the inner box in place, or take it out of its sentence.
+            if len(found) == 1 and _is_sentence(text, start, stop, found[0]):
+                found = [(start, stop, boxed_in_context(text, *found[0]) or found[0][2])]
+                continue
             inner = "".join(
                 text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found)
             )
@@ -133,8 +161,15 @@ def _last_boxes(text: str) -> list[str] | None:
             between = text[stop : found[0][0]]
             if len(between) > _MAX_BREATH or not _ONE_BREATH.fullmatch(between):
                 break
+            if _NEW_SENTENCE.search(between) and not _JOINER.search(between):
+                break
         found.insert(0, (start, stop, content))
-    return [content for _, _, content in found] or None
+    return [box[2] if box[0] in plain else boxed_in_context(text, *box) for box in found] or None
+
+
+def _is_sentence(text: str, start: int, stop: int, inner: tuple[int, int, str]) -> bool:
+    """Whether the words of the outer box are a sentence about the inner one: \text{The answer is } ..."""
+    return _SENTENCE.search(text[start : inner[0]] + " " + text[inner[1] : stop]) is not None
 
 
 def _unwrapped(start: int, stop: int, inner: list[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:

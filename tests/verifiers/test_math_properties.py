@@ -16,8 +16,12 @@ INTEGERS = st.integers(min_value=-(10**12), max_value=10**12)
 FRACTIONS = st.fractions(min_value=-1000, max_value=1000, max_denominator=500)
 
 
-def outcome(gold: str, answer: str) -> Outcome:
-    return MATH.verify(f"so \\boxed{{{answer}}}", MATH.parse_reference(gold)).outcome
+VALUES = MathVerifier(operations="any")
+"""Compares values only, so that 3 + 4 is 7."""
+
+
+def outcome(gold: str, answer: str, math: MathVerifier = MATH) -> Outcome:
+    return math.verify(f"so \\boxed{{{answer}}}", math.parse_reference(gold)).outcome
 
 
 def expressions() -> st.SearchStrategy[str]:
@@ -56,16 +60,75 @@ def test_an_answer_with_something_added_is_wrong(text: str) -> None:
 @given(expressions())
 @settings(max_examples=80, deadline=None)
 def test_adding_nothing_changes_nothing(text: str) -> None:
-    assert outcome(text, f"{text} + 0") is Outcome.CORRECT
-    assert outcome(text, f"1 \\cdot ({text})") is Outcome.CORRECT
-    assert outcome(text, f"\\frac{{2 ({text})}}{{2}}") is Outcome.CORRECT
-    assert outcome(text, f"3 + ({text}) - 3") is Outcome.CORRECT
+    assert outcome(text, f"{text} + 0", VALUES) is Outcome.CORRECT
+    assert outcome(text, f"1 \\cdot ({text})", VALUES) is Outcome.CORRECT
+    assert outcome(text, f"\\frac{{2 ({text})}}{{2}}", VALUES) is Outcome.CORRECT
+    assert outcome(text, f"3 + ({text}) - 3", VALUES) is Outcome.CORRECT
 
 
 @given(expressions(), expressions())
 @settings(max_examples=120, deadline=None)
 def test_equality_of_expressions_is_symmetric(one: str, other: str) -> None:
-    assert outcome(one, other) is outcome(other, one)
+    assert outcome(one, other, VALUES) is outcome(other, one, VALUES)
+
+
+@given(expressions(), expressions())
+@settings(max_examples=80, deadline=None)
+def test_the_rule_of_operations_refuses_some_equal_answers_and_accepts_no_other(one: str, other: str) -> None:
+    for answer in (other, f"{one} + 0", f"2 \\cdot ({one}) - ({one})"):
+        if outcome(one, answer) is Outcome.CORRECT:
+            assert outcome(one, answer, VALUES) is Outcome.CORRECT
+
+
+@given(st.integers(2, 10**6), st.integers(2, 10**6))
+@settings(max_examples=80, deadline=None)
+def test_arithmetic_on_integers_is_an_answer_only_to_arithmetic(one: int, other: int) -> None:
+    for gold, answer in (
+        (one * other, f"{one} \\cdot {other}"),
+        (one + other, f"{one} + {other}"),
+        (one - other, f"{one} - {other}"),
+    ):
+        assert outcome(str(gold), answer) is Outcome.WRONG
+        assert outcome(str(gold), answer, VALUES) is Outcome.CORRECT
+        assert outcome(str(gold), f"{answer} = {gold}") is Outcome.CORRECT
+        assert outcome(f"{answer} + 1 - 1", answer) is Outcome.CORRECT
+
+
+@given(st.integers(2, 99), st.integers(2, 20), st.integers(2, 50), st.sampled_from(["", "-"]))
+@settings(max_examples=80, deadline=None)
+def test_powers_and_fractions_are_answers(base: int, power: int, factor: int, sign: str) -> None:
+    value = base**power
+    assert outcome(f"{sign}{value}", f"{sign}{base}^{{{power}}}") is Outcome.CORRECT
+    assert outcome(f"{sign}{factor * value}", f"{sign}{factor} \\cdot {base}^{{{power}}}") is Outcome.CORRECT
+    assert outcome(str(value - 1), f"{base}^{{{power}}} - 1") is Outcome.CORRECT
+    assert (
+        outcome(f"\\frac{{{value - 1}}}{{{value}}}", f"1 - \\frac{{1}}{{{base}^{{{power}}}}}")
+        is Outcome.CORRECT
+    )
+
+
+@given(st.integers(1000, 10**12))
+@settings(max_examples=80, deadline=None)
+def test_a_grouped_number_is_that_number_and_no_list(number: int) -> None:
+    grouped, groups = f"{number:,}", f"{number:,}".split(",")
+    assert outcome(str(number), grouped) is outcome(grouped, str(number)) is Outcome.CORRECT
+    assert outcome(str(number), grouped.replace(",", ",\\! ")) is Outcome.CORRECT
+    for brackets in ("{}", "({})", "\\{{{}\\}}"):
+        assert outcome(grouped, brackets.format(", ".join(groups))) is Outcome.WRONG
+        assert (
+            outcome(brackets.format(", ".join(str(int(group)) for group in groups)), grouped) is Outcome.WRONG
+        )
+
+
+@given(
+    INTEGERS.filter(bool),
+    st.sampled_from(["-\\boxed{{{}}}", "$x = -\\boxed{{{}}}$", "\\[ -\\boxed{{{}}} \\]"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_sign_before_a_box_counts(number: int, spelling: str) -> None:
+    response = spelling.format(abs(number))
+    assert MATH.verify(response, MATH.parse_reference(str(-abs(number)))).outcome is Outcome.CORRECT
+    assert MATH.verify(response, MATH.parse_reference(str(abs(number)))).outcome is Outcome.WRONG
 
 
 @given(
@@ -232,6 +295,14 @@ def test_a_bad_gold_is_refused_with_a_sentence(gold: object) -> None:
         "0." + "\\overline{" + "123456789" * 100 + "}",
         "10^{-4999} + 10^{4999}",
         "\\gcd(" + ",".join(["123456789123456789"] * 150) + ")",
+        "2^{1}^{1}" * 100,
+        " \\cdot ".join(["17^{99999}"] * 200),
+        "(" * 35 + "1+1" + ")+1" * 35,
+        "\\text{" + "red, " * 700 + "}",
+        "c + " * 900 + "c",
+        " < ".join("abcdefgh" * 60),
+        "5 \\text{ million " + "ordered pairs " * 200 + "}",
+        "1,000," * 600 + "1",
     ],
 )
 @pytest.mark.parametrize("gold", ["42", "x^2 + 1", "\\sqrt{2} + \\pi", "\\{1, \\sqrt{3}, 5\\}"])

@@ -1,8 +1,7 @@
 r"""From the text of an answer to what is compared: its readings, its unit, its words. Owns the clean-up
 before the parser.
 
-A text can have more than one honest reading (1,234 is a number or two): all are kept, and one that matches
-suffices."""
+A number with thousands separators (1,234) is that number and never also a list."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.parse import AnswerParser, Unreadable
 from verifiers.math.tokens import Token, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
-from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, clean_words
+from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
 
 __all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
@@ -25,9 +24,9 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
-_GROUPED_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 _WRAPPERS = ((r"$$", r"$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 _MAX_UNIT_TOKENS = 14
+_CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
 _LETTERS_ONLY = re.compile(r"[A-Za-z][A-Za-z\s'.,\-]*")
@@ -105,21 +104,19 @@ def read_answer(raw: str) -> Answer:
     if number is not None and "." not in text:
         return Answer(text, number, text, (_plain_node(text, number),), None)
     text = strip_wrapping(_PREFIX.sub("", text)) or text
+    if "m" in text or "M" in text:
+        text = _CLOCK.sub(r"\1m", text)
     words = clean_words(text)
     readings: list[Node] = []
     unit: Unit | None = None
     problem = ""
     if _is_prose(text):
         return Answer(text, None, words, (Text(words),), None)
-    for group_digits in (True, False) if _GROUPED_COMMA.search(text) else (True,):
-        try:
-            node, found = _read(text, group_digits)
-        except Unreadable as error:
-            problem = problem or str(error)
-            continue
-        if node not in readings:
-            readings.append(node)
-            unit = unit or found
+    try:
+        node, unit = _read(text)
+        readings.append(node)
+    except Unreadable as error:
+        problem = str(error)
     if not readings and "\\" in text and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
     return Answer(text, number, words, tuple(readings), unit, problem)
@@ -169,12 +166,16 @@ def _is_mathematical(word: str) -> bool:
 def _plain_node(text: str, number: Fraction) -> Node:
     if "/" not in text:
         return Number(number)
-    node, _ = _read(text, True)
+    node, _ = _read(text)
     return node
 
 
-def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
-    tokens = tokenize(text, group_digits=group_digits)
+def _read(text: str) -> tuple[Node, Unit | None]:
+    tokens = tokenize(text)
+    if "," in text and any(
+        _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
+    ):
+        raise Unreadable("a list with a leading zero")
     tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in (r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"):
         tokens = tokens[1:]
@@ -188,6 +189,12 @@ def _read(text: str, group_digits: bool) -> tuple[Node, Unit | None]:
     node = parser.whole()
     parser.expect_end()
     return node, unit or currency
+
+
+def _has_leading_zero(token: Token, before: Token) -> bool:
+    """Whether a comma and a number such as 000 follow one another: digits of one number, not a list."""
+    digits = token.value if token.kind == "number" and before.value == "," else ""
+    return len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
 
 
 def _compound_quantity(tokens: list[Token]) -> tuple[Node, Unit] | None:
@@ -318,13 +325,15 @@ def _may_be_unit(tokens: list[Token], at: int) -> bool:
 
 def _begins_unit(tokens: list[Token], at: int) -> bool:
     token = tokens[at]
+    if token.value.strip(" ~") in TEN_POWERS:
+        return False
     before = tokens[at - 1] if at else None
     if token.kind == "text":
         return not (len(token.value.strip()) == 1 and not known_unit(token.value.strip()))
     if token.kind == "function":
         return known_unit(token.value.strip())
     if token.kind == "word":
-        after_number = before is not None and before.kind == "number"
+        after_number = before is not None and (before.kind == "number" or before.value in TEN_POWERS)
         return known_unit(token.value) or (after_number and token.spaced and len(token.value) > 3)
     if token.value in ("C", "F") and at == len(tokens) - 1 and at > 1:
         # 25^\circ C
@@ -345,6 +354,7 @@ def _begins_unit(tokens: list[Token], at: int) -> bool:
 def _ends_value(token: Token) -> bool:
     return (
         token.kind in ("number", "symbol", "word")
+        or token.value.strip(" ~") in TEN_POWERS
         or token.value in (")", "}", "]", r"\%", "!", r"\pi", "%")
         or (
             token.kind == "command"

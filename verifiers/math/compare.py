@@ -6,9 +6,9 @@ nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
-from verifiers.math.expand import expand
+from verifiers.math.expand import expand, with_constant_of
 from verifiers.math.families import same_family
-from verifiers.math.marks import same_based, same_ratio, same_with_marks
+from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.nodes import (
     Based,
     Bracket,
@@ -43,6 +43,7 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.texts import list_of_words
 from verifiers.math.vectors import as_vector
 
 __all__ = ["same_answer"]
@@ -57,10 +58,13 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
-    return _same(gold, response)
+    return _same(gold, with_constant_of(gold, response))
 
 
 def _same(gold: Node, response: Node) -> bool:
+    words = list_of_words(gold)
+    if words is not None and words == list_of_words(response):
+        return True
     if isinstance(gold, Relation) and not isinstance(response, Modulo):
         return _same_as_relation(gold, response)
     if isinstance(gold, Listing):
@@ -100,6 +104,8 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
     if isinstance(response, SetOf) and len(response.items) == 1:
         # {5}, the solution set, for the one solution 5.
         response = response.items[0]
+    if isinstance(response, Ratio) and is_full_hour(response):
+        response = response.items[0]
     if isinstance(response, Ratio) and len(response.items) == 2:
         # 3:4 for the fraction 3/4.
         response = Quotient(*response.items)
@@ -119,7 +125,7 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
 def _same_modulo(gold: Node, response: Node) -> bool:
     """Residues: the modulus may be left out by one side; with it, any representative will do."""
     if not isinstance(gold, Modulo):
-        return isinstance(response, Modulo) and _same(gold, response.value)
+        return isinstance(response, Modulo) and _is_residue(response) and _same(gold, response.value)
     if not isinstance(response, Modulo):
         return _same(gold.value, response)
     if not same_scalar(gold.modulus, response.modulus):
@@ -133,6 +139,12 @@ def _same_modulo(gold: Node, response: Node) -> bool:
     if len(names) > 1 or modulus is None or modulus < 1 or values[0] is None or values[1] is None:
         return False
     return (values[0] - values[1]) % modulus == 0
+
+
+def _is_residue(node: Modulo) -> bool:
+    """Whether the value is smaller than the modulus: 17 \\bmod 5 is not 17."""
+    value, modulus = exact_or_none(_named_residue(node.value)[1]), exact_or_none(node.modulus)
+    return value is None or modulus is None or abs(value) < abs(modulus)
 
 
 def _named_residue(node: Node) -> tuple[Node | None, Node]:
@@ -200,7 +212,9 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
             _plain_items(gold), response.items
         )
     if isinstance(response, SetOf):
-        return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), response.items)
+        return not _are_of_many(gold.items) and _same_in_any_order(
+            _plain_items(gold), _members(response, like=gold)
+        )
     if isinstance(response, SetOperation):
         region = to_region(SetOf(_plain_items(gold)))
         return region is not None and _same_region_as(region, response)
@@ -274,9 +288,8 @@ def _same_in_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
 
 
 def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
-    """Each gold item found exactly once: equal things are equal, so taking the first match is safe."""
-    if len(gold) != len(response):
-        gold, response = _distinct(gold), _distinct(response)
+    """Each gold item found exactly once: equal things are equal, so taking the first match is safe. A bare
+    list counts as written; only a set says nothing by repeating, which the caller leaves out."""
     if len(gold) != len(response) or len(gold) > MAX_ITEMS:
         return False
     left = list(response)
@@ -286,6 +299,11 @@ def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bo
             return False
         left.remove(match)
     return True
+
+
+def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
+    """The members of a set beside a bare list: without repetitions, unless the list repeats as many."""
+    return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
 
 
 def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -333,10 +351,10 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
 def _same_as_set(gold: Node, response: Node) -> bool:
     if isinstance(gold, SetOf):
         if isinstance(response, SetOf):
-            return _same_in_any_order(gold.items, response.items)
+            return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
         if isinstance(response, Listing):
             of_one = not _are_of_many(response.items)
-            return of_one and _same_in_any_order(gold.items, _shared_names(response))
+            return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
         if len(gold.items) == 1 and not isinstance(response, _SETS):
             return _same(gold.items[0], response)
     region = to_region(gold)

@@ -23,11 +23,13 @@ from verifiers.math.nodes import (
     SetOf,
     SetOperation,
     Sum,
+    Symbol,
     Text,
 )  # fmt: skip
+from verifiers.math.scalars import walk
 from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
 
-__all__ = ["expand"]
+__all__ = ["expand", "with_constant_of"]
 
 _SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
 
@@ -115,6 +117,43 @@ def _with_sign(node: Any, sign: int) -> Any:
         return tuple(_with_sign(item, sign) for item in node)
     if isinstance(node, Relation) or hasattr(node, "__dataclass_fields__"):
         changed = {field.name: _with_sign(getattr(node, field.name), sign) for field in fields(node)}
+        return replace(node, **changed)
+    return node
+
+
+def with_constant_of(gold: Node, response: Node) -> Node:
+    """The response with its constant of integration spelled as in the gold: + c for + C."""
+    constant = _added_constant(gold)
+    other = _added_constant(response) if constant is not None else None
+    if constant is None or other is None or constant == other:
+        return response
+    for node, own in ((gold, constant), (response, other)):
+        names = [item.name for item in walk(node) if isinstance(item, Symbol)]
+        # C once, and neither C nor a capital beside it, which would be a quantity: A + C.
+        if names.count(own.name) > 1 or any(
+            name.isupper() or name == "c" for name in names if name != own.name
+        ):
+            return response
+    renamed: Node = _renamed(response, other, constant)
+    return renamed
+
+
+def _added_constant(node: Node) -> Symbol | None:
+    """The + C at the end of an expression, or of what stands after the equals sign."""
+    last = node.sides[-1] if isinstance(node, Relation) else node
+    if not isinstance(last, Sum):
+        return None
+    found = (term for term in last.terms if isinstance(term, Symbol) and term.name in ("c", "C"))
+    return next(found, None)
+
+
+def _renamed(node: Any, old: Symbol, new: Symbol) -> Any:
+    if node == old:
+        return new
+    if isinstance(node, tuple):
+        return tuple(_renamed(item, old, new) for item in node)
+    if hasattr(node, "__dataclass_fields__"):
+        changed = {field.name: _renamed(getattr(node, field.name), old, new) for field in fields(node)}
         return replace(node, **changed)
     return node
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from verifiers.math.nodes import Based, Degrees, Node, Number, Percent, Product, Quotient, Ratio
 from verifiers.math.scalars import exact_or_none, same_scalar
 
-__all__ = ["same_based", "same_ratio", "same_with_marks"]
+__all__ = ["is_full_hour", "same_based", "same_ratio", "same_with_marks"]
 
 
 def same_based(gold: Node, response: Node) -> bool:
@@ -67,9 +67,16 @@ def same_ratio(gold: Ratio, response: Node) -> bool:
             and not _is_zero(other)
             and not _is_zero(first)
         )
+    if is_full_hour(gold):
+        # 7 for 7:00; a ratio never ends in 0.
+        return same_scalar(gold.items[0], response)
     if len(gold.items) == 2 and isinstance(response, (Quotient, Number)) and not _is_zero(gold.items[1]):
         return same_scalar(Quotient(*gold.items), response)
     return False
+
+
+def is_full_hour(ratio: Ratio) -> bool:
+    return len(ratio.items) == 2 and ratio.items[1] == Number(Fraction(0)) and _may_be_time(ratio)
 
 
 def _may_be_time(ratio: Ratio) -> bool:

@@ -51,9 +51,9 @@ _TIMES = {"*", r"\cdot", r"\times", r"\ast", r"\bullet"}
 _DIVIDED = {"/", r"\div"}
 
 
-def parse_answer(text: str, *, group_digits: bool = True) -> Node:
+def parse_answer(text: str) -> Node:
     """The tree of one answer. Raises Unreadable."""
-    tokens = tokenize(plain_characters(text), group_digits=group_digits)
+    tokens = tokenize(plain_characters(text))
     if not tokens:
         raise Unreadable("nothing is written")
     parser = AnswerParser(tokens)

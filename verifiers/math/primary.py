@@ -29,12 +29,18 @@ from verifiers.math.nodes import (
     Text,
 )  # fmt: skip
 from verifiers.math.tokens import Token, Unreadable
-from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK
+from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS
 
 __all__ = ["PrimaryParser"]
 
-_NUMBER_WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _DEGREE = {r"\circ", r"\degree", r"\deg"}
+
+
+def _scaled(node: Node, factor: int) -> Node:
+    """5 million is one number, not a product that is left to be computed."""
+    if isinstance(node, Number) and (node.value * factor).denominator == 1:
+        return Number(node.value * factor)
+    return Product((node, Number(Fraction(factor))))
 
 
 class PrimaryParser(Cursor):
@@ -83,7 +89,9 @@ class PrimaryParser(Cursor):
             self.advance()
             for _ in range(2 if seconds else 1):
                 self.advance()
-            value = Sum((value, Number(Fraction(token.value) / part)))
+            minutes = Fraction(token.value) / part
+            added = Number(minutes)
+            value = Number(value.value + minutes) if isinstance(value, Number) else Sum((value, added))
         return Degrees(value)
 
     def postfix(self, node: Node) -> Node:
@@ -102,9 +110,9 @@ class PrimaryParser(Cursor):
             elif token.value in _DEGREE and token.kind == "command":
                 self.advance()
                 node = self._degrees(node)
-            elif (power := _NUMBER_WORDS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
+            elif (power := TEN_POWERS.get(token.value.strip(" ~"))) and token.kind in ("word", "text"):
                 self.advance()
-                node = Product((node, Number(Fraction(10**power))))
+                node = _scaled(node, 10**power)
             elif self.is_operator("'") and isinstance(node, Symbol):
                 self.advance()
                 node = Symbol(node.name + "'")
@@ -154,7 +162,7 @@ class PrimaryParser(Cursor):
         if token.kind in ("number", "symbol", "grouped", "function"):
             return True
         if token.kind == "word":
-            return token.value not in ("and", "or", "to", "U", "mod", "if", "for", *_NUMBER_WORDS)
+            return token.value not in ("and", "or", "to", "U", "mod", "if", "for", *TEN_POWERS)
         if token.kind == "text":
             return False
         if token.kind == "command":

@@ -11,6 +11,8 @@ from verifiers.math.scalars import exact_or_none, free_symbols, random_source, r
 __all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
 
 _POINTS = 4
+# Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.
+_ALGEBRA = {"sqrt", "cbrt", "root", "ln", "log", "exp", "factorial", "double_factorial", "binomial"}
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
@@ -77,7 +79,11 @@ def _names_a_value(side: Node, value: Node) -> bool:
     if isinstance(side, Sum) and exact_or_none(value) == 0:
         # x + 2y - 5 = 0 is an equation in its usual form, not the value of its left side.
         return False
-    return bool(free_symbols(side)) and not free_symbols(value) and not isinstance(value, Text)
+    letters = free_symbols(side)
+    if not letters or free_symbols(value) or isinstance(value, Text):
+        return False
+    # x + y = 5 and \sin A = 5 say what the quantity is. With one letter in algebra, 2x = 10 says what x is.
+    return len(letters) > 1 or (isinstance(side, Call) and side.name not in _ALGEBRA)
 
 
 def _is_approximation(exact: Node, decimal: Node) -> bool:
@@ -118,9 +124,11 @@ def same_equation(gold: Relation, response: Relation) -> bool:
 
 def same_inequality(gold: Relation, response: Relation) -> bool:
     """Inequalities in several letters: a multiple by a positive constant, or turned around by a negative
-    one."""
-    if len(gold.sides) != 2 or len(response.sides) != 2 or free_symbols(gold) != free_symbols(response):
+    one; a chain a < b < c side by side, or read from its other end."""
+    if len(gold.sides) != len(response.sides) or free_symbols(gold) != free_symbols(response):
         return False
+    if len(gold.sides) > 2:
+        return _same_chain(gold, response) or _same_chain(gold, _reversed(response))
     operator, other = gold.operators[0], response.operators[0]
     if operator not in _FLIPPED or other not in _FLIPPED:
         return False
@@ -128,6 +136,16 @@ def same_inequality(gold: Relation, response: Relation) -> bool:
     if ratio is None:
         return False
     return operator == (other if ratio > 0 else _FLIPPED[other])
+
+
+def _same_chain(gold: Relation, response: Relation) -> bool:
+    return gold.operators == response.operators and all(map(same_scalar, gold.sides, response.sides))
+
+
+def _reversed(chain: Relation) -> Relation:
+    """c > b > a for a < b < c."""
+    operators = tuple(_FLIPPED.get(operator, operator) for operator in reversed(chain.operators))
+    return Relation(operators, chain.sides[::-1])
 
 
 def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:

@@ -91,7 +91,8 @@ _LEXER = re.compile(
     r"""
     (?P<row>\\\\(?:\s*\[[^\]\n]{0,20}\])?)
   | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:thinspace|enspace|medspace|thickspace)(?![A-Za-z]))
-  | (?P<grouped>[1-9]\d{0,2}(?:(?:,|\{,\}|\\,|\\!|,\\!|\\\ |\\;|\\:|[ ~'])\d{3})+(?![\d/]|\s*\d)(?:\.\d+)?)
+  | (?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:(?:,|\{,\}|\\,|\\!|,\\!\ ?|\\\ |\\;|\\:|[ ~'])\d{3})+
+      (?![\d/]|\s*\d|,\d)(?:\.\d+)?)
   | (?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,6}(?![A-Za-z\d.]))?)
   | (?P<drop>\\(?:textcolor|colorbox)\s*\{[^{}]{0,40}\}
       |\\(?:left|right|[bB]igg?[lrm]?|middle)(?![A-Za-z])(?:\s*\.)?
@@ -117,10 +118,10 @@ _UNIT_VECTOR = re.compile(r"\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij
 _STYLES_OF_VECTORS = {r"\mathbf", r"\hat", r"\vec", r"\boldsymbol", r"\bm", r"\widehat", r"\overrightarrow"}
 
 
-def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
+def tokenize(text: str) -> list[Token]:
     """Tokens of `text` (already through `plain_characters`), without an end mark.
 
-    `group_digits`: read a bare 1,234 as one number; inside brackets a comma always separates."""
+    A bare 1,234 is one number, and never also a list; inside brackets a comma always separates."""
     if r"\\" in text and r"\begin" not in text:
         text = _DOUBLED_COMMAND.sub(r"\\", text)
     tokens: list[Token] = []
@@ -147,7 +148,7 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
             continue
         if kind == "grouped":
             comma = "," in value.replace("{,}", "").replace(r",\!", "").replace(r"\,", "")
-            if comma and (depth > 0 or not group_digits):
+            if comma and depth > 0:
                 value = value.partition(",")[0]
                 at = match.start() + len(value)
                 tokens.append(Token("number", value, spaced))
@@ -155,6 +156,13 @@ def tokenize(text: str, *, group_digits: bool = True) -> list[Token]:
                 tokens.append(Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True))
         elif kind == "text":
             at, content = _braced(text, at)
+            if not content.strip(" ~") and not value.startswith(r"\operatorname"):
+                spaced = spaced or bool(content)
+                continue
+            if (scale := _SCALE_IN_TEXT.fullmatch(content)) is not None:
+                # \text{ million dollars}: the number, then its unit.
+                tokens += [_token("text", part, True) for part in scale.groups()]
+                continue
             counted = _COUNTED_IN_TEXT.fullmatch(content)
             if counted is not None and not value.startswith(r"\operatorname"):
                 text, at = f"{counted.group(1)}\\text{{{counted.group(2)}}}{text[at:]}", 0
@@ -214,6 +222,7 @@ _HAS_FORMULA = re.compile(r"=|\d.*(?:\band\b|\bor\b)|(?:\band\b|\bor\b).*\d", re
 _ORDINARY_WORD = re.compile(r"\b(?!(?:and|or)\b)[A-Za-z]{2,}")
 
 
+_SCALE_IN_TEXT = re.compile(r"\s*(hundred|thousand|million|billion|trillion)\s+([A-Za-z][A-Za-z ]*)")
 _COUNTED_IN_TEXT = re.compile(r"\s*([-+]?\d[\d.,]*)(\s+[A-Za-z][A-Za-z ]*)")
 
 

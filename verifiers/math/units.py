@@ -65,11 +65,28 @@ _NOT_THINGS = {
     "perhaps", "either", "neither", "except", "minus", "plus", "times", "wrong", "correct", "approximately",
     "about",
     "to", "through", "between", "unless", "otherwise", "no", "none", "never", "incorrect", "false", "hundred",
-    "thousand", "million", "billion", "trillion", "dozen", "half", "twice", "thirds", "quarters", "mod",
+    "thousand", "million", "billion", "trillion", "twice", "thrice", "mod",
     "modulo",
     "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive",
-    "negative",
+    "negative", "over", "by", "divided", "multiplied", "added", "choose", "below", "above", "under", "off",
 }  # fmt: skip
+# Nouns that say how many things each one is: 42 pairs are not 42. Who asked for pairs may leave them out.
+_COLLECTIVES = {"pair", "pairs", "couple", "couples", "dozen", "dozens", "score", "gross", "brace", "braces"}
+_PARTS = (
+    "half halve third quarter fourth fifth sixth seventh eighth ninth tenth eleventh twelfth fifteenth "
+    "sixteenth twentieth hundredth thousandth millionth billionth"
+)
+# Words that make another number of the one before them.
+_MULTIPLIERS = {
+    *_COLLECTIVES,
+    *(form for part in _PARTS.split() for form in (part, part + "s")),
+    *"factorial factorials double doubled triple tripled quadruple quadrupled halved squared cubed".split(),
+    *"inverted reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions".split(),
+    *"billions tens".split(),
+}
+_COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
+_ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
+_FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
 _SPACES = re.compile(r"\\[,;:! ]")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
 
@@ -82,6 +99,8 @@ class Unit:
     """How many base units one is."""
     nouns: frozenset[str]
     """The counted things among them, which have no size."""
+    multipliers: frozenset[str] = frozenset()
+    """Words that make another number of it: pairs, halves, factorial."""
 
 
 def known_unit(word: str) -> bool:
@@ -147,8 +166,17 @@ def parse_unit(text: str) -> Unit | None:
             modifier = 1
     if len(nouns) > 4:
         return None
+    multipliers = _multipliers(text)
     kept = tuple(sorted((name, power) for name, power in powers.items() if power))
-    return Unit(kept, size, frozenset(nouns))
+    return Unit(kept, size, frozenset(nouns), multipliers)
+
+
+def _multipliers(text: str) -> frozenset[str]:
+    words = re.findall(r"[a-z]+(?:-fold)?", text.casefold())
+    if not _ORDERED.isdisjoint(words):
+        # 12 ordered pairs are counted one by one.
+        words = [word for word in words if word not in _COUNTED_PAIRS]
+    return frozenset(word for word in words if word in _MULTIPLIERS or _FOLD.fullmatch(word))
 
 
 def _exponent(piece: str) -> int | None:
@@ -171,6 +199,8 @@ def _noun(word: str) -> str:
 def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
     """What to multiply the response's number by before it is compared with the gold's; None: not the same
     quantity."""
+    if not _same_multipliers(gold, response):
+        return None
     if gold is None or response is None or not gold.powers or not response.powers:
         return Fraction(1)
     if _is_generic(gold) is not _is_generic(response):
@@ -184,6 +214,12 @@ def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
         ]
         return response.size / gold.size if strip[0] == strip[1] else None
     return None
+
+
+def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
+    wanted = gold.multipliers if gold else frozenset()
+    given = response.multipliers if response else frozenset()
+    return wanted == given or (response is None and wanted <= _COLLECTIVES)
 
 
 def _is_generic(unit: Unit) -> bool:

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import FALLBACKS, Extraction, extract_answer
+from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.compare import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
+from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
-from verifiers.verdict import Verdict, correct, no_answer, wrong
+from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 __all__ = ["MathReference", "MathVerifier"]
 
@@ -50,11 +52,19 @@ class MathReference:
 
 
 class MathVerifier:
-    r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer."""
+    r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer.
 
-    def __init__(self, *, fallbacks: object = (), think: object = "optional") -> None:
+    `operations`: "as_gold" counts an answer that leaves an operation to be computed (17 \cdot 23, 5!,
+    \gcd(32, 48)) only where the gold has one of its kind, see `verifiers.math.operations`; "any" counts
+    every answer of the same value."""
+
+    def __init__(
+        self, *, fallbacks: object = (), think: object = "optional", operations: object = "as_gold"
+    ) -> None:
         self._fallbacks = read_strings("math", "fallbacks", fallbacks, allowed=FALLBACKS)
         self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
+        allowed = read_string("math", "operations", operations, allowed=("as_gold", "any"))
+        self._any_operation = allowed == "any"
         self._cache: dict[tuple[str, str], Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
@@ -141,8 +151,17 @@ class MathVerifier:
             return correct(extracted=answer, detail="the same number")
         return wrong(extracted=answer, detail=f"{text[:80]} is not {_shown(reference)}")
 
-    @staticmethod
-    def _compare(extraction: Extraction, reference: MathReference) -> Verdict:
+    def _compare(self, extraction: Extraction, reference: MathReference) -> Verdict:
+        verdict = self._compare_one(extraction, reference)
+        if verdict.outcome is Outcome.WRONG and extraction.candidates:
+            # \boxed{\frac{84}{2}} \boxed{42}: several boxes that all hold the answer.
+            boxes = [Extraction(box, extraction.method) for box in extraction.candidates]
+            graded = (self._settle(box, reference) or self._compare_one(box, reference) for box in boxes)
+            if all(one.outcome is Outcome.CORRECT for one in graded):
+                return correct(extracted=extraction.answer, detail="each box is equal to the gold")
+        return verdict
+
+    def _compare_one(self, extraction: Extraction, reference: MathReference) -> Verdict:
         answer = extraction.answer
         assert answer is not None
         if reference.choice is not None and not extraction.candidates:
@@ -152,9 +171,18 @@ class MathVerifier:
                     return correct(extracted=answer, detail="the same choice")
                 return wrong(extracted=answer, detail=f"chose {letter}, not {reference.choice}")
         response = read_answer(answer)
+        undone: str | None = None
         for gold in reference.answers:
-            if _matches(gold, response):
+            found = _match(gold, response, any_operation=self._any_operation)
+            if found == "":
                 return correct(extracted=answer, detail="equal to the gold")
+            undone = undone or found
+        if undone is not None:
+            return wrong(
+                extracted=answer,
+                detail=f"leaves an operation undone ({undone}) that {_shown(reference)} does not have "
+                "(option operations: any)",
+            )
         if not response.readings:
             return wrong(extracted=answer, detail=f"cannot be read as mathematics: {response.problem}")
         return wrong(extracted=answer, detail=f"is not equal to {_shown(reference)}")
@@ -177,12 +205,15 @@ def _literal(text: str, value: Fraction | None) -> Number:
     return Number(value, literal.places, literal.significant)
 
 
-def _matches(gold: Answer, response: Answer) -> bool:
+def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None:
+    """ "" when the response is the gold, None when it is not, and the kind of operation when it has the value
+    but leaves that operation undone."""
     if gold.words and gold.words == response.words and _is_words(gold):
-        return True
+        return ""
     ratio = ratio_of_units(gold.unit, response.unit)
     if ratio is None:
-        return False
+        return None
+    undone: str | None = None
     for wanted in gold.readings:
         for given in response.readings:
             if _is_other_kind(given, gold.unit) or _is_other_kind(wanted, response.unit):
@@ -190,8 +221,10 @@ def _matches(gold: Answer, response: Answer) -> bool:
                 continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(wanted, scaled):
-                return True
-    return False
+                undone = None if any_operation else foreign_operation(wanted, given)
+                if undone is None:
+                    return ""
+    return undone
 
 
 def _is_other_kind(node: Node, unit: Unit | None) -> bool:
@@ -215,12 +248,12 @@ def _chosen_letter(answer: str) -> str | None:
     match = _CHOICE_ANSWER.fullmatch(text)
     if match is None:
         return None
-    rest = match.group(3)
+    letter, rest = (match.group(1) or match.group(2)).upper(), match.group(3)
     if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(
         r"\([A-J]\)", rest
     ):
         return None
-    return (match.group(1) or match.group(2)).upper()
+    return None if offers_another(letter, rest) else letter
 
 
 def _shown(reference: MathReference) -> str:

@@ -13,6 +13,7 @@ __all__ = [
     "NAMED_SETS",
     "NO_SOLUTION",
     "RELATIONS",
+    "TEN_POWERS",
     "clean_words",
 ]
 
@@ -68,6 +69,8 @@ NO_SOLUTION = {
     "the empty set",
     "no answer exists", "does not exist", "dne", "no such number exists",
 }  # fmt: skip
+# 5 million: the exponent of ten.
+TEN_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 NUMBER_WORDS = {
     word: number
     for number, word in enumerate(

@@ -1,0 +1,216 @@
+r"""What stands around a box: what a reader does not see, what denies the box, and what its sign belongs to.
+
+Owns the rules for \phantom{\boxed{42}}, -\boxed{42}, "not \boxed{42}" and 2 \cdot \boxed{21}. Looks at a few
+dozen characters on either side, and for what is invisible at a few thousand, so it is linear in the text;
+knows the spelling of formulas, not their meaning. Most boxes end a sentence: cheap tests of a few characters
+come before each pattern."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["boxed_in_context", "ends_a_sentence", "is_denied", "is_hidden"]
+
+_AROUND = 80
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+# Invisible or crossed out.
+_INVISIBLE = re.compile(
+    r"\\(?:[hv]?phantom|[bx]?cancel|sout|xout|iffalse)(?![A-Za-z])|\\(?:textcolor|color)\s*\{\s*(?:white|transparent)\s*\}"
+    r"|\\begin\s*\{comment\}|<!--|~~|<(?:s|del|strike)>"
+)
+_ENDS = {
+    r"\iffalse": r"\fi", "<!--": "-->", "~~": "~~", "<s>": "</s>", "<del>": "</del>",
+    "<strike>": "</strike>",
+}  # fmt: skip
+# A per cent sign begins a comment of TeX at the start of a line, or after a space that no number precedes:
+# "20 % of 50 is \boxed{10}" is prose.
+_COMMENT = re.compile(r"^[ \t]*%|(?:(?<=[^\d$\\\s])|(?<=\}\$))[ \t]+%")
+_INVISIBLE_MARKS = (
+    "phantom", "cancel", "out{", "\\iffalse", "{white", "{transparent", "{comment", "<!--", "~~", "<s>",
+    "<del>", "<strike>",
+)  # fmt: skip
+_MAX_INVISIBLE = 40
+_MAX_STRETCH = 2_000
+
+_DENIALS = ("not", "never", "n't", "than", " of", "\\ne", "\\lnot", "≠", "!=")
+_DENIED_BEFORE = re.compile(
+    r"(?:\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
+    r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|(?<=\s)!=)[\s:}]*$",
+    re.IGNORECASE,
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$}]*(?:(?:is|was|would\s+be)\s+(?:(?:clearly|obviously)\s+)?(?:wrong|incorrect|false|impossible|rejected|not\b)"
+    r"|isn't\b)",
+    re.IGNORECASE,
+)
+_OPENING = re.compile(r"(?:\s|\$|\{|\\[(\[,;:! ]|\\(?:displaystyle|left)(?![A-Za-z]))+$")
+_OPERATOR_BEFORE = re.compile(
+    r"(?:\\(?:cdot|times|div|ast|sqrt|[dt]?frac|ln|log|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|binom)"
+    r"|\\sqrt\s*\[[^\]]{0,9}\]|\\[dt]?frac\s*\{[^{}]{0,40}\}|\^|_|[\w})]\s*/|[\w})]\s*(?<!\*)\*)$"
+)
+_OPERATOR_AFTER = re.compile(
+    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)"
+    r"|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
+    r"|\*(?!\*)\s*[\w\\(]|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*(?:\d|\(|\\(?!text|mathrm|quad)))"
+    r"|[xyznkbie](?![A-Za-z])|!\s*(?:\$|\\[)\]]|[-+*/^])"
+)
+_DIGITS_AFTER = re.compile(r"\}*(?:\d|[.,]\d)|\{?,\}?\d{3}|\\[,!]\d{3}")
+_SCALE_AFTER = re.compile(
+    r"(?:\s|\$|~|\\[,;:! ]|-)*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
+    r"(?:dozen|hundred|thousand|million|billion|trillion|factorial|squared|cubed)s?\b"
+)
+_BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))(?!\d)")
+# What stands around most boxes, "= \\boxed{42}$." and "is \\boxed{42}": nothing else is to look for.
+_PLAIN_BEFORE = (
+    ":",
+    " is",
+    " are",
+    " get",
+    " answer",
+    " equals",
+    "so",
+    "So",
+    "hus",
+    "ence",
+    "\\[",
+    "$",
+)
+_PLAIN_AFTER = ("", ".", ".\n", ". ", "\n", "\n\n", "\n\\")
+_FORMULA_END = re.compile(r"\$|\\[)\]]|\n")
+_NOT_OPERAND = re.compile(r"(?:^|[=:,;(\[{<>&|\n≈≤≥]|\\[A-Za-z]+|\\[,;:! ]|[A-Za-z]{2,}|\})\s*$")
+_OPERAND_COMMAND = re.compile(r"\\(?:pi|alpha|beta|theta|phi)\s*$")
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_WANTS_VALUE = re.compile(r"\b(?:is|are|be|equals|get|gives|obtain|of|to|than)[\s:]*$", re.IGNORECASE)
+_NUMBERED = re.compile(r"\b(?:step|part|case|problem|question|exercise|example|answer)\s+#?\d+\s*$", re.I)
+_COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
+
+
+def is_denied(text: str, start: int, stop: int) -> bool:
+    """Whether the words beside the box at text[start:stop] say that it is not the answer."""
+    near = text[max(0, start - _AROUND) : start]
+    end = near[-24:].casefold()
+    if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
+        return True
+    after = text[stop : stop + 24]
+    if ("is" in after or "w" in after) and _DENIED_AFTER.match(text, stop, stop + _AROUND):
+        return True
+    return False
+
+
+def is_hidden(text: str, start: int) -> bool:
+    """Whether the box at text[start:] is in a comment, crossed out or invisible."""
+    return _is_in_comment(text, start) or _is_invisible(text, start)
+
+
+def ends_a_sentence(text: str, start: int, stop: int) -> bool:
+    """Whether nothing beside the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
+    if text[stop : stop + 4].lstrip("$")[:2] not in _PLAIN_AFTER:
+        return False
+    before = text[max(0, start - 16) : start].rstrip(" \n$*")
+    if before.endswith("="):
+        return not before.endswith(("!=", "not="))
+    return not before or before.endswith(_PLAIN_BEFORE)
+
+
+def _is_in_comment(text: str, start: int) -> bool:
+    line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
+    return "%" in line and _COMMENT.search(line) is not None
+
+
+def _is_invisible(text: str, start: int) -> bool:
+    """Whether one of the stretches that begin in the characters before holds the box, or they are more than
+    any answer needs."""
+    first = max(0, start - _MAX_STRETCH)
+    before = text[first:start]
+    if "{" not in before and "<" not in before and "~" not in before and "\\iff" not in before:
+        return False
+    for mark in _INVISIBLE_MARKS:
+        if mark in before:
+            break
+    else:
+        return False
+    at = first
+    for number, found in enumerate(_INVISIBLE.finditer(text, first, start)):
+        if number >= _MAX_INVISIBLE:
+            return True
+        if found.start() < at:
+            continue
+        end = _end_of(text, found)
+        if end is not None and end > start:
+            return True
+        at = end or at
+    return False
+
+
+def _end_of(text: str, opening: re.Match[str]) -> int | None:
+    """Where the invisible stretch ends; None when it never does."""
+    mark = opening.group()
+    closing = r"\end{comment}" if mark.startswith(r"\begin") else _ENDS.get(mark)
+    if closing is not None:
+        at = text.find(closing, opening.end(), opening.end() + 2 * _MAX_STRETCH)
+        return at + len(closing) if at >= 0 else None
+    # A change of colour holds to the end of the group that it stands in.
+    is_switch = mark.startswith(r"\color")
+    depth = 0
+    for brace in _BRACE.finditer(text, opening.end(), opening.end() + 2 * _MAX_STRETCH):
+        depth += (brace.group() == "{") - (brace.group() == "}")
+        if depth < (0 if is_switch else 1) and brace.group() in "{}":
+            return brace.start() if is_switch else brace.end()
+    return len(text) if is_switch else None
+
+
+def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | None:
+    r"""The content with the sign and the base that stand outside the box, -\boxed{42} and \boxed{101}_2; None
+    when the box is a part of a larger formula, 2 \cdot \boxed{21}.
+
+    A blank that is filled in, 2 \cdot \boxed{21} = 42, is the answer."""
+    near = text[max(0, start - _AROUND) : start]
+    after = text[stop : stop + _AROUND]
+    base = _BASE_AFTER.match(after)
+    if base is not None:
+        return f"{content}_{{{base.group(1) or base.group(2)}}}"
+    if near[-1:].isdecimal() or _DIGITS_AFTER.match(after) or _SCALE_AFTER.match(after):
+        return None
+    before = _OPENING.sub("", near)
+    is_blank = "=" in _FORMULA_END.split(after, maxsplit=1)[0]
+    if not is_blank and (_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(after)):
+        return None
+    if before.endswith((r"\pm", "±")):
+        return rf"\pm {_grouped(content)}"
+    if before[-1:] not in ("-", "−", "+"):
+        return content
+    return _signed(before, near[len(before) :], content, is_blank=is_blank)
+
+
+def _signed(before: str, between: str, content: str, *, is_blank: bool) -> str | None:
+    """The content with the sign at the end of `before`; without it where the sign is a dash or a bullet; None
+    where it is an operator."""
+    sign, rest = before[-1], before[:-1]
+    left = rest.rstrip(" $")
+    if sign == "-" and (rest.endswith(("-", ":")) or _is_dash(rest, between)):
+        return content
+    if _NOT_OPERAND.search(left[-40:]) is None or _OPERAND_COMMAND.search(left) is not None:
+        return content if is_blank else None
+    return content if sign == "+" else "-" + _grouped(content)
+
+
+def _is_dash(rest: str, between: str) -> bool:
+    """Whether a minus sign is punctuation: "Answer - \\boxed{42}", or the bullet of a list."""
+    if not between.startswith(" "):
+        return False
+    line = rest.rpartition("\n")[2]
+    if line.rstrip().endswith((".", "!", "?")) or _NUMBERED.search(line) is not None:
+        return True
+    if line.strip():
+        is_prose = (
+            not line.rstrip()[-1].isdecimal()
+            and _WORD.search(line) is not None
+            and not any(mark in line for mark in ("=", "$", "\\"))
+        )
+        return is_prose and line.endswith(" ") and _WANTS_VALUE.search(line) is None
+    return not rest.rstrip().endswith((r"\[", "$$", r"\(", "$", "=", r"\\"))
+
+
+def _grouped(content: str) -> str:
+    return rf"\left({content}\right)" if _COMPOUND.search(content) else content

@@ -1,0 +1,175 @@
+r"""Which operations an answer may leave to be computed. Owns the rule against echoes of the problem.
+
+The rule: an answer may use powers, roots, fractions, pi, e, logarithms, and whatever its gold uses. A named
+operation (\gcd, 5!, \sin 60^\circ, \int ...) and plain arithmetic (17 \cdot 23, 3 + 4) count only where the
+gold has one of the same kind, because otherwise repeating the problem would be an answer to it.
+
+Plain arithmetic is a sum with two or more literal numbers among its terms, or a product with two or more
+among its factors, that has no letter of the gold besides (2 \cdot 3x is a way to write 6x), or nothing else
+at all (the 2 \cdot 3 in 2 \cdot 3 + x). A literal number is an integer or a decimal as written, its negative,
+with a percent or degree sign, and the disguises 17^1 and \frac{34}{2}; a true fraction, a power, a root and a
+constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \cdot 10^3 and
+\frac{1}{2}+\frac{\pi}{3} are answers. A gold that leaves any operation on numbers undone allows plain
+arithmetic too.
+
+Works on the trees by the names of their nodes, so that a node of a kind that is not known here, such as an
+integral that another stage reads, only needs its name in the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+
+from verifiers.math.nodes import (
+    Based,
+    Call,
+    Degrees,
+    Listing,
+    Node,
+    Number,
+    Opaque,
+    Percent,
+    Power,
+    Product,
+    Quotient,
+    Relation,
+    Sum,
+    Text,
+)
+from verifiers.math.relations import is_name, value_of_chain
+from verifiers.math.scalars import constants, exact_or_none, free_symbols, walk
+
+__all__ = ["ARITHMETIC", "foreign_operation", "operation_kinds"]
+
+ARITHMETIC = "arithmetic"
+"""The kind of 17 \\cdot 23 and 3 + 4."""
+
+_COUNTING = "factorial or binomial"
+_TRIGONOMETRY = "trigonometry"
+
+_KINDS: dict[str, str] = {
+    # kind of operation by the name of a call, or of a node's class in lower case
+    **dict.fromkeys(("gcd", "lcm"), "gcd or lcm"),
+    **dict.fromkeys(("mod", "remainder"), "remainder"),
+    **dict.fromkeys(("floor", "ceiling", "round"), "rounding"),
+    **dict.fromkeys(("factorial", "double_factorial", "binomial", "permutation"), _COUNTING),
+    **dict.fromkeys(("max", "min"), "maximum or minimum"),
+    **dict.fromkeys(("sum", "product", "series", "summation", "bigsum", "bigproduct"), "sum or product"),
+    **dict.fromkeys(("integral", "definiteintegral", "definite_integral"), "integral"),
+    **dict.fromkeys(("limit", "lim"), "limit"),
+    **dict.fromkeys(("derivative", "differential"), "derivative"),
+    **dict.fromkeys(("det", "determinant"), "determinant"),
+    **dict.fromkeys(("real", "imaginary", "argument", "conjugate"), "part of a complex number"),
+    "abs": "absolute value", "sign": "sign",
+    **dict.fromkeys(
+        ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "sinh",
+         "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh"),
+        _TRIGONOMETRY,
+    ),
+}  # fmt: skip
+# In letters these are closed forms: \binom{n}{2} for \frac{n(n-1)}{2}, |x| for \sqrt{x^2}.
+_CLOSED_IN_LETTERS = {_COUNTING, "absolute value"}
+# By the spelling of a formula that has no reading, which is equal to itself only.
+_OPAQUE_KINDS = (
+    (re.compile(r"\\(?:sum|prod)(?![a-z])"), "sum or product"),
+    (re.compile(r"\\(?:i*int|oint)(?![a-z])"), "integral"),
+    (re.compile(r"\\(?:lim|limsup|liminf|sup|inf)(?![a-z])"), "limit"),
+    (re.compile(r"\\(?:partial|nabla)(?![a-z])"), "derivative"),
+)
+_ARITHMETIC_CLASSES = (Sum, Product)
+_MINUS_ONE = Number(Fraction(-1))
+
+
+def foreign_operation(gold: Node, response: Node) -> str | None:
+    """The kind of an operation that `response` leaves to be computed and `gold` has none of, or None.
+
+    In a chain of equal sides (5! = 120) one side without such an operation is enough: it is the answer."""
+    if next(_kinds(response, frozenset()), None) is None:
+        return None
+    letters = free_symbols(gold)
+    if isinstance(response, Relation) and "~" in response.operators:
+        # \sin 60^\circ \approx 0.87: the side that is compared.
+        value = value_of_chain(gold.sides[-1] if isinstance(gold, Relation) else gold, response)
+        response = response if value is None else value
+    return _foreign(response, operation_kinds(gold), letters)
+
+
+def operation_kinds(gold: Node) -> frozenset[str]:
+    """The kinds of operations that a gold has, and that its answers may have therefore."""
+    kinds = set(_kinds(gold, frozenset()))
+    if any(isinstance(item, Power) and "i" in constants(item.exponent) for item in walk(gold)):
+        # e^{i\pi/3} and its trigonometric form.
+        kinds.add(_TRIGONOMETRY)
+    if kinds and not free_symbols(gold):
+        kinds.add(ARITHMETIC)
+    return frozenset(kinds)
+
+
+def _foreign(response: Node, allowed: frozenset[str], letters: frozenset[str]) -> str | None:
+    if isinstance(response, Relation) and set(response.operators) == {"="}:
+        values = [side for side in response.sides if _may_be_value(side, letters)]
+        # A side with letters and one without are an equation, of which both sides are the answer.
+        if len({bool(free_symbols(side)) for side in values}) == 1:
+            found = [_foreign(side, allowed, letters) for side in values]
+            return None if None in found else found[-1]
+    if isinstance(response, Listing):
+        each = (_foreign(item, allowed, letters) for item in response.items)
+        return next((kind for kind in each if kind is not None), None)
+    return next((kind for kind in _kinds(response, letters) if kind not in allowed), None)
+
+
+def _may_be_value(side: Node, letters: frozenset[str]) -> bool:
+    return not isinstance(side, Text) and not is_name(side) and free_symbols(side) <= letters
+
+
+def _kinds(node: Node, letters: frozenset[str]) -> Iterator[str]:
+    """The kind of each operation in the tree, without the closed forms in `letters`."""
+    for item in walk(node):
+        kind = _kind(item, letters)
+        if kind is None or (kind in _CLOSED_IN_LETTERS and not letters.isdisjoint(free_symbols(item))):
+            continue
+        yield kind
+
+
+def _kind(item: Node, letters: frozenset[str]) -> str | None:
+    if isinstance(item, _ARITHMETIC_CLASSES):
+        return ARITHMETIC if _is_arithmetic(item, letters) else None
+    if isinstance(item, Call):
+        return _KINDS.get(item.name) if item.known else None
+    if isinstance(item, Opaque):
+        return next((kind for pattern, kind in _OPAQUE_KINDS if pattern.search(item.spelling)), None)
+    return _KINDS.get(type(item).__name__.casefold())
+
+
+def _is_arithmetic(node: Sum | Product, letters: frozenset[str]) -> bool:
+    members = list(_members(node))
+    num_literals = sum(map(_is_literal, members))
+    return num_literals > 1 and (num_literals == len(members) or letters.isdisjoint(free_symbols(node)))
+
+
+def _members(node: Sum | Product) -> Iterator[Node]:
+    """The terms or factors, those of a sum in a sum too, without the factor -1 that a minus sign makes."""
+    for member in node.terms if isinstance(node, Sum) else node.factors:
+        if type(member) is type(node):
+            assert isinstance(member, _ARITHMETIC_CLASSES)
+            yield from _members(member)
+        elif not (isinstance(node, Product) and member == _MINUS_ONE):
+            yield member
+
+
+def _is_literal(node: Node) -> bool:
+    if isinstance(node, (Number, Based)):
+        return True
+    if isinstance(node, (Percent, Degrees)):
+        return _is_literal(node.value)
+    if isinstance(node, Product):
+        # -(5), written with a minus sign before what is no bare number.
+        factors = list(_members(node))
+        return len(factors) == 1 and _is_literal(factors[0])
+    if isinstance(node, Power):
+        return _is_literal(node.base) and exact_or_none(node.exponent) in (0, 1)
+    if isinstance(node, Quotient) and _is_literal(node.top) and _is_literal(node.bottom):
+        value = exact_or_none(node)
+        return value is not None and value.denominator == 1
+    return False
