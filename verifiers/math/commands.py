@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from verifiers.math.calculus import CALCULUS, read_derivative
 from verifiers.math.environments import read_environment
 from verifiers.math.names import read_root
 from verifiers.math.nodes import (
@@ -38,6 +39,9 @@ def _sqrt(parser: PrimaryParser) -> Node:
 
 def _fraction(parser: PrimaryParser) -> Node:
     parser.advance()
+    derivative = read_derivative(parser)
+    if derivative is not None:
+        return derivative
     top = parser.single()
     return Quotient(top, parser.single())
 
@@ -113,4 +117,5 @@ COMMANDS: dict[str, Callable[[PrimaryParser], Node]] = {
     r"\emptyset": _empty_set,
     r"\varnothing": _empty_set,
     r"\begin": _environment,
+    **CALCULUS,
 }

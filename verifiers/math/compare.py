@@ -20,6 +20,7 @@ from verifiers.math.nodes import (
     NamedSet,
     Node,
     Number,
+    Operation,
     Percent,
     Piecewise,
     Product,
@@ -43,6 +44,7 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.settle import has_operation, is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.vectors import as_vector
 
 __all__ = ["same_answer"]
@@ -57,7 +59,11 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
-    return _same(gold, response)
+    if has_operation(gold):
+        both = settled(gold, response)
+        return both is not None and _same(*both)
+    # What the gold does not leave to be computed, the response has to compute.
+    return not has_operation(response) and _same(gold, response)
 
 
 def _same(gold: Node, response: Node) -> bool:
@@ -113,6 +119,8 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
         return other is not None and _same_in_order(vector, other)
     if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *_SETS)):
         return False
+    if isinstance(gold, Operation) and is_integral_without_ends(gold):
+        return gold == response or is_antiderivative(gold, response)
     return same_with_marks(gold, response)
 
 

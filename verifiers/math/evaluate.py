@@ -18,11 +18,13 @@ import mpmath
 
 from verifiers.math.nodes import (
     Based,
+    Bound,
     Call,
     Constant,
     Degrees,
     Node,
     Number,
+    Operation,
     Percent,
     Power,
     Product,
@@ -30,6 +32,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
+from verifiers.math.quadrature import SPECIAL_FUNCTIONS, integral
 
 __all__ = ["Decimal", "NotExact", "NotNumber", "exact_value", "numeric_value", "real_fraction"]
 
@@ -224,9 +227,12 @@ class _Numeric:
     """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it
     needs."""
 
-    def __init__(self, context: Any, values: Mapping[str, Fraction]) -> None:
+    def __init__(
+        self, context: Any, values: Mapping[str, Fraction], bound: Mapping[int, Decimal] = {}
+    ) -> None:
         self.context = context
         self._values = values
+        self._bound = bound
         self.largest = 0.0
         self.smallest = 0.0
 
@@ -275,7 +281,18 @@ class _Numeric:
             return context.mpf(based_value(node))
         if isinstance(node, Call):
             return self._call(node)
+        if isinstance(node, Bound):
+            return self._bound[node.height]
+        if isinstance(node, Operation) and node.name == "integral" and node.bound and not self._bound:
+            return self._integral(node, node.bound.height)
         raise NotNumber(f"a {type(node).__name__} has no value")
+
+    def _integral(self, node: Operation, height: int) -> Decimal:
+        def integrand(point: Decimal) -> Decimal:
+            # On its own, because what it meets near the ends says nothing about the digits of the integral.
+            return _Numeric(self.context, self._values, {height: point}).value(node.body)
+
+        return integral(self.context, node, self.value, integrand, is_closed=not self._values)
 
     def _fraction(self, value: Fraction) -> Decimal:
         return self.context.mpf(value.numerator) / value.denominator
@@ -396,4 +413,5 @@ _NUMERIC_CALLS: dict[str, Callable[..., Decimal]] = {
     "imaginary": lambda numeric, argument: numeric.context.im(argument),
     "argument": lambda numeric, argument: numeric.context.arg(argument),
     "sign": lambda numeric, argument: numeric.context.sign(numeric.real(argument)),
+    **SPECIAL_FUNCTIONS,
 }  # fmt: skip
