@@ -33,7 +33,7 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.scalars import free_symbols, infinity_sign, walk
 
-__all__ = ["Undecided", "derivative_of", "proves_equal", "value_of", "warm"]
+__all__ = ["Undecided", "derivative_of", "proves_equal", "value_of"]
 
 MAX_NODES = 300
 MAX_NODES_OF_EQUALITY = 60
@@ -101,16 +101,6 @@ def _guarded(ask: Callable[[], _T]) -> _T:
         raise
     except Exception as error:  # The boundary to sympy, which raises whatever its parts raise.
         raise Undecided(f"sympy raised {type(error).__name__}: {error}"[:200]) from error
-
-
-def warm() -> None:
-    """Ask once what loads sympy's tables, so that forks of this process have them."""
-    x, n = sympy.Dummy("x", real=True), sympy.Dummy("n", integer=True)
-    sympy.integrate(sympy.exp(-(x**2)) / (1 + x), (x, 0, 1))
-    sympy.integrate(1 / (1 + x**2), (x, 0, sympy.oo))
-    sympy.Sum(n / 2**n, (n, 1, sympy.oo)).doit()
-    sympy.limit(sympy.sin(x) / x, x, 0, "+-")
-    sympy.simplify(sympy.sin(x) ** 2 + sympy.cos(x) ** 2 + sympy.gamma(n + 1) / sympy.gamma(n))
 
 
 def _size(node: Node) -> int:
