@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from verifiers.math.calculus import CALCULUS, read_derivative
 from verifiers.math.environments import read_environment
-from verifiers.math.names import read_root
+from verifiers.math.names import read_letter, read_root
 from verifiers.math.nodes import (
     Bracket,
     Call,
@@ -70,6 +70,15 @@ def _marked(parser: PrimaryParser) -> Node:
     return Symbol(f"{mark} {parser.advance().value}")
 
 
+def _dotted(parser: PrimaryParser) -> Node:
+    r"""\dot{x}, \ddot{\theta}: a name, with the subscript that follows."""
+    mark = parser.advance().value[1:]
+    name = parser.raw_argument().removeprefix("\\")
+    if not name.isalpha():
+        raise Unreadable(f"dots over {name!r}")
+    return read_letter(parser, f"{mark} {name}")
+
+
 def _blackboard(parser: PrimaryParser) -> Node:
     parser.advance()
     name = parser.raw_argument()
@@ -114,6 +123,7 @@ COMMANDS: dict[str, Callable[[PrimaryParser], Node]] = {
     r"\angle": _marked,
     r"\triangle": _marked,
     r"\mathbb": _blackboard,
+    **dict.fromkeys((r"\dot", r"\ddot", r"\dddot"), _dotted),
     r"\emptyset": _empty_set,
     r"\varnothing": _empty_set,
     r"\begin": _environment,

@@ -16,6 +16,7 @@ from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapp
 from verifiers.math.compare import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
+from verifiers.math.notation import split_label
 from verifiers.math.scalars import same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
@@ -81,6 +82,9 @@ class MathVerifier:
         answer = read_answer(text)
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
+        if not answer.readings and (labelled := split_label(answer.text)) is not None:
+            # 3 (more apples): a gold's label that names no unit is not compared.
+            answer = read_answer(labelled[0])
         if not answer.readings:
             if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
                 _TEXT_COMMAND.sub("", answer.text).casefold()
