@@ -337,20 +337,19 @@ def read_derivative(parser: PrimaryParser) -> Node | None:
 
 
 def _numerator_of_derivative(parser: PrimaryParser) -> int:
-    """The order of the derivative whose numerator {d^n} stands here, or 0."""
-    values = [parser.peek(ahead).value.strip() for ahead in range(5)]
-    if values[0] != "{" or values[1] not in ("d", r"\partial"):
+    """The order of the derivative whose numerator {d^n} stands here, taken; 0 when it is none."""
+    if not parser.is_operator("{") or parser.peek().value.strip() not in ("d", r"\partial"):
         return 0
-    if values[2] == "}":
-        _go_to(parser, parser.at + 3)
-        return 1
-    if values[2] == "^" and values[4] == "}" and values[3].isdecimal() and len(values[3]) < 3:
-        _go_to(parser, parser.at + 5)
-        return int(values[3]) if int(values[3]) <= _MAX_ORDER else 0
-    return 0
+    _go_to(parser, parser.at + 2)
+    order = _order(parser)
+    if not parser.is_operator("}") or order > _MAX_ORDER:
+        return 0
+    parser.advance()
+    return order
 
 
 def _denominator_of_derivative(parser: PrimaryParser, order: int) -> str | None:
+    """The letter of {dx^n} with the same n, taken; None when it is no such thing."""
     if not parser.is_operator("{"):
         return None
     parser.advance()
@@ -362,12 +361,19 @@ def _denominator_of_derivative(parser: PrimaryParser, order: int) -> str | None:
             return None
         size, letter = found
     _go_to(parser, parser.at + size)
-    power = ["^", str(order)] if order > 1 else []
-    expected = [*power, "}"]
-    if [parser.peek(ahead).value for ahead in range(len(expected))] != expected:
+    if _order(parser) != order or not parser.is_operator("}"):
         return None
-    _go_to(parser, parser.at + len(expected))
+    parser.advance()
     return letter
+
+
+def _order(parser: PrimaryParser) -> int:
+    """The exponent that stands here, taken, or 1."""
+    if not parser.is_operator("^"):
+        return 1
+    parser.advance()
+    digits = parser.raw_argument()
+    return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) < 3 else 0
 
 
 CALCULUS: dict[str, Callable[[PrimaryParser], Node]] = {

@@ -42,6 +42,7 @@ MAX_POLYNOMIAL_POWER = 60
 MAX_MONOMIAL_POWER = 100_000
 MAX_FACTORIAL = 20_000
 MAX_TERMS = 10**6
+_MAX_SPLIT = 12
 MAX_NUMERIC_SIDE = 60
 MAX_SYMBOLIC_SIDE = 6
 MAX_MATRIX_POWER = 64
@@ -284,6 +285,12 @@ def _integral(body: Expression, letter: Expression, low: Expression, high: Expre
 
 def _series(body: Expression, letter: Expression, low: Expression, high: Expression) -> Expression:
     _bounded_terms(body, letter, low, high)
+    terms = sympy.Add.make_args(sympy.expand(body)) if high == sympy.oo else ()
+    if 1 < len(terms) <= _MAX_SPLIT:
+        # Several times faster than as a whole; right only when each part converges.
+        values = [sympy.Sum(term, (letter, low, high)).doit() for term in terms]
+        if all(value.is_finite and not value.has(sympy.Sum, sympy.Piecewise) for value in values):
+            return sympy.Add(*values)
     return _without_conditions(sympy.Sum(body, (letter, low, high)).doit())
 
 
