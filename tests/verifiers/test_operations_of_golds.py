@@ -17,7 +17,7 @@ from verifiers.math.evaluate import numeric_value
 from verifiers.math.parse import Unreadable, parse_answer
 from verifiers.math.verifier import MathVerifier
 from verifiers.pool import VerifierPool
-from verifiers.verdict import Outcome
+from verifiers.verdict import Outcome, Verdict
 
 SUM = r"\sum_{k=1}^{10} k"
 INTEGRAL = r"\int_0^1 x^2\,dx"
@@ -71,16 +71,22 @@ def boxed(answer: str) -> str:
     return f"The answer is $\\boxed{{{answer}}}$."
 
 
+async def graded(pool: VerifierPool, gold: str, answer: str) -> Verdict:
+    """The verdict on one answer. A fault for want of CPU time is the machine's, so it is asked again."""
+    reference = pool.parse_reference("math", {}, gold)
+    while True:
+        verdict = await pool.verify("math", {}, boxed(answer), reference)
+        if verdict.outcome is not Outcome.FAULT or "the machine is overloaded" not in verdict.detail:
+            return verdict
+
+
 def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
     async def grade() -> list[tuple[str, str]]:
-        async with VerifierPool(num_workers=2, timeout_seconds=1.0) as pool:
-
-            async def one(gold: str, answer: str) -> Any:
-                return await pool.verify("math", {}, boxed(answer), pool.parse_reference("math", {}, gold))
-
-            verdicts = await asyncio.gather(*(one(gold, answer) for gold, answer in HOSTILE))
-            healthy = await one(r"\sum_{n=1}^{\infty} \frac{1}{n^2}", r"\frac{\pi^2}{6}")
+        async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
+            verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
+            healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
             assert healthy.outcome is Outcome.CORRECT, healthy
+            assert 0 < pool.num_killed
             return [
                 (answer, verdict.detail)
                 for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
@@ -95,10 +101,8 @@ def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itse
 
     async def grade() -> list[Outcome]:
         async with VerifierPool(timeout_seconds=0.5) as pool:
-            reference = pool.parse_reference("math", {}, gold)
             answers = ("1", gold, gold.replace("x", "t"))
-            verdicts = [await pool.verify("math", {}, boxed(answer), reference) for answer in answers]
-            return [verdict.outcome for verdict in verdicts]
+            return [(await graded(pool, gold, answer)).outcome for answer in answers]
 
     assert asyncio.run(grade()) == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
 

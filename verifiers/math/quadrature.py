@@ -1,4 +1,4 @@
-"""Definite integrals to any number of digits, and the functions that the values of sums and integrals need.
+"""Definite integrals to any number of digits.
 
 Only what the quadrature is sure of: when its own estimate of the error is not far below the digits that were
 asked for (a pole, a kink, a slow tail), there is no number here, and sympy is asked instead."""
@@ -12,7 +12,7 @@ from typing import Any
 
 from verifiers.math.nodes import Constant, Node, Number, Operation, Product
 
-__all__ = ["SPECIAL_FUNCTIONS", "NotConverged", "integral"]
+__all__ = ["NotConverged", "integral"]
 
 _INFINITY = Constant("infinity")
 _ENDS = {_INFINITY: "inf", Product((Number(Fraction(-1)), _INFINITY)): "ninf"}
@@ -20,7 +20,6 @@ _GUARD_DIGITS = 10
 # No symmetry of the integrand has its middle here, so a pole cannot cancel against itself.
 _SPLIT = "0.41421356237"
 MAX_DIGITS = 130
-_MAX_ARGUMENT = 10**4
 
 
 class NotConverged(ValueError):
@@ -83,20 +82,3 @@ def _quadrature(context: Any, ends: list[Any], integrand: Integrand) -> Any:
         if not context.isfinite(value) or error > context.mpf(10) ** (2 - digits) * max(1, abs(value)):
             raise NotConverged("an integral that does not converge fast enough")
         return +value
-
-
-def _bounded(name: str) -> Callable[..., Any]:
-    return lambda numeric, *arguments: getattr(numeric.context, name)(
-        *(numeric.bounded(argument, _MAX_ARGUMENT) for argument in arguments)
-    )
-
-
-SPECIAL_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    # Sympy's names in lower case; no answer can write them.
-    **{
-        name: _bounded(name)
-        for name in ("gamma", "zeta", "erf", "erfc", "erfi", "digamma", "polylog", "ei", "si", "ci", "li")
-    },
-    "euler_gamma": lambda numeric: +numeric.context.euler,
-    "catalan": lambda numeric: +numeric.context.catalan,
-}

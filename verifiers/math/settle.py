@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from verifiers.math.calculus import replaced
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value
+from verifiers.math.evaluate import NotExact, NotNumber, Undecided, exact_value, numeric_value
 from verifiers.math.nodes import (
     Call,
     Matrix,
@@ -120,7 +120,7 @@ def _value(node: Node) -> Node | None:
 
     try:
         return symbolic.value_of(node)
-    except symbolic.Undecided:
+    except Undecided:
         return None
 
 
@@ -177,6 +177,6 @@ def is_antiderivative(gold: Operation, response: Node) -> bool:
 
     try:
         derivative = symbolic.derivative_of(response, gold.letter)
-    except symbolic.Undecided:
+    except Undecided:
         return False
     return same_scalar(gold.body, derivative)

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import sympy
 from sympy.polys.matrices import DomainMatrix
 
-from verifiers.math.evaluate import NotNumber, numeric_value
+from verifiers.math.evaluate import NotNumber, Undecided, numeric_value
+from verifiers.math.from_sympy import SAME_NAME, node_of
 from verifiers.math.nodes import (
     Bound,
     Call,
@@ -33,7 +34,7 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.scalars import free_symbols, infinity_sign, walk
 
-__all__ = ["Undecided", "derivative_of", "proves_equal", "value_of"]
+__all__ = ["derivative_of", "proves_equal", "value_of"]
 
 MAX_NODES = 300
 MAX_NODES_OF_EQUALITY = 60
@@ -55,15 +56,11 @@ Expression = Any
 _T = TypeVar("_T")
 
 
-class Undecided(Exception):
-    """Out of the bounds here, beyond sympy, or without a value."""
-
-
 def value_of(node: Node) -> Node:
     """The value of an operation, a determinant or a matrix expression, as a node without them.
 
     Raises Undecided when there is none, or sympy does not find it."""
-    return _guarded(lambda: _to_node(_Builder(node).expression(node)))
+    return _guarded(lambda: node_of(_Builder(node).expression(node)))
 
 
 def proves_equal(one: Node, other: Node) -> bool:
@@ -91,7 +88,7 @@ def _is_zero(difference: Expression) -> bool:
 def derivative_of(antiderivative: Node, letter: str) -> Node:
     """The derivative by `letter` of an expression without operations. Raises Undecided."""
     return _guarded(
-        lambda: _to_node(_Builder(antiderivative, allow_operations=False).slope(antiderivative, letter, 1))
+        lambda: node_of(_Builder(antiderivative, allow_operations=False).slope(antiderivative, letter, 1))
     )
 
 
@@ -353,12 +350,8 @@ def _root(radicand: Expression, degree: Expression) -> Expression:
 
 
 _BOUNDED = frozenset(("factorial", "double_factorial", "binomial", "gcd", "lcm"))
-_SAME_NAME = (
-    "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech csch asinh acosh atanh "
-    "sqrt exp factorial binomial floor ceiling sign"
-).split()
 _CALLS: dict[str, Callable[..., Expression]] = {
-    **{name: getattr(sympy, name) for name in _SAME_NAME},
+    **{name: getattr(sympy, name) for name in SAME_NAME},
     "abs": sympy.Abs,
     "ln": sympy.log,
     "log": lambda argument, base=10: sympy.log(argument) / sympy.log(base),
@@ -369,53 +362,4 @@ _CALLS: dict[str, Callable[..., Expression]] = {
     "lcm": sympy.lcm,
     "max": sympy.Max,
     "min": sympy.Min,
-}
-
-
-# From sympy to our nodes
-
-
-def _to_node(value: Expression) -> Node:
-    if isinstance(value, sympy.MatrixBase):
-        return Matrix(tuple(tuple(_to_node(entry) for entry in row) for row in value.tolist()))
-    if value.is_Rational:
-        return Number(Fraction(value.p, value.q))
-    if value.is_Symbol:
-        return Symbol(value.name)
-    if value in _CONSTANTS:
-        return _CONSTANTS[value]
-    if value.is_Add:
-        return Sum(tuple(map(_to_node, value.args)))
-    if value.is_Mul:
-        return Product(tuple(map(_to_node, value.args)))
-    if value.is_Pow:
-        return Power(_to_node(value.base), _to_node(value.exp))
-    if isinstance(value, sympy.exp):
-        return Power(Constant("e"), _to_node(value.args[0]))
-    name = _NAMES.get(value.func)
-    if name is None:
-        raise Undecided(f"a value with {value.func}"[:200])
-    return Call(name, tuple(map(_to_node, value.args)))
-
-
-_CONSTANTS: dict[Expression, Node] = {
-    sympy.pi: Constant("pi"),
-    sympy.E: Constant("e"),
-    sympy.I: Constant("i"),
-    sympy.oo: Constant("infinity"),
-    -sympy.oo: Product((Number(Fraction(-1)), Constant("infinity"))),
-    sympy.EulerGamma: Call("euler_gamma", ()),
-    sympy.Catalan: Call("catalan", ()),
-}
-_NAMES: dict[Any, str] = {
-    **{getattr(sympy, name): name for name in _SAME_NAME if name not in ("sqrt", "exp")},
-    **{
-        getattr(sympy, name): name.casefold()
-        for name in ("gamma", "zeta", "erf", "erfc", "erfi", "digamma", "polylog", "Si", "Ci", "Ei", "li")
-    },
-    sympy.Abs: "abs",
-    sympy.log: "ln",
-    sympy.factorial2: "double_factorial",
-    sympy.Max: "max",
-    sympy.Min: "min",
 }

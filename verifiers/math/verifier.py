@@ -1,8 +1,9 @@
 """The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both
 sides.
 
-Every step is bounded by budgets of its own, so that even without the pool no response can hang it; the pool's
-time and memory limits stand behind that. Verdicts depend on the gold and the extracted answer only."""
+Every step but one is bounded by budgets of its own; the pool's time and memory limits stand behind that. The
+one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.
+Verdicts depend on the gold and the extracted answer only."""
 
 from __future__ import annotations
 
