@@ -44,7 +44,7 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.settle import has_operation, is_antiderivative, is_integral_without_ends, settled
+from verifiers.math.settle import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.vectors import as_vector
 
 __all__ = ["same_answer"]
@@ -59,11 +59,8 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
-    if has_operation(gold):
-        both = settled(gold, response)
-        return both is not None and _same(*both)
-    # What the gold does not leave to be computed, the response has to compute.
-    return not has_operation(response) and _same(gold, response)
+    both = settled(gold, response)
+    return both is not None and _same(*both)
 
 
 def _same(gold: Node, response: Node) -> bool:

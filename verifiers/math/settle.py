@@ -3,7 +3,8 @@ first.
 
 Short sums and products are written out and added up, definite integrals of numbers stay where the quadrature
 is sure of them, and sympy is asked for the rest. What has no value there stays as it is and equals only
-itself: undecided is not equal. A response's operations are evaluated only beside a gold that has one."""
+itself: undecided is not equal. A response's operations are evaluated only beside a gold that has one, or
+where the response says itself what they are."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from verifiers.math.nodes import (
     Power,
     Product,
     Quotient,
+    Relation,
     Sum,
     Symbol,
 )
@@ -48,7 +50,7 @@ def _is_operation(node: Any) -> bool:
     if isinstance(node, Operation):
         return True
     if isinstance(node, Call):
-        return node.name == "det" or (node.name == "abs" and isinstance(node.arguments[0], Matrix))
+        return node.name in ("det", "abs") and _is_matrix(node.arguments[0])
     if isinstance(node, Product):
         return sum(map(_is_matrix, node.factors)) > 1
     if isinstance(node, Power):
@@ -72,7 +74,13 @@ def _is_matrix(node: Node) -> bool:
 def settled(gold: Node, response: Node) -> tuple[Node, Node] | None:
     """Both sides with their operations evaluated; what has no value is a name, the same on both sides.
 
-    None when the response holds an operation without a value that the gold does not hold."""
+    None when the response holds an operation without a value that the gold does not hold, or leaves one to be
+    computed where the gold leaves none."""
+    if not has_operation(gold):
+        if not has_operation(response):
+            return gold, response
+        if not _ends_computed(response):
+            return None
     names: dict[Node, Node] = {}
 
     def new_name(node: Node) -> Node:
@@ -90,6 +98,15 @@ def settled(gold: Node, response: Node) -> tuple[Node, Node] | None:
 
     response = _settle(response, name)
     return None if unknown else (gold, response)
+
+
+def _ends_computed(response: Node) -> bool:
+    r"""\int_0^1 x^2 dx = \frac13: the operation and, after it, what it is."""
+    return (
+        isinstance(response, Relation)
+        and set(response.operators) <= {"=", "~"}
+        and not has_operation(response.sides[-1])
+    )
 
 
 def _settle(node: Any, name: Callable[[Node], Node]) -> Any:
