@@ -7,7 +7,7 @@ which takes a third of a second: import it in the worker, after everything cheap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -105,6 +105,12 @@ def _size(node: Node) -> int:
     return sum(1 for _ in walk(node))
 
 
+def _ends_of_series(root: Node) -> Iterator[Node]:
+    for item in walk(root):
+        if isinstance(item, Operation) and item.name in ("sum", "product"):
+            yield from item.parts
+
+
 # From our nodes to sympy
 
 
@@ -115,8 +121,12 @@ class _Builder:
         self._allow_operations = allow_operations
         # Ends and parameters of integrals and series are lengths and rates far more often than not.
         positive = any(isinstance(item, Operation) and item.bound for item in walk(root)) or None
+        whole = {name for part in _ends_of_series(root) for name in free_symbols(part)}
         self._symbols = {
-            name: sympy.Symbol(name, real=True, positive=positive) for name in free_symbols(root)
+            name: sympy.Symbol(
+                name, positive=positive, **({"integer": True} if name in whole else {"real": True})
+            )
+            for name in free_symbols(root)
         }
         self._bound: dict[int, Expression] = {}
 
