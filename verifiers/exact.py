@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
-from verifiers.extract import FALLBACKS, extract_answer, final_part
+from verifiers.extract import FALLBACKS, extract_answer, final_part, marked_answer
 from verifiers.options import read_bool, read_string, read_strings
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
@@ -14,7 +14,10 @@ __all__ = ["ExactVerifier", "TextAnswer", "answer_text"]
 
 @dataclass(frozen=True, slots=True)
 class TextAnswer:
-    """Where a verifier of text takes the answer from: the whole response, or an extracted part."""
+    """Where a verifier of text takes the answer from: the whole response, or an extracted part.
+
+    With the source "final_part", a fallback that finds an answer in that part gives it instead of the whole
+    part."""
 
     source: str = "final_part"
     fallbacks: tuple[str, ...] = ()
@@ -37,7 +40,8 @@ def answer_text(response: str, where: TextAnswer) -> tuple[str | None, str, str]
         text, reason = final_part(response, think=where.think)
         if text is None:
             return None, "", reason
-        return text, "final_part", ""
+        marked = marked_answer(text, where.fallbacks)
+        return (*marked, "") if marked is not None else (text, "final_part", "")
     found = extract_answer(response, fallbacks=where.fallbacks, think=where.think)
     return found.answer, found.method, found.reason
 

@@ -14,13 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
+from verifiers.marked_answer import answer_line, answer_tag, last_number
 
-__all__ = ["FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box"]
+__all__ = [
+    "FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box",
+    "marked_answer",
+]  # fmt: skip
 
 MAX_ANSWER_CHARACTERS = 4000
 """A longer box is no answer a person would read; it also bounds all later work."""
 
-FALLBACKS = ("final_answer", "hashes", "last_line")
+FALLBACKS = ("final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number")
+"""Where the answer may stand when there is no box; none of them is looked at without its option."""
 
 # More boxes than this that do not close are an attack or a broken sampler, not an answer.
 _MAX_BOX_ATTEMPTS = 24
@@ -82,6 +87,15 @@ def final_part(response: str, *, think: str = "optional") -> tuple[str | None, s
     return rest, ""
 
 
+def marked_answer(text: str, fallbacks: Sequence[str]) -> tuple[str, str] | None:
+    """(answer, fallback) of the first fallback that finds one in `text`, or None."""
+    for fallback in fallbacks:
+        answer = _FALLBACK_FINDERS[fallback](text)
+        if answer and len(answer) <= MAX_ANSWER_CHARACTERS:
+            return answer, fallback
+    return None
+
+
 def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str = "optional") -> Extraction:
     text, reason = final_part(response, think=think)
     if text is None:
@@ -89,10 +103,9 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
     boxes = _last_boxes(text)
     if boxes is not None:
         return _from_boxes(boxes)
-    for fallback in fallbacks:
-        answer = _FALLBACK_FINDERS[fallback](text)
-        if answer and len(answer) <= MAX_ANSWER_CHARACTERS:
-            return Extraction(answer, method=fallback)
+    marked = marked_answer(text, fallbacks)
+    if marked is not None:
+        return Extraction(marked[0], method=marked[1])
     if "\\boxed" in text:
         last = _box_at(text, text.rfind("\\boxed"))
         if last is not None:
@@ -245,4 +258,11 @@ def _last_line(text: str) -> str | None:
     return line[:-1] if line.endswith(".") else line or None
 
 
-_FALLBACK_FINDERS = {"final_answer": _final_answer, "hashes": _hashes, "last_line": _last_line}
+_FALLBACK_FINDERS = {
+    "final_answer": _final_answer,
+    "hashes": _hashes,
+    "last_line": _last_line,
+    "answer_tag": answer_tag,
+    "answer_line": answer_line,
+    "last_number": last_number,
+}

@@ -2,11 +2,11 @@
 
     pool --control socket--> template --fork--> worker <--its own socket-- pool
 
-The template has the math verifier imported and a frozen heap; it forks a worker on request (a socket comes
-with the request), kills one on request, and says how it died. It is single-threaded and never runs a
-verifier, so it cannot hang. When the pool's process is gone, by whatever death, the template reads the end of
-its socket and exits, and the kernel kills its workers. A worker serves one verification at a time over its
-socket, until that closes."""
+The template has the math verifier and sympy imported and a frozen heap; it forks a worker on request (a
+socket comes with the request), kills one on request, and says how it died. It is single-threaded and never
+runs a verifier, so it cannot hang. When the pool's process is gone, by whatever death, the template reads the
+end of its socket and exits, and the kernel kills its workers. A worker serves one verification at a time over
+its socket, until that closes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
 __all__ = ["frame", "main", "verdict_from_json"]
 
-_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
+_WARM = (
+    "verifiers.math.verifier",
+    "verifiers.math.symbolic",
+    "mpmath",
+    "verifiers.exact",
+    "verifiers.numeric",
+    "verifiers.regex",
+)
 _HEADER = struct.Struct(">I")
 _PARENT_CHECK_SECONDS = 1.0
 UNLIMITED_MEMORY = 1 << 46

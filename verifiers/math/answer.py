@@ -12,6 +12,7 @@ from fractions import Fraction
 from verifiers.extract import last_box
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
+from verifiers.math.notation import split_label, usual_notation
 from verifiers.math.parse import AnswerParser, Unreadable
 from verifiers.math.tokens import Token, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
@@ -95,7 +96,7 @@ _FRACTION_OF_UNITS = re.compile(
 
 
 def read_answer(raw: str) -> Answer:
-    text = strip_wrapping(plain_characters(raw))
+    text = strip_wrapping(usual_notation(plain_characters(raw)))
     if "frac" in text and ("\\text" in text or "\\mathrm" in text):
         text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
     if "\\boxed" in text or "\\fbox" in text:
@@ -112,6 +113,10 @@ def read_answer(raw: str) -> Answer:
     problem = ""
     if _is_prose(text):
         return Answer(text, None, words, (Text(words),), None)
+    labelled = split_label(text) if text.endswith(")") else None
+    if labelled is not None and (label := parse_unit(labelled[1])) is not None:
+        value = read_answer(labelled[0])
+        return Answer(text, None, words, value.readings, label, value.problem)
     try:
         node, unit = _read(text)
         readings.append(node)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from verifiers.math.calculus import CALCULUS, read_derivative
 from verifiers.math.environments import read_environment
-from verifiers.math.names import read_root
+from verifiers.math.names import read_letter, read_root
 from verifiers.math.nodes import (
     Bracket,
     Call,
@@ -38,6 +39,9 @@ def _sqrt(parser: PrimaryParser) -> Node:
 
 def _fraction(parser: PrimaryParser) -> Node:
     parser.advance()
+    derivative = read_derivative(parser)
+    if derivative is not None:
+        return derivative
     top = parser.single()
     return Quotient(top, parser.single())
 
@@ -64,6 +68,15 @@ def _marked(parser: PrimaryParser) -> Node:
     if parser.here.kind not in ("word", "symbol"):
         raise Unreadable(f"a lone \\{mark}")
     return Symbol(f"{mark} {parser.advance().value}")
+
+
+def _dotted(parser: PrimaryParser) -> Node:
+    r"""\dot{x}, \ddot{\theta}: a name, with the subscript that follows."""
+    mark = parser.advance().value[1:]
+    name = parser.raw_argument().removeprefix("\\")
+    if not name.isalpha():
+        raise Unreadable(f"dots over {name!r}")
+    return read_letter(parser, f"{mark} {name}")
 
 
 def _blackboard(parser: PrimaryParser) -> Node:
@@ -110,7 +123,9 @@ COMMANDS: dict[str, Callable[[PrimaryParser], Node]] = {
     r"\angle": _marked,
     r"\triangle": _marked,
     r"\mathbb": _blackboard,
+    **dict.fromkeys((r"\dot", r"\ddot", r"\dddot"), _dotted),
     r"\emptyset": _empty_set,
     r"\varnothing": _empty_set,
     r"\begin": _environment,
+    **CALCULUS,
 }

@@ -20,6 +20,7 @@ from verifiers.math.nodes import (
     NamedSet,
     Node,
     Number,
+    Operation,
     Percent,
     Piecewise,
     Product,
@@ -43,6 +44,7 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.settle import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.vectors import as_vector
 
@@ -58,6 +60,10 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
+    both = settled(gold, response)
+    if both is None:
+        return False
+    gold, response = both
     return _same(gold, with_constant_of(gold, response))
 
 
@@ -119,6 +125,8 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
         return other is not None and _same_in_order(vector, other)
     if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *_SETS)):
         return False
+    if isinstance(gold, Operation) and is_integral_without_ends(gold):
+        return gold == response or is_antiderivative(gold, response)
     return same_with_marks(gold, response)
 
 

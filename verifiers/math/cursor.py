@@ -39,6 +39,8 @@ class Cursor:
         self.brackets = 0
         """Open round and square brackets, where a [ may close an interval."""
         self.colon_is_ratio = True
+        self.index_letters: tuple[str, ...] = ()
+        """Letters that an operation around this place binds: i is the index of \\sum_{i=1} there."""
         self.here = tokens[0] if tokens else _END
 
     def advance(self) -> Token:

@@ -16,13 +16,16 @@ from typing import Any
 
 import mpmath
 
+from verifiers.math.functions import NUMERIC_FUNCTIONS
 from verifiers.math.nodes import (
     Based,
+    Bound,
     Call,
     Constant,
     Degrees,
     Node,
     Number,
+    Operation,
     Percent,
     Power,
     Product,
@@ -30,8 +33,11 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
+from verifiers.math.quadrature import integral
 
-__all__ = ["Decimal", "NotExact", "NotNumber", "exact_value", "numeric_value", "real_fraction"]
+__all__ = [
+    "Decimal", "NotExact", "NotNumber", "Undecided", "exact_value", "numeric_value", "real_fraction",
+]  # fmt: skip
 
 MAX_BITS = 200_000
 MAX_TOTAL_BITS = 600_000
@@ -49,6 +55,10 @@ class NotExact(Exception):
 
 class NotNumber(Exception):
     """There is no value, or it is out of every budget."""
+
+
+class Undecided(Exception):
+    """Neither we nor sympy find a value: out of the bounds, beyond the means, or there is none."""
 
 
 def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:
@@ -224,9 +234,12 @@ class _Numeric:
     """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it
     needs."""
 
-    def __init__(self, context: Any, values: Mapping[str, Fraction]) -> None:
+    def __init__(
+        self, context: Any, values: Mapping[str, Fraction], bound: Mapping[int, Decimal] = {}
+    ) -> None:
         self.context = context
         self._values = values
+        self._bound = bound
         self.largest = 0.0
         self.smallest = 0.0
 
@@ -275,7 +288,18 @@ class _Numeric:
             return context.mpf(based_value(node))
         if isinstance(node, Call):
             return self._call(node)
+        if isinstance(node, Bound):
+            return self._bound[node.height]
+        if isinstance(node, Operation) and node.name == "integral" and node.bound and not self._bound:
+            return self._integral(node, node.bound.height)
         raise NotNumber(f"a {type(node).__name__} has no value")
+
+    def _integral(self, node: Operation, height: int) -> Decimal:
+        def integrand(point: Decimal) -> Decimal:
+            # On its own, because what it meets near the ends says nothing about the digits of the integral.
+            return _Numeric(self.context, self._values, {height: point}).value(node.body)
+
+        return integral(self.context, node, self.value, integrand, is_closed=not self._values)
 
     def _fraction(self, value: Fraction) -> Decimal:
         return self.context.mpf(value.numerator) / value.denominator
@@ -312,7 +336,7 @@ class _Numeric:
         arguments = [self.value(argument) for argument in node.arguments]
         if not node.known:
             return self._unknown(node.name, arguments)
-        function = _NUMERIC_CALLS.get(node.name)
+        function = NUMERIC_FUNCTIONS.get(node.name)
         if function is None:
             raise NotNumber(f"{node.name} has no value")
         return function(self, *arguments)
@@ -361,39 +385,3 @@ class _Numeric:
 
     def extreme(self, choose: Callable[..., Decimal], arguments: tuple[Decimal, ...]) -> Decimal:
         return choose(self.real(argument) for argument in arguments)
-
-
-def _plain(name: str) -> Callable[..., Decimal]:
-    return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument))
-
-
-def _hyperbolic(name: str) -> Callable[..., Decimal]:
-    return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument, 10**5))
-
-
-_NUMERIC_CALLS: dict[str, Callable[..., Decimal]] = {
-    **{
-        name: _plain(name)
-        for name in ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc",
-                     "asinh", "acosh", "atanh")
-    },
-    **{name: _hyperbolic(name) for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch")},
-    "sqrt": lambda numeric, argument: numeric.context.sqrt(argument),
-    "cbrt": lambda numeric, argument: numeric.root(argument, numeric.context.mpf(3)),
-    "root": _Numeric.root,
-    "ln": lambda numeric, argument: numeric.context.log(argument),
-    "log": _Numeric.log,
-    "exp": _Numeric.exp,
-    "abs": lambda numeric, argument: abs(argument),
-    "factorial": _Numeric.factorial,
-    "double_factorial": _Numeric.double_factorial,
-    "binomial": _Numeric.binomial,
-    "floor": lambda numeric, argument: numeric.rounded(argument, "floor"),
-    "ceiling": lambda numeric, argument: numeric.rounded(argument, "ceil"),
-    "max": lambda numeric, *arguments: numeric.extreme(max, arguments),
-    "min": lambda numeric, *arguments: numeric.extreme(min, arguments),
-    "real": lambda numeric, argument: numeric.context.re(argument),
-    "imaginary": lambda numeric, argument: numeric.context.im(argument),
-    "argument": lambda numeric, argument: numeric.context.arg(argument),
-    "sign": lambda numeric, argument: numeric.context.sign(numeric.real(argument)),
-}  # fmt: skip

@@ -103,7 +103,7 @@ def _has_sign(node: Any) -> bool:
     if isinstance(node, tuple):
         return any(_has_sign(item) for item in node)
     return hasattr(node, "__dataclass_fields__") and any(
-        _has_sign(getattr(node, field.name)) for field in fields(node)
+        [_has_sign(getattr(node, name)) for name in node.__dataclass_fields__]
     )
 
 

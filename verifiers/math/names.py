@@ -37,7 +37,7 @@ def read_letter(parser: PrimaryParser, name: str) -> Node:
     if name == "e":
         return Constant("e")
     if name in ("i", "imath"):
-        if not parser.is_operator("_"):
+        if not parser.is_operator("_") and name not in parser.index_letters:
             return Constant("i")
     if name == "pi":
         return Constant("pi")

@@ -3,13 +3,13 @@ arithmetic."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
 __all__ = [
-    "Based", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet", "Node",
-    "Number", "Opaque", "Percent",
+    "Based", "Bound", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet",
+    "Node", "Number", "Opaque", "Operation", "Percent",
     "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
     "SetOperation", "Sum", "Symbol", "Text",
 ]  # fmt: skip
@@ -73,6 +73,34 @@ class Call:
     arguments: tuple[Node, ...]
     known: bool = True
     """False for the writer's own f(x)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A letter that an operation binds, by its height: 1 is bound by an operation with none inside it.
+
+    So two operations that differ in the letter alone are the same node."""
+
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation on an expression in one letter.
+
+    name         parts
+    sum          first and last value of the letter, which is bound
+    product      the same
+    integral     lower and upper end, the letter bound; or the letter alone, free, of an antiderivative
+    limit        the point, then 1, -1 or 0 for from above, from below, from both sides; bound
+    derivative   the letter, free, and the order"""
+
+    name: str
+    body: Node
+    parts: tuple[Node, ...]
+    bound: Bound | None
+    letter: str = field(default="", compare=False)
+    """As it was written: n runs over integers, x over real numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +190,7 @@ class Modulo:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A formula that we cannot evaluate (a sum, an integral): equal only to itself, spelled alike."""
+    """A formula that we cannot read (a sum over divisors): equal only to itself, spelled alike."""
 
     spelling: str
 
@@ -181,5 +209,5 @@ class Text:
 Node: TypeAlias = (
     Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent
     | Degrees | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio
-    | Modulo | Opaque | Piecewise | Text
+    | Modulo | Opaque | Operation | Bound | Piecewise | Text
 )  # fmt: skip

@@ -50,6 +50,9 @@ class PrimaryParser(Cursor):
     def sum(self) -> Node:
         raise NotImplementedError
 
+    def term(self) -> Node:
+        raise NotImplementedError
+
     def relation(self) -> Node:
         raise NotImplementedError
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value, real_fraction
-from verifiers.math.nodes import Call, Constant, Node, Number, Product, Symbol
+from verifiers.math.nodes import Call, Constant, Node, Number, Power, Product, Quotient, Sum, Symbol
 
 __all__ = [
     "constants",
@@ -37,6 +37,7 @@ _GUARD_DIGITS = 12
 MAX_SYMBOLS = 12
 _WANTED_POINTS = 4
 _MAX_POINTS = 10
+_PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, Call)
 
 
 def walk(node: Any) -> Any:
@@ -48,6 +49,7 @@ def walk(node: Any) -> Any:
             stack.extend(reversed(item))
         elif hasattr(item, "__dataclass_fields__"):
             yield item
+            # Not dataclasses.fields(), which takes longer than all the rest here.
             stack.extend([getattr(item, name) for name in reversed(item.__dataclass_fields__)])
 
 
@@ -82,18 +84,29 @@ def same_scalar(gold: Node, response: Node) -> bool:
         return sign == infinity_sign(response)
     symbols = free_symbols(gold) | free_symbols(response)
     if symbols or has_call(gold, known=False) or has_call(response, known=False):
-        return _same_function(gold, response, sorted(symbols))
+        same = _same_function(gold, response, sorted(symbols))
+        return _proven(gold, response) if same is None else same
     return same_number(gold, response)
 
 
 def same_number(gold: Node, response: Node) -> bool:
     exact_gold, exact_response = exact_or_none(gold), exact_or_none(response)
-    if exact_gold is not None and exact_response is not None:
-        if exact_gold == exact_response:
-            return True
-    elif _equal_at(gold, response, {}) is True:
+    same: bool | str | None = exact_gold == exact_response
+    if exact_gold is None or exact_response is None:
+        same = _equal_at(gold, response, {})
+    if same is True or _is_rounding(gold, response):
         return True
-    return _is_rounding(gold, response)
+    return same is None and _proven(gold, response)
+
+
+def _proven(gold: Node, response: Node) -> bool:
+    """What no number decides, out of the budgets or off the domain: sympy's proof, or not the same."""
+    if not all(isinstance(item, _PROVABLE) for side in (gold, response) for item in walk(side)):
+        return False
+    # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
+    from verifiers.math import symbolic
+
+    return symbolic.proves_equal(gold, response)
 
 
 def exact_or_none(node: Node) -> Fraction | None:
@@ -138,9 +151,10 @@ def rounds_to(exact: Node, decimal: Number, *, least: int | None = None) -> bool
     return error <= unit / 2 or (may_cut and cut)
 
 
-def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
+def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool | None:
+    """None when the points decide nothing."""
     if len(symbols) > MAX_SYMBOLS:
-        return False
+        return None
     source = random_source(gold, response)
     complex_valued = "i" in constants(gold) | constants(response)
     agreed = agreed_outside = 0
@@ -155,7 +169,9 @@ def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool:
             agreed_outside += 1
         if agreed >= _WANTED_POINTS or (not symbols and agreed):
             return True
-    return agreed >= 2 or (agreed == 0 and agreed_outside >= _WANTED_POINTS)
+    if agreed >= 2 or (agreed == 0 and agreed_outside >= _WANTED_POINTS):
+        return True
+    return None
 
 
 def random_source(gold: Node, response: Node) -> random.Random:

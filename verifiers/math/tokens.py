@@ -49,6 +49,7 @@ _CHARACTERS = {
     "△": r"\triangle ", "∣": "|", "∶": ":", "\u00a0": " ", "\u2009": r"\,", "\u202f": r"\,", "\u2007": r"\,",
     "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": "", "\u2061": "", "\u2062": "",
     "ı": "i",
+    "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ",
     "％": "%", "€": r"\text{euro}", "£": r"\text{pound}", "¥": r"\text{yen}", "₹": r"\text{rupee}",
     "¢": r"\text{cents}",
 }  # fmt: skip

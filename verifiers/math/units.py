@@ -207,12 +207,14 @@ def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
         return Fraction(1)
     if gold.powers == response.powers:
         return response.size / gold.size
-    if gold.nouns and response.nouns and (gold.nouns <= response.nouns or response.nouns <= gold.nouns):
-        # "5 apples" and "5 red apples"; but what has a size must still agree.
+    if gold.nouns <= response.nouns or response.nouns <= gold.nouns:
+        # "5 apples" and "5 red apples", "12 inches" and "12 inches of snow"; but what has a size must agree.
         strip = [
             tuple(item for item in unit.powers if item[0] not in unit.nouns) for unit in (gold, response)
         ]
-        return response.size / gold.size if strip[0] == strip[1] else None
+        counted = gold.nouns and response.nouns
+        same = strip[0] == strip[1] and bool(counted or (strip[0] and _says_of_what(gold, response)))
+        return response.size / gold.size if same else None
     return None
 
 
@@ -220,6 +222,11 @@ def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
     wanted = gold.multipliers if gold else frozenset()
     given = response.multipliers if response else frozenset()
     return wanted == given or (response is None and wanted <= _COLLECTIVES)
+
+
+def _says_of_what(*units: Unit) -> bool:
+    """Whether the nouns beside the sizes only name the thing: inches of snow, and not litres per person."""
+    return all(power > 0 for unit in units for name, power in unit.powers if name in unit.nouns)
 
 
 def _is_generic(unit: Unit) -> bool:

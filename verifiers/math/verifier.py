@@ -1,8 +1,9 @@
 """The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both
 sides.
 
-Every step is bounded by budgets of its own, so that even without the pool no response can hang it; the pool's
-time and memory limits stand behind that. Verdicts depend on the gold and the extracted answer only."""
+Every step but one is bounded by budgets of its own; the pool's time and memory limits stand behind that. The
+one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.
+Verdicts depend on the gold and the extracted answer only."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapp
 from verifiers.math.compare import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
+from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import same_number
 from verifiers.math.tokens import Token
@@ -91,6 +93,9 @@ class MathVerifier:
         answer = read_answer(text)
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
+        if not answer.readings and (labelled := split_label(answer.text)) is not None:
+            # 3 (more apples): a gold's label that names no unit is not compared.
+            answer = read_answer(labelled[0])
         if not answer.readings:
             if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
                 _TEXT_COMMAND.sub("", answer.text).casefold()

@@ -1,0 +1,45 @@
+r"""Spellings of published golds that are no usual LaTeX, put into it: y^{\prime}, -1./3, np.arcsin(10/13);
+and the label of 12 (inches of snow). Text only."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["split_label", "usual_notation"]
+
+_PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![A-Za-z]))")
+_FLOAT_OVER = re.compile(r"(?<![\d.])(\d{1,400})\.(?=\s*/)")
+_MODULE = re.compile(r"\b(?:np|numpy|math|sympy)\.([a-z]+\d{0,2})(?![A-Za-z\d._])")
+# The logarithm of these libraries is the natural one.
+_RENAMED = {"log": "ln", "log10": r"\log_{10}", "log2": r"\log_{2}"}
+_OF_MODULES = frozenset(
+    "pi e sqrt exp sin cos tan sinh cosh tanh arcsin arccos arctan asin acos atan floor ceil abs gcd lcm "
+    "log log10 log2 factorial".split()
+)
+_LABELLED = re.compile(
+    r"((?:\\?\$\s*)?[-+]?[\d,]{1,40}(?:\.\d{1,40})?(?:\s*/\s*\d{1,40})?\s*%?)\s*"
+    r"\(([A-Za-z][A-Za-z '\-/.]{0,60})\)"
+)
+
+
+def usual_notation(text: str) -> str:
+    """The text with such spellings replaced; most texts come back as they are, at the cost of a few looks."""
+    if r"\prime" in text:
+        text = _PRIMES.sub(lambda match: "'" * max(1, (match.group(1) or "").count("prime")), text)
+    if "./" in text or ". /" in text:
+        text = _FLOAT_OVER.sub(r"\1", text)
+    if "np." in text or "math." in text or "numpy." in text or "sympy." in text:
+        text = _MODULE.sub(_without_module, text)
+    return text
+
+
+def _without_module(match: re.Match[str]) -> str:
+    name = match.group(1)
+    return _RENAMED.get(name, name) if name in _OF_MODULES else match.group()
+
+
+def split_label(text: str) -> tuple[str, str] | None:
+    """(number, words) of a number with its unit in words, 12 (inches of snow); None when it is no such
+    text."""
+    match = _LABELLED.fullmatch(text)
+    return (match.group(1), match.group(2)) if match is not None else None

@@ -1,0 +1,199 @@
+r"""Operations put in place of their values: \sum_{k=1}^{10} k becomes 55. Owns the order of means, cheapest
+first.
+
+Short sums and products are written out and added up, definite integrals of numbers stay where the quadrature
+is sure of them, and sympy is asked for the rest. What has no value there stays as it is and equals only
+itself: undecided is not equal. A response's operations are evaluated only beside a gold that has one, or
+where the response says itself what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from verifiers.math.calculus import replaced
+from verifiers.math.evaluate import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.nodes import (
+    Call,
+    Matrix,
+    Node,
+    Number,
+    Operation,
+    Power,
+    Product,
+    Quotient,
+    Relation,
+    Sum,
+    Symbol,
+)
+from verifiers.math.scalars import free_symbols, same_scalar, walk
+
+__all__ = ["has_operation", "is_antiderivative", "is_integral_without_ends", "settled"]
+
+MAX_TERMS = 5_000
+MAX_KEPT_TERMS = 400
+MAX_WRITTEN_OUT = 60_000
+MAX_INTEGRAND = 80
+_CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
+
+
+def has_operation(node: Node) -> bool:
+    """Whether anything in the tree is for `settled`: an operation, a determinant, a calculation with
+    matrices."""
+    return any(_is_operation(item) for item in walk(node))
+
+
+def _is_operation(node: Any) -> bool:
+    if isinstance(node, Operation):
+        return True
+    if isinstance(node, Call):
+        return node.name in ("det", "abs") and _is_matrix(node.arguments[0])
+    if isinstance(node, Product):
+        return sum(map(_is_matrix, node.factors)) > 1
+    if isinstance(node, Power):
+        return _is_matrix(node.base)
+    return isinstance(node, Sum) and any(map(_is_matrix, node.terms))
+
+
+def _is_matrix(node: Node) -> bool:
+    """Whether the value is a matrix, by the look of it."""
+    if isinstance(node, Matrix):
+        return True
+    if isinstance(node, Product):
+        return any(map(_is_matrix, node.factors))
+    if isinstance(node, Sum):
+        return any(map(_is_matrix, node.terms))
+    if isinstance(node, Quotient):
+        return _is_matrix(node.top)
+    return isinstance(node, Power) and _is_matrix(node.base)
+
+
+def settled(gold: Node, response: Node) -> tuple[Node, Node] | None:
+    """Both sides with their operations evaluated; what has no value is a name, the same on both sides.
+
+    None when the response holds an operation without a value that the gold does not hold, or leaves one to be
+    computed where the gold leaves none."""
+    if not has_operation(gold):
+        if not has_operation(response):
+            return gold, response
+        if not _ends_computed(response):
+            return None
+    names: dict[Node, Node] = {}
+
+    def new_name(node: Node) -> Node:
+        # An antiderivative is compared by its derivative, which needs it as it is.
+        new = node if is_integral_without_ends(node) else Symbol(f"operation {len(names)}")
+        return names.setdefault(node, new)
+
+    gold = _settle(gold, new_name)
+    unknown: list[Node] = []
+
+    def name(node: Node) -> Node:
+        if node not in names:
+            unknown.append(node)
+        return names.get(node, node)
+
+    response = _settle(response, name)
+    return None if unknown else (gold, response)
+
+
+def _ends_computed(response: Node) -> bool:
+    r"""\int_0^1 x^2 dx = \frac13: the operation and, after it, what it is."""
+    return (
+        isinstance(response, Relation)
+        and set(response.operators) <= {"=", "~"}
+        and not has_operation(response.sides[-1])
+    )
+
+
+def _settle(node: Any, name: Callable[[Node], Node]) -> Any:
+    if isinstance(node, tuple):
+        return tuple(_settle(item, name) for item in node)
+    if _is_operation(node):
+        value = _value(node)
+        return name(node) if value is None else value
+    if hasattr(node, "__dataclass_fields__"):
+        changed = {field.name: _settle(getattr(node, field.name), name) for field in fields(node)}
+        return replace(node, **changed)
+    return node
+
+
+@lru_cache(maxsize=1024)
+def _value(node: Node) -> Node | None:
+    """The value of one operation, or the node itself where the numeric evaluation can do it; None without."""
+    if isinstance(node, Operation):
+        written = _written_out(node)
+        if written is not None:
+            return written
+        if _is_measured(node):
+            return node
+        if is_integral_without_ends(node):
+            return None
+    # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
+    from verifiers.math import symbolic
+
+    try:
+        return symbolic.value_of(node)
+    except Undecided:
+        return None
+
+
+def _written_out(node: Operation) -> Node | None:
+    """A short sum or product between whole numbers, term by term."""
+    if node.name not in ("sum", "product") or node.bound is None:
+        return None
+    try:
+        low, high = (exact_value(part) for part in node.parts)
+    except (NotExact, NotNumber):
+        return None
+    size = sum(1 for _ in walk(node.body))
+    num_terms = int(high - low) + 1
+    if low.denominator != 1 or high.denominator != 1 or num_terms > MAX_TERMS:
+        return None
+    if num_terms * size > MAX_WRITTEN_OUT or has_operation(node.body):
+        return None
+    if num_terms < 1:
+        return Number(Fraction(node.name == "product"))
+    bound = node.bound
+    terms = tuple(replaced(node.body, bound, Number(low + step)) for step in range(num_terms))
+    whole: Node = Sum(terms) if node.name == "sum" else Product(terms)
+    try:
+        return Number(exact_value(whole))
+    except NotExact:
+        return whole if num_terms <= MAX_KEPT_TERMS else None
+    except NotNumber:
+        return None
+
+
+def _is_measured(node: Operation) -> bool:
+    """Whether the quadrature is sure of this integral."""
+    if node.name != "integral" or node.bound is None or free_symbols(node) or has_operation(node.body):
+        return False
+    if sum(1 for _ in walk(node.body)) > MAX_INTEGRAND:
+        return False
+    try:
+        numeric_value(node)
+    except NotNumber:
+        return False
+    return True
+
+
+def is_integral_without_ends(node: Node) -> bool:
+    return isinstance(node, Operation) and node.name == "integral" and node.bound is None
+
+
+def is_antiderivative(gold: Operation, response: Node) -> bool:
+    r"""Whether the response's derivative is the integrand of the gold \int f dx, whatever its constant."""
+    extra = free_symbols(response) - free_symbols(gold)
+    if len(extra) > 1 or not extra <= _CONSTANTS_OF_INTEGRATION or has_operation(response):
+        return False
+    from verifiers.math import symbolic
+
+    try:
+        derivative = symbolic.derivative_of(response, gold.letter)
+    except Undecided:
+        return False
+    return same_scalar(gold.body, derivative)
