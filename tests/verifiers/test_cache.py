@@ -126,9 +126,13 @@ def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> 
     async def work(ask: Ask, pool: VerifierPool) -> None:
         for _ in range(2):
             verdict = await ask(response, 1)
-            assert verdict.outcome is Outcome.WRONG and not verdict.is_repeatable
+            # On a machine so busy that the worker gets no CPU time, "spin" is a fault.
+            assert verdict.outcome is Outcome.FAULT or (
+                verdict.outcome is Outcome.WRONG and not verdict.is_repeatable
+            )
+        assert pool.num_cached == len(pool._cache) == 0
 
-    assert with_pool(folder, work) == 2
+    assert with_pool(folder, work) >= 2
 
 
 @pytest.mark.parametrize("gold", ["lock", "restless"])
