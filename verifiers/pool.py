@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from verifiers.registry import load_verifier
+from verifiers.storable import fault_of, storable_verdict
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, wrong
 from verifiers.verifier import AsyncVerifier, CacheableVerifier, FastVerifier, LimitedVerifier, Verifier
@@ -125,6 +126,15 @@ class VerifierPool:
         if not self._is_open:
             raise ValueError("This VerifierPool is not started: use `async with` or await start().")
         loaded = self._load(verifier_name, options, folder)
+        try:
+            return storable_verdict(await self._verify(loaded, response, reference))
+        except RecursionError:
+            return wrong(detail="recursion limit: the response is nested too deeply")
+        # The boundary: verify_fast and cache_key are the verifier's own code too.
+        except (Exception, SystemExit) as error:
+            return fault_of(error)
+
+    async def _verify(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
         if len(response) > MAX_RESPONSE_CHARACTERS:
             return wrong(detail=f"the response has more than {MAX_RESPONSE_CHARACTERS} characters")
         started = time.perf_counter()
@@ -252,9 +262,10 @@ async def _waited(verifier: AsyncVerifier, response: str, reference: Any) -> Ver
     started = time.perf_counter()
     for attempt in range(2):
         try:
-            verdict = await verifier.verify_async(response, reference)
-        except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
-            verdict = fault(f"the verifier raised {type(error).__name__}: {error}"[:2000])
+            verdict = storable_verdict(await verifier.verify_async(response, reference))
+        # The boundary: a verifier that raises has failed, whatever it raises.
+        except (Exception, SystemExit) as error:
+            verdict = fault_of(error)
         if verdict.outcome is not Outcome.FAULT or attempt:
             break
     return replace(verdict, seconds=time.perf_counter() - started)

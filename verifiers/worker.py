@@ -21,12 +21,12 @@ import socket
 import struct
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from verifiers.limits import die_with_parent, limit_memory, no_core_file
 from verifiers.registry import load_verifier
+from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
@@ -155,14 +155,10 @@ def _answer(
         verdict = wrong(detail="recursion limit: the response is nested too deeply")
     except VerifierUnavailable as error:
         verdict = fault(str(error))
-    except Exception as error:  # The boundary: a verifier that raises has failed, whatever it raises.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        verdict = fault(
-            f"the verifier raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:2000]
-        )
-    if not isinstance(verdict, Verdict):
-        verdict = fault(f"verify returned {type(verdict).__name__}, expected a Verdict")
-    return _timed(verdict, time.perf_counter() - started)
+    # The boundary: a verifier that raises has failed, whatever it raises; sys.exit is no crash either.
+    except (Exception, SystemExit) as error:
+        verdict = fault_of(error)
+    return _timed(storable_verdict(verdict), time.perf_counter() - started)
 
 
 def _timed(verdict: Verdict, seconds: float) -> Verdict:
