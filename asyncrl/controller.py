@@ -23,6 +23,7 @@ when nothing moves for too long, the run ends and says who waited for what.
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
@@ -200,7 +201,9 @@ class Controller:
             pool_metrics=self._grader.pool_metrics,
             heldout=lambda: self._heldout.accuracies,
         )
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = loop.create_future()
+        journal.on_failure = lambda error: _tell(loop, self._fail, error)
         self.desk = TrainerDesk(
             recipe,
             queue=self.queue,
@@ -416,3 +419,9 @@ class Controller:
         # A group that is dropped because its servers fail is no progress.
         tokens = self.queue.counters.get(GENERATED, 0), self._heldout.num_tokens
         return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers
+
+
+def _tell(loop: asyncio.AbstractEventLoop, fail: Callable[[Exception], None], error: Exception) -> None:
+    """Calls `fail` in its loop, from any thread; a loop that is closed needs not be told."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fail, error)
