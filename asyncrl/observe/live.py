@@ -99,7 +99,7 @@ class LiveLine:
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """A remark between the lines, such as a server that left."""
-        self._print(Text(text, style=style))
+        self._print(Text(printable(text), style=style))
 
     def _print_header(self) -> None:
         self._lines_since_header = 0
@@ -110,6 +110,12 @@ class LiveLine:
     def _print(self, line: Text) -> None:
         line.rstrip()
         self._console.print(line, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """`text` with what would steer a terminal escaped, but for line breaks and tabs: programs wrote it."""
+    kept = (c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(kept)
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:

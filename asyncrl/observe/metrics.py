@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from asyncrl.errors import DiskError
+from verifiers.storable import storable
 
 Row = dict[str, Any]
 
@@ -129,13 +130,16 @@ def _cut_half_line(path: Path) -> None:
 
 
 def _flat(fields: Mapping[str, Any]) -> Row:
-    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null."""
+    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null; text
+    can be shown by whoever reads it."""
     row: Row = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
             row.update(_flat({f"{name}_{key}": inner for key, inner in value.items()}))
         elif isinstance(value, float) and not math.isfinite(value):
             row[name] = None
+        elif isinstance(value, str):
+            row[name] = storable(value)
         else:
             row[name] = value
     return row
