@@ -87,6 +87,9 @@ class Verifying(Section):
     """Killable processes for symbolic work; plain answers are graded without them."""
     timeout_seconds: PositiveFloat = 2.0
     """Wall-clock limit of one verification; a late worker is killed, the answer is wrong."""
+    max_faults_in_a_row: Positive = 24
+    """A verifier that fails so often, retries included, over 20 seconds and without one verdict between, ends
+    the run with its own error. Raise it where what it asks may be away for longer."""
 
 
 class Rollout(Section):

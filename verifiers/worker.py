@@ -106,7 +106,11 @@ def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
         if request is None:
             return
         verdict = _answer(pickle.loads(request), loaded, memory_limit_bytes)
-        connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
+        try:
+            connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
+        except ConnectionError:
+            # The pool has closed meanwhile: nobody wants the verdict.
+            return
         if gc.get_count()[0] > 200_000:
             gc.collect()
 
@@ -123,7 +127,11 @@ def _receive(connection: socket.socket) -> bytes | None:
 def _exactly(connection: socket.socket, size: int) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
+        try:
+            part = connection.recv(min(size - len(parts), 1 << 20))
+        except ConnectionError:
+            # Closed by a pool that left a verdict unread.
+            return None
         if not part:
             return None
         parts += part

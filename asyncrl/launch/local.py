@@ -19,6 +19,7 @@ from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.stopping import LastResort
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
@@ -33,7 +34,7 @@ from asyncrl.serving.client import new_session
 
 log = logging.getLogger(__name__)
 
-STOP_TRAINER_SECONDS = 5.0
+STOP_TRAINER_SECONDS = 4.0
 """After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
 loses is repeated from the journal."""
 
@@ -74,8 +75,8 @@ class Ending:
     """Tokens: generated, and what became of them (`ReplayQueue.conservation`)."""
 
 
-async def train(inputs: Inputs, folder: RunFolder) -> Ending:
-    """Runs the recipe to its end, or until Ctrl-C.
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> Ending:
+    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
@@ -128,7 +129,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
         )
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
-        async with _stop_on_signals(controller) as stopped:
+        async with _stop_on_signals(controller, last_resort) as stopped:
             num_ranks = recipe.trainer.num_processes
             what = f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"
             with stage(what):
@@ -238,7 +239,7 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Event]:
+async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> AsyncIterator[asyncio.Event]:
     """SIGINT and SIGTERM end the run after the step in work; a second one at once."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()
@@ -254,6 +255,7 @@ async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Even
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    last_resort.watch(signal.SIGINT, signal.SIGTERM)
     try:
         yield stopped
     finally:

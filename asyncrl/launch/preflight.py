@@ -16,6 +16,7 @@ from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.servers import check_ports
+from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
@@ -59,7 +60,11 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
-    cache.check_machine()
+    try:
+        cache.check_machine()
+        try_verifiers(cache, recipe.verifying)
+    finally:
+        cache.close()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 

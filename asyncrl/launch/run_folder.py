@@ -36,6 +36,7 @@ CHANGEABLE = (
     "rollout.oversampling",
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
+    "verifying.max_faults_in_a_row",
     "run_folder",
     "serving",
     "replay.keep_steps",

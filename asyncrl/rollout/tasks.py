@@ -34,16 +34,35 @@ class Row:
         return f"{self.path}:{self.line}"
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row to try its verifier on."""
+
+    where: str
+    verifier: VerifierSpec
+    gold: Any
+    reference: Any
+    """What the verifier made of the gold."""
+
+
 class VerifierCache:
     """Verifiers by specification: rows that name the same one share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._loaded: dict[str, Verifier] = {}
+        self.examples: dict[str, Example] = {}
+        """The first row of each specification."""
+
+    def remember(self, row: Row, reference: Any) -> None:
+        """Keeps the row as an example of its verifier when it is the first."""
+        key = _key(row.verifier)
+        if key not in self.examples:
+            self.examples[key] = Example(row.where(), row.verifier, row.answer, reference)
 
     def get(self, spec: VerifierSpec) -> Verifier:
         """Raises InputError when there is no such verifier."""
-        key = json.dumps([spec.name, spec.options], sort_keys=True, default=str)
+        key = _key(spec)
         if key not in self._loaded:
             try:
                 self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
@@ -61,6 +80,17 @@ class VerifierCache:
                     verifier.check_machine()
                 except VerifierUnavailable as error:
                     raise InputError(f'verifier "{json.loads(key)[0]}" cannot work here. {error}') from error
+
+    def close(self) -> None:
+        """Ends what a check of the machine or a trial has started; the next use starts it again."""
+        for verifier in self._loaded.values():
+            close = getattr(verifier, "close", None)
+            if callable(close):
+                close()
+
+
+def _key(spec: VerifierSpec) -> str:
+    return json.dumps([spec.name, spec.options], sort_keys=True, default=str)
 
 
 def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:
@@ -131,6 +161,7 @@ def _task(row: Row, codec: TextCodec, verifiers: VerifierCache, context_tokens: 
         reference = verifiers.get(row.verifier).parse_reference(row.answer)
     except ValueError as error:
         raise InputError(f"{row.where()}: {error}") from error
+    verifiers.remember(row, reference)
     if not tokens:
         raise InputError(f"{row.where()}: the prompt {text!r} has no tokens")
     if len(tokens) >= context_tokens:
