@@ -86,6 +86,8 @@ class Inputs:
     codec: TextCodec
     verifiers: VerifierCache
     context_tokens: int
+    has_moved_rows: bool = False
+    """data.train is not the file that the run's journal was written with."""
 
 
 class Controller:
@@ -125,7 +127,7 @@ class Controller:
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
-        restore(self.queue, self._order.by_id)
+        restore(self.queue, functools.partial(self._order.find, may_have_moved=inputs.has_moved_rows))
         self.is_resumed = self.queue.num_admitted > 0
         make_fleet = functools.partial(
             Fleet,

@@ -6,6 +6,7 @@ others with it, and the same command resumes from the journal and the last check
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.metadata
 import itertools
 import logging
@@ -17,7 +18,7 @@ from typing import Any
 
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError, ServerError
-from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.run_folder import RunFolder, data_digests
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.stopping import LastResort
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
@@ -29,7 +30,7 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import record_start
+from asyncrl.replay.starts import changed_data, record_data, record_start
 from asyncrl.serving.client import new_session
 
 log = logging.getLogger(__name__)
@@ -86,6 +87,9 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(journal.close)
         session = await stack.enter_async_context(new_session())
+        digests = data_digests(recipe)
+        changed = changed_data(journal, digests)
+        inputs = dataclasses.replace(inputs, has_moved_rows="data.train" in changed)
         changes = read_changes(journal, recipe.serving)
         servers = LocalServers(
             recipe,
@@ -119,6 +123,12 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
         record_start(journal, committed, dump_recipe(recipe))
+        record_data(journal, digests)
+        for key in changed:
+            observer.note(
+                f"the file of {key} has changed since the last start: unfinished answers are graded by the "
+                f"row that asks their prompt now, and what is asked next follows the new file"
+            )
         if controller.is_resumed:
             metrics.resumed(committed)
             observer.note(

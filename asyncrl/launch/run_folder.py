@@ -5,6 +5,7 @@ A second start with the same recipe resumes; with one that would train something
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import sqlite3
 from pathlib import Path
@@ -148,6 +149,17 @@ def read_run_recipe(path: Path) -> Recipe:
     if not (path / RECIPE).is_file():
         raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
     return load_recipe(path / RECIPE)
+
+
+def data_digests(recipe: Recipe) -> dict[str, str]:
+    """The key of each data file of the recipe -> SHA-256 of what it holds now."""
+    files = {"data.train": recipe.data.train, "data.heldout": recipe.data.heldout}
+    found = {}
+    for key, file in files.items():
+        if file is not None:
+            with Path(file).open("rb") as stream:
+                found[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
 
 
 def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:

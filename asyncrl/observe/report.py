@@ -60,6 +60,7 @@ def _page(summary: Summary) -> str:
         training_time=duration(summary.training_seconds),
         tiles=list(_tiles(summary)),
         samples=_samples(summary),
+        faults=summary.faults,
         commands=list(_commands(summary)),
         **_evaluations(summary),
         **_books(summary),

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
+from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
 from asyncrl.observe.plot import Curve, plot
 from asyncrl.observe.summary import Summary
@@ -29,6 +30,9 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
         console.print()
     console.print(_conservation(summary))
     console.print()
+    if summary.faults:
+        console.print(_faults(summary))
+        console.print()
     _print_times(summary, console)
     _print_next(summary, console)
 
@@ -125,6 +129,14 @@ def _conservation(summary: Summary) -> Table:
         table.add_row(f"{sign} {fate.name}", f"{fate.tokens:,}", f"{fate.groups:,}", share)
     if books.missing_tokens():
         table.add_row("! unaccounted", f"{books.missing_tokens():,}", "", "", style="bold red")
+    return table
+
+
+def _faults(summary: Summary) -> Table:
+    table = _table("verdicts that failed, by cause", ["", "verdicts", "first on"])
+    for fault in summary.faults:
+        # A user's words are no markup.
+        table.add_row(Text(printable(fault.cause)), f"{fault.num_verdicts:,}", Text(printable(fault.task_id)))
     return table
 
 

@@ -5,6 +5,7 @@ cursor.
 """
 
 import json
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from asyncrl.recipe import Recipe, Verifying
 from asyncrl.rollout.text import TextCodec
 from asyncrl.types import Task, VerifierSpec
 from verifiers.registry import load_verifier
+from verifiers.storable import storable
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
 
@@ -210,21 +212,41 @@ class TaskOrder:
         self._seed = seed
         self._is_shuffled = is_shuffled
         self._permutation = lru_cache(maxsize=2)(self._make_permutation)
+        self._by_prompt = lru_cache(maxsize=1)(self._index_prompts)
 
     def at(self, position: int) -> Task:
         epoch, offset = divmod(position, len(self._tasks))
         return self._tasks[self._permutation(epoch)[offset]]
 
-    def by_id(self, task_id: str) -> Task:
-        """Raises InputError when the data no longer holds the task."""
-        try:
-            return self._by_id[task_id]
-        except KeyError:
+    def find(self, task_id: str, prompt: str, *, may_have_moved: bool = False) -> Task:
+        """The task that a journal calls `task_id`: the prompt decides, wherever its row stands now.
+
+        `may_have_moved`: the file is not the one that the journal's task ids come from. Raises InputError
+        when the data no longer holds the prompt, or holds it with several answers.
+        """
+        task = self._by_id.get(task_id)
+        if task is not None and storable(task.prompt) == prompt and not may_have_moved:
+            return task
+        found = self._by_prompt().get(prompt, [])
+        asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
+        if not found:
             raise InputError(
-                f"the run's journal refers to task {task_id}, which data.train no longer holds. Restore the "
-                f"file, "
-                f"or start afresh with another run_folder."
-            ) from None
+                f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
+                f"the row back (its place in the file does not matter), or start afresh with another run_folder."
+            )
+        if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
+            raise InputError(
+                f"data.train has changed since the run began: {asked}, which now several rows ask with "
+                f"different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as it "
+                f"was, or start afresh with another run_folder."
+            )
+        return found[0]
+
+    def _index_prompts(self) -> dict[str, list[Task]]:
+        found: dict[str, list[Task]] = {}
+        for task in self._tasks:
+            found.setdefault(storable(task.prompt), []).append(task)
+        return found
 
     def _make_permutation(self, epoch: int) -> list[int]:
         order = list(range(len(self._tasks)))

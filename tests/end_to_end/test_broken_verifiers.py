@@ -25,12 +25,12 @@ class Sevens:
 """
 
 
-def broken_run(folder: Path, how: str) -> WholeRun:
+def broken_run(folder: Path, how: str, more: str = "") -> WholeRun:
     run = WholeRun(folder, trainer={"num_steps": 100}, rollout={"groups_per_batch": 4})
-    (folder / "sevens.py").write_text(BROKEN.format(how=how))
+    (folder / "sevens.py").write_text(BROKEN.format(how=how, more=more))
     run.start()
-    # The trial is over when there is a journal.
-    run.wait_for(lambda: (run.run_folder / "journal.sqlite").is_file(), "the journal")
+    # The trial is over when the controller listens.
+    run.wait_for(lambda: (run.run_folder / "controller.url").is_file(), "the controller")
     (folder / "broken").touch()
     return run
 
@@ -48,9 +48,9 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(tmp_path: Pat
     assert seconds < 60
 
 
-@pytest.mark.parametrize("how", ["time.sleep(1000)", "while True: pass"])
-def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(tmp_path: Path, how: str) -> None:
-    run = broken_run(tmp_path, how)
+@pytest.mark.parametrize("more", ["", "verify_fast = verify"], ids=["in a worker", "in the event loop"])
+def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(tmp_path: Path, more: str) -> None:
+    run = broken_run(tmp_path, "time.sleep(1000)", more)
     graded = "SELECT count(*) FROM trajectories WHERE finish IS NOT NULL AND outcome IS NULL"
     run.wait_for(lambda: run.query(graded)[0][0] > 0, "a response that waits for its verdict")
     family, began = run.family(), time.monotonic()
