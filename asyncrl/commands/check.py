@@ -11,6 +11,7 @@ from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.launch.resuming import Resumption
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, load_recipe
@@ -40,15 +41,19 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
         check_machine(recipe, shape, has_gpu=has_gpu())
-        resumes = RunFolder(recipe.folder()).check(recipe)
+        folder = RunFolder(recipe.folder())
+        resumes = folder.check(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    print(_plan(recipe, inputs, shape, resumes=resumes))
+    resumption = folder.resumption if resumes else None
+    print(_plan(recipe, inputs, shape, resumption))
+    for remark in folder.resumption.remarks if resumes else []:
+        print(f"# {remark}")
     return 0
 
 
-def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -> str:
+def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumption | None) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
     where = "GPU" if has_gpu() else "CPU"
     if serving.servers:
@@ -59,6 +64,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
+    begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
         f"parameters, "
@@ -72,6 +78,6 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {run_bytes(recipe, shape) / 2**30:.1f} GiB",
-        f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",
+        f"run       {recipe.folder()} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)

@@ -32,6 +32,7 @@ from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
 from asyncrl.replay.starts import changed_data, record_data, record_start
 from asyncrl.serving.client import new_session
+from asyncrl.trainer.manifest import find_newest
 
 log = logging.getLogger(__name__)
 
@@ -121,8 +122,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         await stack.enter_async_context(controller)
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
-        committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
-        record_start(journal, committed, dump_recipe(recipe))
+        version = folder.resumption.version
+        record_start(journal, version, dump_recipe(recipe))
         record_data(journal, digests)
         for key in changed:
             observer.note(
@@ -130,9 +131,11 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
                 f"row that asks their prompt now, and what is asked next follows the new file"
             )
         if controller.is_resumed:
-            metrics.resumed(committed)
+            for remark in folder.resumption.remarks:
+                observer.note(remark)
+            metrics.resumed(version)
             observer.note(
-                f"resuming {folder.path} at step {committed}: {controller.queue.num_admitted} groups admitted"
+                f"resuming {folder.path} at step {version}: {controller.queue.num_admitted} groups admitted"
             )
         trainers = TrainerRanks(
             recipe, run_folder=folder.path, logs=folder.logs, queue_url=controller.queue_url
@@ -152,7 +155,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
                 metrics.event("ready")
                 try:
                     await controller.run(
-                        lambda: _keep_training(trainers, controller, observer, stopped),
+                        lambda: _keep_training(trainers, controller, observer, stopped, folder),
                         kill_trainer=trainers.kill,
                     )
                 except Exception as error:
@@ -205,7 +208,11 @@ async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRa
 
 
 async def _keep_training(
-    trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
+    trainers: TrainerRanks,
+    controller: Controller,
+    observer: Observer,
+    stopped: asyncio.Event,
+    folder: RunFolder,
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
@@ -226,7 +233,13 @@ async def _keep_training(
                 raise
             steps_before, saved_before = steps, saved
             log.error("%s", error)
-            observer.note(f"{str(error).splitlines()[0]} It restarts from its last checkpoint.")
+            newest = await asyncio.to_thread(find_newest, folder.path / "checkpoints")
+            observer.note(
+                f"{str(error).splitlines()[0]} It restarts from its last checkpoint, at step "
+                f"{newest.version or 0}."
+            )
+            for remark in newest.remarks():
+                observer.note(remark)
             await trainers.stop()
             await trainers.start()
 

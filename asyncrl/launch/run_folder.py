@@ -14,6 +14,7 @@ from typing import IO, Any
 import yaml
 
 from asyncrl.errors import InputError
+from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, load_recipe
 
@@ -57,6 +58,8 @@ class RunFolder:
         self.metrics = path / METRICS
         self.controller_url = path / CONTROLLER_URL
         """Where the running controller listens; there only while it runs."""
+        self.resumption = Resumption(0, [])
+        """From where `check` found that the run goes on."""
         self._lock: IO[str] | None = None
 
     def check(self, recipe: Recipe) -> bool:
@@ -70,6 +73,7 @@ class RunFolder:
                 raise InputError(f"run_folder {self.path} is a file. Name a folder.")
             return False
         there = load_recipe(self.path / RECIPE)
+        self.resumption = find_resumption(self.path)
         differing = _differences(there.model_dump(), recipe.model_dump())
         if differing and not self._has_begun():
             return False
