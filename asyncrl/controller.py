@@ -64,6 +64,7 @@ from asyncrl.step_report import StepReport
 from asyncrl.trainer_desk import TrainerDesk
 from asyncrl.types import SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
+from asyncrl.zero_reward import ZeroReward
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,10 @@ class Inputs:
     context_tokens: int
     has_moved_rows: bool = False
     """data.train is not the file that the run's journal was written with."""
+
+    def longest_prompt(self) -> int:
+        """Of the training tasks, in tokens."""
+        return max(len(task.prompt_tokens) for task in self.train_tasks)
 
 
 class Controller:
@@ -219,6 +224,9 @@ class Controller:
             generator=self._generator,
             heldout=self._heldout,
             report=self.report,
+            zero_reward=ZeroReward(
+                observer.note, inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens
+            ),
             signal=self.signal,
             fail=self._fail,
             is_resumed=self.is_resumed,

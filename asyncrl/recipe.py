@@ -390,6 +390,9 @@ class Recipe(Section):
     """Of data order, initialisation and sampling where the engine allows it."""
     run_folder: str = "runs/{name}"
     """Where the run writes; running again on the same folder resumes."""
+    memory_gib: FiniteFloat | None = None
+    """What the run may take of this machine's memory, in GiB: a run that is planned to need more is refused.
+    Set it where the plan or what is free is wrong. Default: what is free at the start."""
     prepare: Prepare | None = None
     model: Model
     data: Data

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return 0
         inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
-        check_machine(recipe, shape, has_gpu=has_gpu())
+        check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
         folder = RunFolder(recipe.folder())
         resumes = folder.check(recipe)
     except InputError as error:
@@ -64,6 +64,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
+    needed = run_bytes(recipe, shape, longest_prompt=inputs.longest_prompt())
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
@@ -77,7 +78,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
-        f"memory    about {run_bytes(recipe, shape) / 2**30:.1f} GiB",
+        f"memory    about {needed / 2**30:.1f} GiB",
         f"run       {recipe.folder()} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)

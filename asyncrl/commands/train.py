@@ -80,7 +80,7 @@ def _train(recipe: Recipe, recipe_folder: Path) -> int:
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0
     inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
-    check_machine(recipe, shape, has_gpu=local.has_gpu())
+    check_machine(recipe, shape, has_gpu=local.has_gpu(), longest_prompt=inputs.longest_prompt())
     with folder, LastResort() as last_resort:
         folder.open(recipe)
         ending = asyncio.run(local.train(inputs, folder, last_resort))

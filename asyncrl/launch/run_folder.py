@@ -40,6 +40,7 @@ CHANGEABLE = (
     "verifying.num_workers",
     "verifying.max_faults_in_a_row",
     "run_folder",
+    "memory_gib",
     "serving",
     "replay.keep_steps",
     "evaluation",

@@ -83,6 +83,13 @@ def _tiles(summary: Summary) -> Iterator[dict[str, str]]:
             "value": _change(lambda value: f"{value:.0f}", before, after, "response_tokens_mean"),
             "note": "tokens, held-out, greedy",
         }
+    cut = [row["cut_share"] for row in summary.metrics.steps if row.get("cut_share") is not None]
+    if cut:
+        yield {
+            "title": "cut at max_new_tokens",
+            "value": f"{percent(cut[0])} → {percent(cut[-1])}",
+            "note": "responses of the first and the last step",
+        }
     trained = summary.conservation.tokens.get("trained", 0)
     generated = max(1, summary.conservation.generated_tokens())
     yield {

@@ -151,6 +151,12 @@ def _print_times(summary: Summary, console: Console) -> None:
     shares = ", ".join(f"{words} {percent(share)}" for words, share in summary.time_shares.items() if share)
     if shares:
         console.print(f"[bold]trainer time[/]  {shares}", highlight=False)
+    cut = [row["cut_share"] for row in summary.metrics.steps if row.get("cut_share") is not None]
+    if cut:
+        console.print(
+            f"[bold]cut at max_new_tokens[/]  {percent(cut[0])} -> {percent(cut[-1])} of the responses",
+            highlight=False,
+        )
     idle = f"trainer {percent(summary.trainer_idle_share)}, rollout {percent(summary.rollout_idle_share)}"
     console.print(f"[bold]idle in steady state[/]  {idle}", highlight=False)
 

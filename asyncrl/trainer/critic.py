@@ -211,9 +211,9 @@ class Critic:
         if not math.isfinite(grad_norm):
             raise Diverged(
                 f"Lower critic.learning_rate, or look at the batch (`asyncrl view`): the norm of the "
-                f"critic's gradient of step {step + 1} is {grad_norm}. The last checkpoint and the published weights "
-                f"are intact. critic.learning_rate cannot change within a run: set run_folder (or name) to a "
-                f"new one."
+                f"critic's gradient of step {step + 1} is {grad_norm}. The last checkpoint and the published "
+                f"weights are intact. critic.learning_rate cannot change within a run: set run_folder (or "
+                f"name) to a new one."
             )
         return float(grad_norm)
 

@@ -160,9 +160,10 @@ class Learner:
         _, grad_norm, _ = self.optimizer.step()
         if not math.isfinite(grad_norm):
             raise Diverged(
-                f"Lower trainer.learning_rate, which is {self.section.learning_rate:g}, or look at the "
-                f"batch (`asyncrl view`): the gradient norm of step {step + 1} is {grad_norm}. The last checkpoint and the published weights are intact. trainer.learning_rate cannot "
-                f"change within a run: set run_folder (or name) to a new one."
+                f"Lower trainer.learning_rate, which is {self.section.learning_rate:g}, or look at the batch "
+                f"(`asyncrl view`): the gradient norm of step {step + 1} is {grad_norm}. The last checkpoint "
+                f"and the published weights are intact. trainer.learning_rate cannot change within a run: "
+                f"set run_folder (or name) to a new one."
             )
         return float(grad_norm)
 
