@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
         if recipe.algorithm.has_own_loss_terms():
-            # It imports torch, as the trainer does; recipes without such terms are checked in half a second.
+            # It imports torch, as the trainer does; recipes without such terms are checked in a second.
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
