@@ -33,7 +33,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, InputError
 from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
 SCHEMA_VERSION = "1"
@@ -95,11 +95,19 @@ class JournalReader:
         self.path = path
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query on a connection of its own: everything that is committed."""
-        with contextlib.closing(
-            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as reader:
-            return reader.execute(sql, parameters).fetchall()
+        """Rows of a query on a connection of its own: everything that is committed.
+
+        Raises InputError when the file is no database, or a damaged one.
+        """
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
+                return reader.execute(sql, parameters).fetchall()
+        except sqlite3.OperationalError:
+            # A defect of the query, or of a moment.
+            raise
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self.path} cannot be read as the journal of a run: {error}.") from error
 
     def has_table(self, name: str) -> bool:
         """False for what a journal of an earlier version of this project lacks."""
