@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 MOST_CAUSES = 8
 """In a table; the rest is summed up."""
-_RAISED = re.compile(r"the verifier raised (\w+): .*? \((\S.*:\d+)\)\Z", re.DOTALL)
+_RAISED = re.compile(r"the verifier raised (\w+): ")
+_PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
 _CHANGING = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
 _LONGEST = 100
 
@@ -26,9 +27,10 @@ class FaultCause:
 
 def cause_of(detail: str) -> str:
     """The same for faults of one cause, whatever the response was."""
-    raised = _RAISED.search(detail)
-    if raised is not None:
-        return f"{raised.group(1)} at {raised.group(2)}"
+    # From the last bracket on: a message may hold thousands of them.
+    raised, place = _RAISED.search(detail), _PLACE.match(detail, max(0, detail.rfind("(")))
+    if raised is not None and place is not None:
+        return f"{raised.group(1)} at {place.group(1)}"
     words = " ".join(_CHANGING.sub("N", detail).split())
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
