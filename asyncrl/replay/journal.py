@@ -213,7 +213,9 @@ class Journal(JournalReader):
 
     def _fail(self, words: str) -> None:
         self._failure = JournalError(storable(words, limit=MAX_WORDS_CHARACTERS))
-        self.on_failure(self._failure)
+        # Every later call raises it anyway; this thread must live on to answer the barriers.
+        with contextlib.suppress(Exception):
+            self.on_failure(self._failure)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -39,6 +39,18 @@ def test_what_cannot_be_written_fails_every_barrier_and_is_told_once(
     assert journal.read("SELECT * FROM counters") == []
 
 
+def test_who_is_told_of_a_failure_may_fail_without_leaving_a_barrier_waiting(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+
+    def fail(error: JournalError) -> None:
+        raise RuntimeError("the loop is closed")
+
+    journal.on_failure = fail
+    journal.write(("INSERT INTO meta VALUES ('k', ?)", ("\ud800",)))
+    with pytest.raises(JournalError, match="UnicodeEncodeError"):
+        barrier(journal)
+
+
 def test_a_barrier_that_nobody_waits_for_any_more_stops_nothing(tmp_path: Path) -> None:
     """A take that is asked again gives its barrier up while the writer still works on it."""
     journal = Journal(tmp_path / "j.sqlite")
