@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.replay.group import Group
 from asyncrl.replay.policy import has_signal
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.types import Batch, Score, Trajectory
+from asyncrl.types import Batch, Finish, Score, Trajectory
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 
@@ -78,7 +78,8 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, f
 
 
 def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
-    """Verdicts behind a batch: outcomes per verifier, groups without a signal, latency, signs of hacking."""
+    """Verdicts behind a batch: outcomes per verifier, responses cut at the length limit, groups without a
+    signal, latency, signs of hacking."""
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
     scores = [score for group in groups for score in _scores(group).values()]
     verdicts = [_verdict(score) for score in scores]
@@ -88,9 +89,11 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         for trajectory, score in _sampled(group)
     ]
     seconds = sorted(score.seconds for score in scores)
+    cut = [t.finish is Finish.LENGTH for group in groups for t, _ in _sampled(group)]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
+        "cut_share": statistics.fmean(cut) if cut else None,
         "groups_zero_signal": sum(not has_signal(group) for group in groups),
         "outcomes": monitor.count_outcomes(verdicts),
         "outcomes_by_verifier": _outcomes_by_verifier(groups),

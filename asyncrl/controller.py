@@ -23,9 +23,11 @@ when nothing moves for too long, the run ends and says who waited for what.
 """
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -59,14 +61,18 @@ from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.speed import watch_speed
 from asyncrl.signal import Signal, now_seconds
 from asyncrl.step_report import StepReport
-from asyncrl.trainer_desk import INTERRUPT_SECONDS, TrainerDesk
+from asyncrl.trainer_desk import TrainerDesk
 from asyncrl.types import SamplingParams, Task
 from asyncrl.watchdog import Watch, watch
+from asyncrl.zero_reward import ZeroReward
 
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Between two looks of the watchdog."""
+ENDING_SECONDS = 5.0
+"""From a request to stop: how long verdicts, evaluations and streams may take to end by themselves. What is
+cut off is in the journal as far as it came."""
 MAX_TRAINER_KILLS = 3
 """Of hung trainers in a run; the next one that hangs ends it."""
 
@@ -81,6 +87,12 @@ class Inputs:
     codec: TextCodec
     verifiers: VerifierCache
     context_tokens: int
+    has_moved_rows: bool = False
+    """data.train is not the file that the run's journal was written with."""
+
+    def longest_prompt(self) -> int:
+        """Of the training tasks, in tokens."""
+        return max(len(task.prompt_tokens) for task in self.train_tasks)
 
 
 class Controller:
@@ -120,7 +132,7 @@ class Controller:
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
-        restore(self.queue, self._order.by_id)
+        restore(self.queue, functools.partial(self._order.find, may_have_moved=inputs.has_moved_rows))
         self.is_resumed = self.queue.num_admitted > 0
         make_fleet = functools.partial(
             Fleet,
@@ -138,7 +150,9 @@ class Controller:
         retries = recipe.rollout.max_fault_retries
         run_id = secrets.token_hex(4)
         self._parking = Parking(self.queue, recipe.rollout.oversampling)
-        self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries)
+        self._grader = Grader(
+            recipe.verifying, inputs.verifiers, max_fault_retries=retries, note=observer.note
+        )
         self._generator = Generator(
             queue=self.queue,
             fleet=self.fleet,
@@ -200,7 +214,9 @@ class Controller:
             pool_metrics=self._grader.pool_metrics,
             heldout=lambda: self._heldout.accuracies,
         )
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._failure: asyncio.Future[None] = loop.create_future()
+        journal.on_failure = lambda error: _tell(loop, self._fail, error)
         self.desk = TrainerDesk(
             recipe,
             queue=self.queue,
@@ -208,6 +224,9 @@ class Controller:
             generator=self._generator,
             heldout=self._heldout,
             report=self.report,
+            zero_reward=ZeroReward(
+                observer.note, inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens
+            ),
             signal=self.signal,
             fail=self._fail,
             is_resumed=self.is_resumed,
@@ -221,6 +240,10 @@ class Controller:
         self._added_servers = added_servers
         self._servers_changed = servers_changed
         self._loops: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Of the loops and groups that run now."""
+        self._must_end_at = math.inf
+        """As `now_seconds`, once the run was asked to stop."""
         self._is_training = False
         self._num_trainer_kills = 0
         self._kill_trainer: Callable[[str], None] = lambda why: None
@@ -250,6 +273,7 @@ class Controller:
     def stop(self) -> None:
         """Ends the run after the step in work; what streams is aborted and kept as a prefix."""
         self.is_stopped = self.desk.is_over = self._generator.is_stopping = True
+        self._must_end_at = now_seconds() + ENDING_SECONDS
         self.signal.notify()
         if self._loops is not None:
             self._start(self._interrupt(), "interrupt")
@@ -282,9 +306,10 @@ class Controller:
                 self.desk.is_over = self._generator.is_stopping = True
                 self.signal.notify()
                 if not self.is_stopped and self.queue.version is not None:
-                    await self._heldout.wait(self.fleet.published(), "after")
+                    await self._heldout.wait(self.fleet.published(), "after", unless=lambda: self.is_stopped)
                 for task in background:
                     task.cancel()
+                await self._end_groups()
         finally:
             self._loops, self.desk.is_open = None, False
 
@@ -311,7 +336,29 @@ class Controller:
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         assert self._loops is not None
-        return self._loops.create_task(self._noting_failure(work), name=name)
+        task = self._loops.create_task(self._noting_failure(work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self.signal.notify()
+
+    async def _end_groups(self) -> None:
+        """Waits for what still streams, is graded or evaluated; in a run that stops not for long.
+
+        A verifier that hangs must not hold a run up that was asked to stop.
+        """
+        await self.signal.wait_until(
+            lambda: self.is_stopped or not self._tasks, owner="run", blocker="verdicts and evaluations"
+        )
+        left = list(self._tasks)
+        if left:
+            await asyncio.wait(left, timeout=max(0.0, self._must_end_at - now_seconds()))
+        for task in left:
+            task.cancel()
 
     async def _noting_failure(self, work: Awaitable[None]) -> None:
         """`work`; when it fails, the state of that moment is kept, before the other loops are cancelled."""
@@ -368,7 +415,7 @@ class Controller:
         )
 
     async def _interrupt(self) -> None:
-        await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS)
+        await self._generator.interrupt(timeout_seconds=ENDING_SECONDS)
 
     async def _watch(self) -> None:
         """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
@@ -416,3 +463,9 @@ class Controller:
         # A group that is dropped because its servers fail is no progress.
         tokens = self.queue.counters.get(GENERATED, 0), self._heldout.num_tokens
         return tokens, self.queue.num_steps_taken, self.queue.version, verdicts, servers
+
+
+def _tell(loop: asyncio.AbstractEventLoop, fail: Callable[[Exception], None], error: Exception) -> None:
+    """Calls `fail` in its loop, from any thread; a loop that is closed needs not be told."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(fail, error)

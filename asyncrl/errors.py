@@ -6,6 +6,7 @@ AsyncrlError
 │   ├── ServerSilent      a stream brought nothing for too long: the server hangs
 │   └── WeightMismatch    a server's weights are not the ones that were published
 ├── DiskError             a file of the run could not be written: there is no room, or no permission
+├── Diverged              a gradient is no number any more: the recipe trains into the void
 ├── QueueError            the replay queue was asked for something its states do not allow
 └── StalenessBreach       a token is older than max_staleness: the admission proof does not hold, stop
 """
@@ -35,6 +36,13 @@ class DiskError(AsyncrlError):
     """The disk refuses: no restart mends that, the user does, and the same command resumes."""
 
     EXIT_CODE = 3
+    """Of a trainer that ends with it."""
+
+
+class Diverged(AsyncrlError, FloatingPointError):
+    """A gradient is not finite. The same batch on the same weights gives the same: no restart mends it."""
+
+    EXIT_CODE = 4
     """Of a trainer that ends with it."""
 
 

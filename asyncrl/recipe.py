@@ -14,6 +14,9 @@ from pydantic_core import PydanticCustomError
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+FiniteFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+"""Adam moves each weight by about this much per step."""
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -85,8 +88,11 @@ class Verifying(Section):
     """Of the default verifier."""
     num_workers: Positive = 1
     """Killable processes for symbolic work; plain answers are graded without them."""
-    timeout_seconds: PositiveFloat = 2.0
+    timeout_seconds: FiniteFloat = 2.0
     """Wall-clock limit of one verification; a late worker is killed, the answer is wrong."""
+    max_faults_in_a_row: Positive = 24
+    """A verifier that fails so often, retries included, over 20 seconds and without one verdict between, ends
+    the run with its own error. Raise it where what it asks may be away for longer."""
 
 
 class Rollout(Section):
@@ -101,7 +107,7 @@ class Rollout(Section):
     are admitted: at most max_staleness, which bounds what is admitted. Default: nothing is dropped."""
     mask_staleness: Count | None = None
     """Tokens staler than this are left out of the loss and its denominator. Default: all count."""
-    temperature: PositiveFloat = 1.0
+    temperature: FiniteFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk: smaller loses less at a crash, larger costs less."""
@@ -274,7 +280,7 @@ class Critic(Section):
     """The value model of algorithm.advantage gae, without which nothing here is used. It begins as the base
     model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate."""
 
-    learning_rate: PositiveFloat = 1e-4
+    learning_rate: LearningRate = 1e-4
     warmup_steps: Count = 0
     """First steps of the run that train the critic alone, so that the policy never follows a critic that
     knows nothing. Each still makes a version, of the same weights."""
@@ -315,12 +321,12 @@ class Trainer(Section):
     forward pass. A batch still makes one policy version."""
     tokens_per_micro_batch: Positive = 8192
     """Packed tokens per forward-backward; lower it to save memory."""
-    learning_rate: PositiveFloat = 1e-4
+    learning_rate: LearningRate = 1e-4
     warmup_steps: Count = 0
     adam_beta1: Fraction = 0.9
     adam_beta2: Fraction = 0.95
-    adam_epsilon: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    adam_epsilon: FiniteFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_grad_norm: PositiveFloat = 1.0
     checkpoint_every_steps: Positive = 25
     """A crash costs at most the training (not the generation) of this many steps."""
@@ -368,7 +374,7 @@ class Evaluation(Section):
     """At most this many held-out tasks, the first of the file."""
     samples_per_task: Positive = 4
     """For avg@k and pass@k before and after training; during training only greedy answers are taken."""
-    temperature: PositiveFloat = 1.0
+    temperature: FiniteFloat = 1.0
     """Of the samples for avg@k and pass@k."""
     num_servers: Count = 0
     """Local servers for evaluations alone: they hold the version they evaluate while training publishes on
@@ -384,6 +390,9 @@ class Recipe(Section):
     """Of data order, initialisation and sampling where the engine allows it."""
     run_folder: str = "runs/{name}"
     """Where the run writes; running again on the same folder resumes."""
+    memory_gib: FiniteFloat | None = None
+    """What the run may take of this machine's memory, in GiB: a run that is planned to need more is refused.
+    Set it where the plan or what is free is wrong. Default: what is free at the start."""
     prepare: Prepare | None = None
     model: Model
     data: Data

@@ -26,6 +26,7 @@ from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.signal import Signal
 from asyncrl.step_report import StepReport
 from asyncrl.types import Batch
+from asyncrl.zero_reward import ZeroReward
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class TrainerDesk:
         generator: Generator,
         heldout: HeldOut,
         report: StepReport,
+        zero_reward: ZeroReward,
         signal: Signal,
         fail: Callable[[Exception], None],
         is_resumed: bool,
@@ -57,6 +59,7 @@ class TrainerDesk:
         self._drain = Drain(queue, fleet, generator, signal)
         self._heldout = heldout
         self._report = report
+        self._zero_reward = zero_reward
         self._signal = signal
         self._fail = fail
         self._compaction = Compaction(
@@ -220,6 +223,7 @@ class TrainerDesk:
         if not taken:
             return None, {}
         new = [group for group in taken if group.step == step]
+        self._zero_reward.taken(new)
         bias = length_bias(new, self._queue.live.values()) | staleness_metrics(taken, self._queue)
         uses = {"repeated_groups": len(taken) - len(new), "replay_ratio": len(taken) / len(new)}
         return batch_of(taken, step, temperature), {**group_metrics(new), **bias, **uses}

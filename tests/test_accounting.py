@@ -7,7 +7,7 @@ from fakes.records import make_score, make_task
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.replay.group import Group
-from asyncrl.types import Batch, Segment, Sequence, Trajectory
+from asyncrl.types import Batch, Finish, Segment, Sequence, Trajectory
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
@@ -67,3 +67,12 @@ def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_coun
     assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "no_answer": 0, "fault": 1}
     assert metrics["outcomes_by_verifier"] == {"math": metrics["outcomes"]}
     assert metrics["correct_mean"] == pytest.approx(3 / 5)
+
+
+def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, finish in enumerate((Finish.LENGTH, Finish.STOP, Finish.STOP, Finish.STOP, Finish.LENGTH)):
+        group.trajectories.append(Trajectory(str(index), (1,), finish=finish, is_greedy=index == 4))
+        group.scores[str(index)] = make_score(0.0)
+    assert group_metrics([group])["cut_share"] == pytest.approx(1 / 4)
+    assert group_metrics([])["cut_share"] is None

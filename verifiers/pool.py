@@ -22,6 +22,7 @@ from typing import Any
 
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.registry import load_verifier
+from verifiers.storable import fault_of, storable_verdict
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
 from verifiers.verifier import (
@@ -139,6 +140,13 @@ class VerifierPool:
         if not self._is_open:
             raise ValueError("This VerifierPool is not started: use `async with` or await start().")
         loaded = self._load(verifier_name, options, folder)
+        try:
+            return storable_verdict(await self._verify(loaded, response, reference))
+        # The boundary: verify_fast and cache_key are the verifier's own code too.
+        except (Exception, SystemExit) as error:
+            return fault_of(error)
+
+    async def _verify(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
         if len(response) > MAX_RESPONSE_CHARACTERS:
             return wrong(detail=f"the response has more than {MAX_RESPONSE_CHARACTERS} characters")
         started = time.perf_counter()
@@ -148,8 +156,6 @@ class VerifierPool:
         except RecursionError:
             # Of the response's making: a worker, which says WRONG to that, has the word.
             verdict, key = None, None
-        except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
-            return _raised(error)
         if verdict is not None:
             self.num_fast += 1
             return replace(verdict, seconds=time.perf_counter() - started)
@@ -277,18 +283,13 @@ async def _waited(verifier: AsyncVerifier, response: str, reference: Any) -> Ver
     started = time.perf_counter()
     for attempt in range(2):
         try:
-            verdict = await verifier.verify_async(response, reference)
-        except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
-            verdict = _raised(error)
-        if not isinstance(verdict, Verdict):
-            verdict = fault(f"verify_async returned {type(verdict).__name__}, expected a Verdict")
+            verdict = storable_verdict(await verifier.verify_async(response, reference))
+        # The boundary: a verifier that raises has failed, whatever it raises.
+        except (Exception, SystemExit) as error:
+            verdict = fault_of(error)
         if verdict.outcome is not Outcome.FAULT or attempt:
             break
     return replace(verdict, seconds=time.perf_counter() - started)
-
-
-def _raised(error: Exception) -> Verdict:
-    return fault(f"the verifier raised {type(error).__name__}: {error}"[:2000])
 
 
 def _is_crash(first: Verdict, second: Verdict) -> bool:

@@ -21,12 +21,12 @@ import socket
 import struct
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from verifiers.limits import die_with_parent, limit_memory, no_core_file
 from verifiers.registry import load_verifier
+from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, over_limit, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
@@ -113,7 +113,11 @@ def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
         if request is None:
             return
         verdict = _answer(pickle.loads(request), loaded, memory_limit_bytes)
-        connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
+        try:
+            connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
+        except ConnectionError:
+            # The pool has closed meanwhile: nobody wants the verdict.
+            return
         if gc.get_count()[0] > 200_000:
             gc.collect()
 
@@ -130,7 +134,11 @@ def _receive(connection: socket.socket) -> bytes | None:
 def _exactly(connection: socket.socket, size: int) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
+        try:
+            part = connection.recv(min(size - len(parts), 1 << 20))
+        except ConnectionError:
+            # Closed by a pool that left a verdict unread.
+            return None
         if not part:
             return None
         parts += part
@@ -162,14 +170,10 @@ def _answer(
         verdict = wrong(detail="recursion limit: the response is nested too deeply")
     except VerifierUnavailable as error:
         verdict = fault(str(error))
-    except Exception as error:  # The boundary: a verifier that raises has failed, whatever it raises.
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        verdict = fault(
-            f"the verifier raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:2000]
-        )
-    if not isinstance(verdict, Verdict):
-        verdict = fault(f"verify returned {type(verdict).__name__}, expected a Verdict")
-    return _timed(verdict, time.perf_counter() - started)
+    # The boundary: a verifier that raises has failed, whatever it raises; sys.exit is no crash either.
+    except (Exception, SystemExit) as error:
+        verdict = fault_of(error)
+    return _timed(storable_verdict(verdict), time.perf_counter() - started)
 
 
 def _timed(verdict: Verdict, seconds: float) -> Verdict:

@@ -11,6 +11,7 @@ from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.launch.resuming import Resumption
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, load_recipe
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
         if recipe.algorithm.has_own_loss_terms():
-            # It imports torch, as the trainer does; recipes without such terms are checked in half a second.
+            # It imports torch, as the trainer does; recipes without such terms are checked in a second.
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
@@ -39,16 +40,20 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return 0
         inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
-        check_machine(recipe, shape, has_gpu=has_gpu())
-        resumes = RunFolder(recipe.folder()).check(recipe)
+        check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
+        folder = RunFolder(recipe.folder())
+        resumes = folder.check(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    print(_plan(recipe, inputs, shape, resumes=resumes))
+    resumption = folder.resumption if resumes else None
+    print(_plan(recipe, inputs, shape, resumption))
+    for remark in folder.resumption.remarks if resumes else []:
+        print(f"# {remark}")
     return 0
 
 
-def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -> str:
+def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumption | None) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
     where = "GPU" if has_gpu() else "CPU"
     if serving.servers:
@@ -59,6 +64,8 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
+    needed = run_bytes(recipe, shape, longest_prompt=inputs.longest_prompt())
+    begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
         f"parameters, "
@@ -71,7 +78,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
-        f"memory    about {run_bytes(recipe, shape) / 2**30:.1f} GiB",
-        f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",
+        f"memory    about {needed / 2**30:.1f} GiB",
+        f"run       {recipe.folder()} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)

@@ -13,8 +13,10 @@ from asyncrl.controller import Inputs
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluate import Evaluator
 from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
+from asyncrl.observe.live import printable
 from asyncrl.recipe_file import load_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.types import SamplingParams
@@ -45,6 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        if not isinstance(cause, AsyncrlError):
+            raise
+        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
+        return 1
     except AsyncrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -56,7 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _evaluate(inputs: Inputs) -> dict[str, float]:
     recipe, section = inputs.recipe, inputs.recipe.evaluation
-    grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
+    grader = Grader(
+        recipe.verifying,
+        inputs.verifiers,
+        max_fault_retries=recipe.rollout.max_fault_retries,
+        note=lambda text: print(printable(text), file=sys.stderr),
+    )
     async with grader, serve_folder(recipe, Path(recipe.model.path)) as served:
         evaluator = Evaluator(
             fleet=served.fleet,

@@ -7,6 +7,7 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.observe.conservation import Conservation
 from asyncrl.observe.journal import Journal
+from asyncrl.observe.live import printable
 from asyncrl.replay.queue import REPEATED
 from asyncrl.replay.recovery import read_conservation, read_counter
 from asyncrl.replay.why import conservation_lines, explain_group, explain_trajectory
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(lines))
+    print(printable("\n".join(lines)))
     return 0
 
 

@@ -84,7 +84,8 @@ def check_fits(recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None
     num_servers = num_local_servers(recipe)
     ranks_per_server = recipe.serving.tensor_parallel_size
     needed = run_bytes(recipe, shape)
-    there = psutil.virtual_memory().total
+    total = psutil.virtual_memory().total
+    there = total if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if needed > there:
         raise InputError(
             f"the run needs about {_size(needed)} ({world} trainer rank(s) of {_size(rank)}, {num_servers} "

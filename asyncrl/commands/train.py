@@ -12,6 +12,7 @@ from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.run_folder import RECIPE, RunFolder
+from asyncrl.launch.stopping import INTERRUPTED, LastResort
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return 130
+        return INTERRUPTED
     except BaseExceptionGroup as group:
         cause = local.first_cause(group)
         if not _is_explained(cause):
@@ -79,12 +80,12 @@ def _train(recipe: Recipe, recipe_folder: Path) -> int:
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0
     inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
-    check_machine(recipe, shape, has_gpu=local.has_gpu())
-    with folder:
+    check_machine(recipe, shape, has_gpu=local.has_gpu(), longest_prompt=inputs.longest_prompt())
+    with folder, LastResort() as last_resort:
         folder.open(recipe)
-        ending = asyncio.run(local.train(inputs, folder))
+        ending = asyncio.run(local.train(inputs, folder, last_resort))
         _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
-    return 130 if ending.is_stopped else 0
+    return INTERRUPTED if ending.is_stopped else 0
 
 
 def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:

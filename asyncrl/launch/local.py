@@ -6,6 +6,7 @@ others with it, and the same command resumes from the journal and the last check
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.metadata
 import itertools
 import logging
@@ -17,8 +18,9 @@ from typing import Any
 
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError, ServerError
-from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.run_folder import RunFolder, data_digests
 from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.stopping import LastResort
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter
@@ -28,12 +30,13 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import record_start
+from asyncrl.replay.starts import changed_data, record_data, record_start
 from asyncrl.serving.client import new_session
+from asyncrl.trainer.manifest import find_newest
 
 log = logging.getLogger(__name__)
 
-STOP_TRAINER_SECONDS = 5.0
+STOP_TRAINER_SECONDS = 4.0
 """After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
 loses is repeated from the journal."""
 
@@ -74,8 +77,8 @@ class Ending:
     """Tokens: generated, and what became of them (`ReplayQueue.conservation`)."""
 
 
-async def train(inputs: Inputs, folder: RunFolder) -> Ending:
-    """Runs the recipe to its end, or until Ctrl-C.
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> Ending:
+    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
@@ -85,6 +88,9 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(journal.close)
         session = await stack.enter_async_context(new_session())
+        digests = data_digests(recipe)
+        changed = changed_data(journal, digests)
+        inputs = dataclasses.replace(inputs, has_moved_rows="data.train" in changed)
         changes = read_changes(journal, recipe.serving)
         servers = LocalServers(
             recipe,
@@ -116,19 +122,27 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
         await stack.enter_async_context(controller)
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
-        committed = journal.read("SELECT coalesce(max(version), 0) FROM commits")[0][0]
-        record_start(journal, committed, dump_recipe(recipe))
-        if controller.is_resumed:
-            metrics.resumed(committed)
+        version = folder.resumption.version
+        record_start(journal, version, dump_recipe(recipe))
+        record_data(journal, digests)
+        for key in changed:
             observer.note(
-                f"resuming {folder.path} at step {committed}: {controller.queue.num_admitted} groups admitted"
+                f"the file of {key} has changed since the last start: unfinished answers are graded by the "
+                f"row that asks their prompt now, and what is asked next follows the new file"
+            )
+        if controller.is_resumed:
+            for remark in folder.resumption.remarks:
+                observer.note(remark)
+            metrics.resumed(version)
+            observer.note(
+                f"resuming {folder.path} at step {version}: {controller.queue.num_admitted} groups admitted"
             )
         trainers = TrainerRanks(
             recipe, run_folder=folder.path, logs=folder.logs, queue_url=controller.queue_url
         )
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
-        async with _stop_on_signals(controller) as stopped:
+        async with _stop_on_signals(controller, last_resort) as stopped:
             num_ranks = recipe.trainer.num_processes
             what = f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"
             with stage(what):
@@ -141,7 +155,7 @@ async def train(inputs: Inputs, folder: RunFolder) -> Ending:
                 metrics.event("ready")
                 try:
                     await controller.run(
-                        lambda: _keep_training(trainers, controller, observer, stopped),
+                        lambda: _keep_training(trainers, controller, observer, stopped, folder),
                         kill_trainer=trainers.kill,
                     )
                 except Exception as error:
@@ -194,11 +208,15 @@ async def _first_done(starting: Any, stopped: asyncio.Event, trainers: TrainerRa
 
 
 async def _keep_training(
-    trainers: TrainerRanks, controller: Controller, observer: Observer, stopped: asyncio.Event
+    trainers: TrainerRanks,
+    controller: Controller,
+    observer: Observer,
+    stopped: asyncio.Event,
+    folder: RunFolder,
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
-    num_errors, saved_before = 0, controller.queue.committed_version
+    num_errors, saved_before, words_before = 0, controller.queue.committed_version, ""
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
@@ -207,15 +225,25 @@ async def _keep_training(
                 return
             steps, saved = controller.report.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
+            is_hopeless = error.is_certain
             if not error.was_killed:
                 # What cannot save makes steps all the same, the same ones again and again.
                 num_errors = num_errors + 1 if saved == saved_before else 1
-            is_hopeless = error.is_disk_full or max(num_failures, num_errors) > MAX_RESTARTS
-            if (steps == 0 and not error.was_killed) or is_hopeless:
+                # The same batches on the same weights with the same words: it is no accident.
+                words = str(error).rstrip().splitlines()[-1]
+                is_hopeless |= steps == 0 or (words == words_before and saved == saved_before)
+                words_before = words
+            if is_hopeless or max(num_failures, num_errors) > MAX_RESTARTS:
                 raise
             steps_before, saved_before = steps, saved
             log.error("%s", error)
-            observer.note(f"{str(error).splitlines()[0]} It restarts from its last checkpoint.")
+            newest = await asyncio.to_thread(find_newest, folder.path / "checkpoints")
+            observer.note(
+                f"{str(error).splitlines()[0]} It restarts from its last checkpoint, at step "
+                f"{newest.version or 0}."
+            )
+            for remark in newest.remarks():
+                observer.note(remark)
             await trainers.stop()
             await trainers.start()
 
@@ -238,7 +266,7 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Event]:
+async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> AsyncIterator[asyncio.Event]:
     """SIGINT and SIGTERM end the run after the step in work; a second one at once."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()
@@ -254,6 +282,7 @@ async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Even
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    last_resort.watch(signal.SIGINT, signal.SIGTERM)
     try:
         yield stopped
     finally:

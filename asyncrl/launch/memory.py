@@ -11,22 +11,31 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(recipe: Recipe, shape: ModelShape) -> RankMemory:
-    """Of the fullest trainer rank. Raises InputError for a layout that cannot work."""
+def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
+    """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
+
+    `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
+    which else may be as long as the context.
+    """
     return rank_memory(
         shape,
         dtype=recipe.model.dtype,
-        tokens_per_micro_batch=min(recipe.trainer.tokens_per_micro_batch, _most_tokens(recipe, shape)),
+        tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
         layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
     )
 
 
-def _most_tokens(recipe: Recipe, shape: ModelShape) -> int:
-    """Of a whole batch, were every sequence as long as the context: fewer than a micro-batch may hold."""
+def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int | None = None) -> int:
+    """Packed tokens: trainer.tokens_per_micro_batch or one sequence, whichever is more, but no more than a
+    whole batch has, where each group holds its prompt once."""
     context = recipe.model.context_tokens or shape.max_positions
-    return recipe.groups_per_step() * recipe.rollout.samples_per_group * context
+    response = recipe.rollout.max_new_tokens
+    prompt = max(1, context - response) if longest_prompt is None else min(longest_prompt, context - 1)
+    batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * response)
+    sequence = min(context, prompt + response)
+    return min(batch, max(recipe.trainer.tokens_per_micro_batch, sequence))
 
 
 def num_local_servers(recipe: Recipe) -> int:
@@ -35,9 +44,11 @@ def num_local_servers(recipe: Recipe) -> int:
     return rollout + recipe.evaluation.num_servers
 
 
-def run_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """All servers and trainer ranks on one CPU machine."""
-    rank = trainer_memory(recipe, shape).total(is_recomputing=recipe.trainer.recompute == "full")
+def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
+    """All servers and trainer ranks on one CPU machine; `longest_prompt` as of `trainer_memory`."""
+    rank = trainer_memory(recipe, shape, longest_prompt=longest_prompt).total(
+        is_recomputing=recipe.trainer.recompute == "full"
+    )
     server = recipe.serving.tensor_parallel_size * sum(server_memory(shape, recipe).values())
     return recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + rank) + num_local_servers(recipe) * (
         SERVER_PROCESS_BYTES + server

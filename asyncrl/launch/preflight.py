@@ -16,6 +16,7 @@ from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.servers import check_ports
+from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
@@ -59,19 +60,29 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
     codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
-    cache.check_machine()
+    try:
+        cache.check_machine()
+        try_verifiers(cache, recipe.verifying)
+    finally:
+        cache.close()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 
-def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
-    """Memory, disk and ports for what the recipe would start here."""
-    needed = run_bytes(recipe, shape)
-    available = psutil.virtual_memory().available
+def check_machine(
+    recipe: Recipe, shape: ModelShape, *, has_gpu: bool, longest_prompt: int | None = None
+) -> None:
+    """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
+    bounds what a batch can hold."""
+    needed = run_bytes(recipe, shape, longest_prompt=longest_prompt)
+    free = psutil.virtual_memory().available
+    available = free if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if not has_gpu and needed > available:
+        there = "are free" if recipe.memory_gib is None else "are what memory_gib allows"
         raise InputError(
-            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free. "
+            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB {there}. "
             f"Lower trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
-            f"trainer.num_processes, or use a smaller model; `asyncrl plan` says what needs how much."
+            f"trainer.num_processes, or use a smaller model; `asyncrl plan` says what needs how much. Set "
+            f"memory_gib where you know better."
         )
     existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
     if not os.access(existing, os.W_OK):

@@ -1,6 +1,8 @@
 """Making data and base model before the first run, in a process of its own with a progress bar."""
 
+import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
+from verifiers.limits import die_with_parent
 
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
@@ -22,7 +25,14 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
         # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                # Whatever ends this process ends that one.
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
+            ) as process,
         ):
             assert process.stdout is not None
             for line in process.stdout:

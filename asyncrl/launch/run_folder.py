@@ -5,6 +5,7 @@ A second start with the same recipe resumes; with one that would train something
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import sqlite3
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO, Any
 import yaml
 
 from asyncrl.errors import InputError
+from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, load_recipe
 
@@ -36,7 +38,9 @@ CHANGEABLE = (
     "rollout.oversampling",
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
+    "verifying.max_faults_in_a_row",
     "run_folder",
+    "memory_gib",
     "serving",
     "replay.keep_steps",
     "evaluation",
@@ -55,6 +59,8 @@ class RunFolder:
         self.metrics = path / METRICS
         self.controller_url = path / CONTROLLER_URL
         """Where the running controller listens; there only while it runs."""
+        self.resumption = Resumption(0, [])
+        """From where `check` found that the run goes on."""
         self._lock: IO[str] | None = None
 
     def check(self, recipe: Recipe) -> bool:
@@ -68,6 +74,7 @@ class RunFolder:
                 raise InputError(f"run_folder {self.path} is a file. Name a folder.")
             return False
         there = load_recipe(self.path / RECIPE)
+        self.resumption = find_resumption(self.path)
         differing = _differences(there.model_dump(), recipe.model_dump())
         if differing and not self._has_begun():
             return False
@@ -147,6 +154,17 @@ def read_run_recipe(path: Path) -> Recipe:
     if not (path / RECIPE).is_file():
         raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
     return load_recipe(path / RECIPE)
+
+
+def data_digests(recipe: Recipe) -> dict[str, str]:
+    """The key of each data file of the recipe -> SHA-256 of what it holds now."""
+    files = {"data.train": recipe.data.train, "data.heldout": recipe.data.heldout}
+    found = {}
+    for key, file in files.items():
+        if file is not None:
+            with Path(file).open("rb") as stream:
+                found[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
 
 
 def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:

@@ -18,7 +18,7 @@ from asyncrl.trainer.disk import ask_disk
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 4.0
+STOP_SECONDS = 2.0
 _NO_CHANGES = ServerChanges()
 MAX_STARTS = 4
 """Of a server that is killed while the run starts."""

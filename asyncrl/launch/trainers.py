@@ -5,7 +5,7 @@ import logging
 import socket
 from pathlib import Path
 
-from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
 
@@ -14,6 +14,10 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Of the trainer in a row without a new step; of one that ended with an error, without a new checkpoint."""
 STOP_SECONDS = 1.0
+BAD_INPUT = 2
+"""Exit code of a trainer that cannot work by its recipe."""
+CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
+"""Exit codes that another start would end with too."""
 
 
 class TrainerFailed(AsyncrlError):
@@ -23,7 +27,7 @@ class TrainerFailed(AsyncrlError):
         super().__init__(message)
         self.was_killed = exit_code < 0
         """By a signal: says nothing against the recipe."""
-        self.is_disk_full = exit_code == DiskError.EXIT_CODE
+        self.is_certain = exit_code in CERTAIN
         """No restart mends it."""
 
 
@@ -97,6 +101,10 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
             f"{rank.name} stopped: the disk under {rank.log_path.parent.parent} refuses what it writes. Make "
             f"room on the disk and run the same command again: it resumes."
         )
+    if exit_code == Diverged.EXIT_CODE:
+        for line in reversed(lines.splitlines()):
+            if line.startswith(Diverged.__name__):
+                return f"{rank.name} stopped. {line}"
     return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
 
 

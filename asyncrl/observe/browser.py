@@ -3,6 +3,7 @@
 Reads the run folder at every call, so the same page follows a run that is going on.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def _joined(segments: list[Row]) -> list[Row]:
 
 def _tokens(texts: Iterator[str], segment: Row) -> list[list[Any]]:
     return [
-        [next(texts), token, round(logprob, 5)]
+        # A log-prob may be infinite or no number, which is no JSON.
+        [next(texts), token, round(logprob, 5) if math.isfinite(logprob) else None]
         for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
     ]

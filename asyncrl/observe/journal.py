@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.observe.faults import FaultCause, group_faults
 
 Row = dict[str, Any]
 TOKEN_BYTES = 4
@@ -141,6 +142,15 @@ class Journal:
         """Groups by fate: trained, taken, queued, "dropped: <reason>"."""
         with self._read() as db:
             return dict(db.execute(_FATES).fetchall())
+
+    def faults(self) -> list[FaultCause]:
+        """The verdicts that failed, by cause."""
+        query = (
+            "SELECT task_id, coalesce(detail, ''), count(*) FROM trajectories JOIN groups USING (group_id) "
+            "WHERE outcome = 'fault' GROUP BY detail ORDER BY min(trajectory_id)"
+        )
+        with self._read() as db:
+            return group_faults(db.execute(query).fetchall())
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:

@@ -27,10 +27,11 @@ ETA_WINDOW_STEPS = 20
 BAR_WIDTH = 4
 SPARK_WIDTH = 16
 
-# Where a number deserves a look. An idle tenth is the goal the project sets itself; the other two are where
-# truncation and mismatch begin to change what is learned.
+# Where a number deserves a look. An idle tenth is the goal the project sets itself; the others are where
+# truncation, mismatch and answers that were cut off begin to change what is learned.
 IDLE_SHARE_TO_NOTICE = 0.10
 CAPPED_SHARE_TO_NOTICE = 0.05
+CUT_SHARE_TO_NOTICE = 0.25
 MISMATCH_KL_TO_NOTICE = 0.01
 
 
@@ -99,7 +100,7 @@ class LiveLine:
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """A remark between the lines, such as a server that left."""
-        self._print(Text(text, style=style))
+        self._print(Text(printable(text), style=style))
 
     def _print_header(self) -> None:
         self._lines_since_header = 0
@@ -110,6 +111,12 @@ class LiveLine:
     def _print(self, line: Text) -> None:
         line.rstrip()
         self._console.print(line, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """`text` with what would steer a terminal escaped, but for line breaks and tabs: programs wrote it."""
+    kept = (c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(kept)
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
@@ -129,16 +136,17 @@ def _columns(total_steps: int) -> list[_Column]:
         _Column("trend", "", SPARK_WIDTH, 14, _trend),
         _Column("held-out", "95% CI", 11, 3, _heldout),
         _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
+        _Column("cut", "%", 3, 11, _cut),
         _Column("stale", "av/mx", 5, 5, _staleness),
         _Column("roll", "tok/s", 5, 6, lambda row, _: (compact(row.get("rollout_tokens_per_second")), "")),
         _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
         _Column("mism", "KL", 5, 10, _mismatch),
-        _Column("capd", "%", 4, 12, _capped),
+        _Column("capd", "%", 4, 13, _capped),
         _Column("idle%", "tr/ro", 5, 9, _idle),
         _Column("zero", "grps", 5, 15, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
         _Column("entr", "nats", 5, 16, lambda row, _: (compact(row.get("entropy")), "")),
         _Column("grad", "norm", 5, 17, lambda row, _: (compact(row.get("grad_norm")), "")),
-        _Column("s/st", "", 5, 13, lambda row, _: (compact(row.get("step_seconds")), "")),
+        _Column("s/st", "", 5, 12, lambda row, _: (compact(row.get("step_seconds")), "")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
 
@@ -171,6 +179,12 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
         text, style = percent(state.evaluation.get("greedy_accuracy")), "dim cyan"
     value, _, interval = text.partition(" ")
     return f"{value:>4} {interval:<6}", style
+
+
+def _cut(row: Row, _: _State) -> tuple[str, str]:
+    """Share of the responses that rollout.max_new_tokens cut off."""
+    share = row.get("cut_share")
+    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share or 0.0, CUT_SHARE_TO_NOTICE)
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:

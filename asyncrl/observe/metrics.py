@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from asyncrl.errors import DiskError
+from asyncrl.errors import DiskError, InputError
+from verifiers.storable import storable
 
 Row = dict[str, Any]
 
@@ -88,11 +89,15 @@ class Metrics:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The rows of `path`; a missing file is an empty run, an unfinished last line is ignored."""
+    """The rows of `path`; a missing file is an empty run, an unfinished last line is ignored.
+
+    Raises InputError with the line that is no row.
+    """
     steps: dict[int, Row] = {}
     evaluations: dict[tuple[int, str], Row] = {}
     events: list[Row] = []
     for row in _rows(path):
+        # `_rows` has seen that each has what is asked of it here.
         match row["kind"]:
             case "step":
                 steps[row["step"]] = row
@@ -113,8 +118,30 @@ def read_metrics(path: Path) -> Metrics:
 def _rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
-    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in complete.splitlines() if line]
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    lines = enumerate(complete.split(b"\n"), start=1)
+    return [_row(path, number, line) for number, line in lines if line]
+
+
+def _row(path: Path, number: int, line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+        # What readers rely on.
+        match row["kind"]:
+            case "step":
+                is_row = type(row["step"]) is int
+            case "eval":
+                is_row = type(row["step"]) is int and isinstance(row["when"], str)
+            case _:
+                is_row = row["event"] != RESUMED or type(row["version"]) is int
+    except (ValueError, KeyError, TypeError):
+        is_row = False
+    if not is_row:
+        raise InputError(
+            f"{path}:{number} is not a row of metrics: {line[:60].decode(errors='replace')!r}. Take the line "
+            f"out, or move the file away; it is read by people and the report, training needs it not."
+        )
+    return dict(row)
 
 
 def _cut_half_line(path: Path) -> None:
@@ -129,13 +156,16 @@ def _cut_half_line(path: Path) -> None:
 
 
 def _flat(fields: Mapping[str, Any]) -> Row:
-    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null."""
+    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null; text
+    can be shown by whoever reads it."""
     row: Row = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
             row.update(_flat({f"{name}_{key}": inner for key, inner in value.items()}))
         elif isinstance(value, float) and not math.isfinite(value):
             row[name] = None
+        elif isinstance(value, str):
+            row[name] = storable(value)
         else:
             row[name] = value
     return row

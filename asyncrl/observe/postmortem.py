@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from verifiers.storable import storable
+
 POST_MORTEM = "post-mortem.txt"
 NUM_EVENTS = 60
 NUM_LOG_LINES = 25
@@ -53,7 +55,7 @@ def write_post_mortem(
         f"{title}\n{'-' * len(title)}\n{body or '(nothing)'}" for title, body in sections.items()
     )
     path = run_folder / POST_MORTEM
-    path.write_text(f"{text}\n", encoding="utf-8")
+    path.write_text(f"{storable(text)}\n", encoding="utf-8")
     return path
 
 

@@ -60,6 +60,7 @@ def _page(summary: Summary) -> str:
         training_time=duration(summary.training_seconds),
         tiles=list(_tiles(summary)),
         samples=_samples(summary),
+        faults=summary.faults,
         commands=list(_commands(summary)),
         **_evaluations(summary),
         **_books(summary),
@@ -81,6 +82,13 @@ def _tiles(summary: Summary) -> Iterator[dict[str, str]]:
             "title": "response length",
             "value": _change(lambda value: f"{value:.0f}", before, after, "response_tokens_mean"),
             "note": "tokens, held-out, greedy",
+        }
+    cut = [row["cut_share"] for row in summary.metrics.steps if row.get("cut_share") is not None]
+    if cut:
+        yield {
+            "title": "cut at max_new_tokens",
+            "value": f"{percent(cut[0])} → {percent(cut[-1])}",
+            "note": "responses of the first and the last step",
         }
     trained = summary.conservation.tokens.get("trained", 0)
     generated = max(1, summary.conservation.generated_tokens())

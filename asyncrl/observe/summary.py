@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.observe.conservation import Conservation
+from asyncrl.observe.faults import FaultCause
 from asyncrl.observe.journal import Journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 
@@ -41,6 +42,8 @@ class Summary:
     training_seconds: float
     """Sum over steps: without start-up and without evaluation before and after."""
     checkpoint: Path | None
+    faults: list[FaultCause] = field(default_factory=list)
+    """Verdicts that failed, by cause, the most frequent first."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """What a person may do next -> the command line."""
 
@@ -63,7 +66,7 @@ def summarize(
     """`tokens` says what became of what was generated, as `Conservation.tokens`; groups are the journal's."""
     metrics = read_metrics(run_folder / METRICS_FILE)
     journal = run_folder / JOURNAL_FILE
-    groups = Journal(journal).fates() if journal.exists() else {}
+    groups, faults = (Journal(journal).fates(), Journal(journal).faults()) if journal.exists() else ({}, [])
     # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
     steady = metrics.steps[len(metrics.steps) // 10 :]
     return Summary(
@@ -75,6 +78,7 @@ def summarize(
         rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
         training_seconds=sum(row.get("step_seconds") or 0.0 for row in metrics.steps),
         checkpoint=checkpoint,
+        faults=faults,
         commands=commands or {},
     )
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
+from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
 from asyncrl.observe.plot import Curve, plot
 from asyncrl.observe.summary import Summary
@@ -29,6 +30,9 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
         console.print()
     console.print(_conservation(summary))
     console.print()
+    if summary.faults:
+        console.print(_faults(summary))
+        console.print()
     _print_times(summary, console)
     _print_next(summary, console)
 
@@ -128,6 +132,14 @@ def _conservation(summary: Summary) -> Table:
     return table
 
 
+def _faults(summary: Summary) -> Table:
+    table = _table("verdicts that failed, by cause", ["", "verdicts", "first on"])
+    for fault in summary.faults:
+        # A user's words are no markup.
+        table.add_row(Text(printable(fault.cause)), f"{fault.num_verdicts:,}", Text(printable(fault.task_id)))
+    return table
+
+
 def _table(title: str, columns: Iterable[str]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
@@ -139,6 +151,12 @@ def _print_times(summary: Summary, console: Console) -> None:
     shares = ", ".join(f"{words} {percent(share)}" for words, share in summary.time_shares.items() if share)
     if shares:
         console.print(f"[bold]trainer time[/]  {shares}", highlight=False)
+    cut = [row["cut_share"] for row in summary.metrics.steps if row.get("cut_share") is not None]
+    if cut:
+        console.print(
+            f"[bold]cut at max_new_tokens[/]  {percent(cut[0])} -> {percent(cut[-1])} of the responses",
+            highlight=False,
+        )
     idle = f"trainer {percent(summary.trainer_idle_share)}, rollout {percent(summary.rollout_idle_share)}"
     console.print(f"[bold]idle in steady state[/]  {idle}", highlight=False)
 

@@ -2,8 +2,9 @@
 
 One writer thread owns the connection; callers hand it statements and go on, so the event loop never waits for
 a disk except at a `barrier`. What is behind a passed barrier survives kill -9 and power loss. Statements that
-were handed over together are committed together. A failed write stops the journal for good and is raised by
-every later call: the run must end rather than go on unrecorded.
+were handed over together are committed together. Whatever fails in the writer stops the journal for good, is
+told to `on_failure` and raised by every later call, barriers that wait included: the run must end rather than
+go on unrecorded.
 
 Tables, for plain SQL (`sqlite3 RUN/journal.sqlite`): a group is one row of `groups`, each of its trajectories
 one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`tokens` little-endian int32,
@@ -26,13 +27,14 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, InputError
+from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
 SCHEMA_VERSION = "1"
 SCHEMA = """
@@ -93,11 +95,19 @@ class JournalReader:
         self.path = path
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query on a connection of its own: everything that is committed."""
-        with contextlib.closing(
-            sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
-        ) as reader:
-            return reader.execute(sql, parameters).fetchall()
+        """Rows of a query on a connection of its own: everything that is committed.
+
+        Raises InputError when the file is no database, or a damaged one.
+        """
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
+                return reader.execute(sql, parameters).fetchall()
+        except sqlite3.OperationalError:
+            # A defect of the query, or of a moment.
+            raise
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self.path} cannot be read as the journal of a run: {error}.") from error
 
     def has_table(self, name: str) -> bool:
         """False for what a journal of an earlier version of this project lacks."""
@@ -110,6 +120,8 @@ class Journal(JournalReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._failure: JournalError | None = None
+        self.on_failure: Callable[[JournalError], None] = lambda error: None
+        """Called once, from the writer's thread, when it has failed."""
         self._inbox: queue.SimpleQueue[list[Statement] | Future[None] | None] = queue.SimpleQueue()
         self._connection = _open(path)
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
@@ -153,6 +165,9 @@ class Journal(JournalReader):
             barriers = [item for item in batch if isinstance(item, Future)]
             self._commit(statements)
             for barrier in barriers:
+                # Who waited may have given up meanwhile, such as a take that is asked again.
+                if not barrier.set_running_or_notify_cancel():
+                    continue
                 if self._failure is None:
                     barrier.set_result(None)
                 else:
@@ -185,10 +200,22 @@ class Journal(JournalReader):
                 for sql, run in itertools.groupby(_sum_counters(statements), key=itemgetter(0)):
                     self._connection.executemany(sql, [parameters for _, parameters in run])
         except sqlite3.Error as error:
-            self._failure = JournalError(
+            self._fail(
                 f"The journal {self.path} cannot be written: {error}. The run stops so that nothing goes "
                 f"unrecorded; make room on the disk and run the same command again, it resumes."
             )
+        # A thread that ends leaves its barriers waiting: whatever it is, it ends the run instead.
+        except BaseException as error:
+            self._fail(
+                f"The journal {self.path} cannot be written: {type(error).__name__}: {error}. The run stops "
+                f"so that nothing goes unrecorded; this is a defect of asyncrl, not of the disk."
+            )
+
+    def _fail(self, words: str) -> None:
+        self._failure = JournalError(storable(words, limit=MAX_WORDS_CHARACTERS))
+        # Every later call raises it anyway; this thread must live on to answer the barriers.
+        with contextlib.suppress(Exception):
+            self.on_failure(self._failure)
 
 
 def _open(path: Path) -> sqlite3.Connection:

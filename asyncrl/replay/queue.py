@@ -30,6 +30,7 @@ from asyncrl.replay.journal import Journal, Statement, bump, pack_logprobs, pack
 from asyncrl.replay.policy import choose
 from asyncrl.replay.repetition import Repetition, repetition_rows
 from asyncrl.types import Finish, PolicyVersion, Score, Segment, Task, Trajectory
+from verifiers.storable import storable
 
 GENERATED = "tokens_generated"
 TRAINED = "tokens_trained"
@@ -381,7 +382,13 @@ def _admission(group: Group, seconds: float) -> list[Statement]:
     return [
         (
             "INSERT INTO groups VALUES (?, ?, ?, 'open', ?, ?, NULL, NULL)",
-            (group.group_id, group.task.task_id, group.task.prompt, group.admitted_version, seconds),
+            (
+                group.group_id,
+                storable(group.task.task_id),
+                storable(group.task.prompt),
+                group.admitted_version,
+                seconds,
+            ),
         ),
         *(
             (

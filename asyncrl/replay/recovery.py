@@ -10,12 +10,12 @@ from asyncrl.replay.journal import Journal, JournalReader, unpack_logprobs, unpa
 from asyncrl.replay.queue import ReplayQueue, conservation_of, extend
 from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
 
+TaskOf = Callable[[str, str], Task]
+"""Finds the task of a task id and a prompt; raises InputError when the data no longer holds it."""
 
-def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
-    """Fills a new queue with what its journal holds: open and ready groups, counts, takes and commits.
 
-    `task_of` finds the task of a task id; it raises InputError when the data no longer holds it.
-    """
+def restore(queue: ReplayQueue, task_of: TaskOf) -> None:
+    """Fills a new queue with what its journal holds: open and ready groups, counts, takes and commits."""
     journal = queue.journal
     ((num_admitted, num_dropped, num_steps_taken),) = journal.read(
         "SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(step) + 1, 0) FROM groups"
@@ -37,7 +37,7 @@ def restore(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
     _restore_repetition(queue, task_of)
 
 
-def _restore_repetition(queue: ReplayQueue, task_of: Callable[[str], Task]) -> None:
+def _restore_repetition(queue: ReplayQueue, task_of: TaskOf) -> None:
     """Groups that may be taken again with the uses they had, and what no checkpoint covers."""
     journal = queue.journal
     queue.repeated_tokens.update(
@@ -58,15 +58,14 @@ def _restore_repetition(queue: ReplayQueue, task_of: Callable[[str], Task]) -> N
     queue.repetition.add(group for group in groups if group.num_tokens())
 
 
-def _restore_groups(
-    journal: Journal, task_of: Callable[[str], Task], samples_per_group: int, where: str
-) -> list[Group]:
+def _restore_groups(journal: Journal, task_of: TaskOf, samples_per_group: int, where: str) -> list[Group]:
     """The groups that an SQL condition chooses, whole, in admission order."""
     groups = []
-    for group_id, task_id, admitted_version, state, step in journal.read(
-        f"SELECT group_id, task_id, admitted_version, state, step FROM groups WHERE {where} ORDER BY group_id"
+    for group_id, task_id, prompt, admitted_version, state, step in journal.read(
+        "SELECT group_id, task_id, prompt, admitted_version, state, step FROM groups "
+        f"WHERE {where} ORDER BY group_id"
     ):
-        group = Group(group_id, task_of(task_id), admitted_version, [], GroupState(state), step=step)
+        group = Group(group_id, task_of(task_id, prompt), admitted_version, [], GroupState(state), step=step)
         _restore_trajectories(journal, group, samples_per_group)
         groups.append(group)
     return groups

@@ -1,10 +1,12 @@
-"""Under which recipe each step was trained: a row of the journal per start of a run.
+"""Under which recipe each step was trained: a row of the journal per start of a run; and on which data.
 
 Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
-repeats a step needs those it was made with.
+repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
+file as the run read it last.
 """
 
 import time
+from collections.abc import Mapping
 
 from asyncrl.replay.journal import Journal, JournalReader
 
@@ -15,6 +17,22 @@ def record_start(journal: Journal, version: int, recipe: str) -> None:
         # What an earlier start did after this version is done again.
         ("DELETE FROM starts WHERE version >= ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
+    )
+
+
+def changed_data(journal: JournalReader, digests: Mapping[str, str]) -> list[str]:
+    """The keys (in the recipe) of the data files that are not what the last start of the run read."""
+    known = dict(journal.read("SELECT key, value FROM meta WHERE key LIKE 'digest of %'"))
+    return [key for key, digest in digests.items() if known.get(f"digest of {key}", digest) != digest]
+
+
+def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
+    """Remembers the digest of each data file by its key."""
+    journal.write(
+        *(
+            ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"digest of {key}", digest))
+            for key, digest in digests.items()
+        )
     )
 
 

@@ -16,6 +16,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.signal import Signal
 from asyncrl.types import Score, Trajectory
+from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class GroupCompletion:
         if group.state is not GroupState.OPEN:
             return
         score = self._shape(score, trajectory)
-        self.queue.score(group, trajectory, score, text)
+        self.queue.score(group, trajectory, score, storable(text))
 
     def _shape(self, score: Score, trajectory: Trajectory) -> Score:
         """The score with its reward lowered for length; correctness stays what the verifier found."""

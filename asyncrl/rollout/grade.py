@@ -3,7 +3,10 @@
 A fault stays a fault: it has no score, and no number stands in for one.
 """
 
+from collections.abc import Callable
+
 from asyncrl.recipe import Verifying
+from asyncrl.rollout.faults import FaultWatch
 from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.types import Score, Task
 from verifiers.pool import VerifierPool
@@ -13,9 +16,18 @@ from verifiers.verdict import Outcome
 class Grader:
     """Owns the pool of verifier workers. Async context manager."""
 
-    def __init__(self, verifying: Verifying, verifiers: VerifierCache, *, max_fault_retries: int) -> None:
+    def __init__(
+        self,
+        verifying: Verifying,
+        verifiers: VerifierCache,
+        *,
+        max_fault_retries: int,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`note` tells a person of the first fault of each cause."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
+        self._faults = FaultWatch(verifying.max_faults_in_a_row, note)
         self._pool = VerifierPool(
             num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds
         )
@@ -28,12 +40,19 @@ class Grader:
         await self._pool.close()
 
     async def grade(self, task: Task, response: str) -> Score:
-        """The score of `response`; its outcome is a fault only after all retries."""
+        """The score of `response`; its outcome is a fault only after all retries.
+
+        Raises VerifierFailed when the verifier gives no verdict any more.
+        """
         name, options = task.verifier.name, task.verifier.options
         for _ in range(self._max_fault_retries + 1):
             verdict = await self._pool.verify(name, options, response, task.reference, folder=self._folder)
             if verdict.outcome is not Outcome.FAULT:
+                self._faults.answered(task)
                 break
+            self._faults.failed(task, verdict.detail)
+        else:
+            self._faults.gave_up(task, verdict.detail)
         reward = None if verdict.score is None else verdict.score + verdict.shaping
         return Score(
             verdict.outcome.value,

@@ -5,6 +5,7 @@ cursor.
 """
 
 import json
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from asyncrl.recipe import Recipe, Verifying
 from asyncrl.rollout.text import TextCodec
 from asyncrl.types import Task, VerifierSpec
 from verifiers.registry import load_verifier
+from verifiers.storable import storable
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
 
@@ -34,16 +36,35 @@ class Row:
         return f"{self.path}:{self.line}"
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row to try its verifier on."""
+
+    where: str
+    verifier: VerifierSpec
+    gold: Any
+    reference: Any
+    """What the verifier made of the gold."""
+
+
 class VerifierCache:
     """Verifiers by specification: rows that name the same one share it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._loaded: dict[str, Verifier] = {}
+        self.examples: dict[str, Example] = {}
+        """The first row of each specification."""
+
+    def remember(self, row: Row, reference: Any) -> None:
+        """Keeps the row as an example of its verifier when it is the first."""
+        key = _key(row.verifier)
+        if key not in self.examples:
+            self.examples[key] = Example(row.where(), row.verifier, row.answer, reference)
 
     def get(self, spec: VerifierSpec) -> Verifier:
         """Raises InputError when there is no such verifier."""
-        key = json.dumps([spec.name, spec.options], sort_keys=True, default=str)
+        key = _key(spec)
         if key not in self._loaded:
             try:
                 self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
@@ -61,6 +82,17 @@ class VerifierCache:
                     verifier.check_machine()
                 except VerifierUnavailable as error:
                     raise InputError(f'verifier "{json.loads(key)[0]}" cannot work here. {error}') from error
+
+    def close(self) -> None:
+        """Ends what a check of the machine or a trial has started; the next use starts it again."""
+        for verifier in self._loaded.values():
+            close = getattr(verifier, "close", None)
+            if callable(close):
+                close()
+
+
+def _key(spec: VerifierSpec) -> str:
+    return json.dumps([spec.name, spec.options], sort_keys=True, default=str)
 
 
 def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:
@@ -131,6 +163,7 @@ def _task(row: Row, codec: TextCodec, verifiers: VerifierCache, context_tokens: 
         reference = verifiers.get(row.verifier).parse_reference(row.answer)
     except ValueError as error:
         raise InputError(f"{row.where()}: {error}") from error
+    verifiers.remember(row, reference)
     if not tokens:
         raise InputError(f"{row.where()}: the prompt {text!r} has no tokens")
     if len(tokens) >= context_tokens:
@@ -179,21 +212,42 @@ class TaskOrder:
         self._seed = seed
         self._is_shuffled = is_shuffled
         self._permutation = lru_cache(maxsize=2)(self._make_permutation)
+        self._by_prompt = lru_cache(maxsize=1)(self._index_prompts)
 
     def at(self, position: int) -> Task:
         epoch, offset = divmod(position, len(self._tasks))
         return self._tasks[self._permutation(epoch)[offset]]
 
-    def by_id(self, task_id: str) -> Task:
-        """Raises InputError when the data no longer holds the task."""
-        try:
-            return self._by_id[task_id]
-        except KeyError:
+    def find(self, task_id: str, prompt: str, *, may_have_moved: bool = False) -> Task:
+        """The task that a journal calls `task_id`: the prompt decides, wherever its row stands now.
+
+        `may_have_moved`: the file is not the one that the journal's task ids come from. Raises InputError
+        when the data no longer holds the prompt, or holds it with several answers.
+        """
+        task = self._by_id.get(task_id)
+        if task is not None and storable(task.prompt) == prompt and not may_have_moved:
+            return task
+        found = self._by_prompt().get(prompt, [])
+        asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
+        if not found:
             raise InputError(
-                f"the run's journal refers to task {task_id}, which data.train no longer holds. Restore the "
-                f"file, "
-                f"or start afresh with another run_folder."
-            ) from None
+                f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
+                f"the row back (its place in the file does not matter), or start afresh with another "
+                f"run_folder."
+            )
+        if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
+            raise InputError(
+                f"data.train has changed since the run began: {asked}, which now several rows ask with "
+                f"different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as it "
+                f"was, or start afresh with another run_folder."
+            )
+        return found[0]
+
+    def _index_prompts(self) -> dict[str, list[Task]]:
+        found: dict[str, list[Task]] = {}
+        for task in self._tasks:
+            found.setdefault(storable(task.prompt), []).append(task)
+        return found
 
     def _make_permutation(self, epoch: int) -> list[int]:
         order = list(range(len(self._tasks)))

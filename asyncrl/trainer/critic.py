@@ -23,6 +23,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import STD_EPSILON
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
+from asyncrl.errors import Diverged
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.attention import own_tokens
 from asyncrl.trainer.batch import MicroBatch
@@ -118,7 +119,7 @@ class Critic:
 
         The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
         rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
-        FloatingPointError when a gradient is not finite.
+        Diverged when a gradient is not finite.
         """
         # The first part meets the critic before the step; the others must be told what it said.
         before = [None, *(self.values(part, temperature) for part in parts[1:])]
@@ -208,10 +209,11 @@ class Critic:
     def _update(self, step: int) -> float:
         _, grad_norm, _ = self._optimizer.step()
         if not math.isfinite(grad_norm):
-            raise FloatingPointError(
-                f"step {step}: the critic's gradient norm is {grad_norm}. The last checkpoint and the "
-                f"published weights are intact; lower critic.learning_rate or look at the batch in the "
-                f"journal."
+            raise Diverged(
+                f"Lower critic.learning_rate, or look at the batch (`asyncrl view`): the norm of the "
+                f"critic's gradient of step {step + 1} is {grad_norm}. The last checkpoint and the published "
+                f"weights are intact. critic.learning_rate cannot change within a run: set run_folder (or "
+                f"name) to a new one."
             )
         return float(grad_norm)
 

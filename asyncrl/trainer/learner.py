@@ -26,6 +26,7 @@ from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.errors import Diverged
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.critic import Critic, build_critic
@@ -101,7 +102,7 @@ class Learner:
     def step(self, batch: Batch) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
 
-        Raises FloatingPointError when a gradient is not finite.
+        Raises Diverged when a gradient is not finite.
         """
         batch, tally, norms = finish_batch(batch, self.algorithm), Tally(), []
         parts = [
@@ -158,9 +159,11 @@ class Learner:
         """An optimizer step on the gradient in the buffers; its norm before clipping."""
         _, grad_norm, _ = self.optimizer.step()
         if not math.isfinite(grad_norm):
-            raise FloatingPointError(
-                f"step {step}: the gradient norm is {grad_norm}. The last checkpoint and the published "
-                f"weights are intact; lower trainer.learning_rate or look at the batch in the journal."
+            raise Diverged(
+                f"Lower trainer.learning_rate, which is {self.section.learning_rate:g}, or look at the batch "
+                f"(`asyncrl view`): the gradient norm of step {step + 1} is {grad_norm}. The last checkpoint "
+                f"and the published weights are intact. trainer.learning_rate cannot change within a run: "
+                f"set run_folder (or name) to a new one."
             )
         return float(grad_norm)
 

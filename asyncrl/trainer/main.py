@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.errors import DiskError, InputError
+from asyncrl.errors import DiskError, Diverged, InputError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import load_recipe
 from asyncrl.trainer.folder import check_model_folder
@@ -60,6 +60,10 @@ def main() -> int:
         train(Learner(shape, recipe), recipe, run_folder=arguments.run_folder, queue_url=arguments.queue_url)
     except DiskError as error:
         end_on_full_disk(error)
+    except Diverged as error:
+        # The sentence alone: a traceback says nothing of what to do.
+        print(f"{Diverged.__name__}: {error}", file=sys.stderr, flush=True)
+        return Diverged.EXIT_CODE
     ranks.stop()
     return 0
 

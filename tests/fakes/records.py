@@ -40,7 +40,7 @@ def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
     queue.journal.close()
     same = {"batch": queue.groups_per_batch, "staleness": queue.max_staleness}
     again = make_queue(folder, **(same | sizes))
-    restore(again, lambda task_id: make_task(int(task_id.partition(":")[2])))
+    restore(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
     return again
 
 

@@ -1,12 +1,13 @@
 """When a trainer that died is started again, and when the run gives up."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from asyncrl.errors import DiskError
+from asyncrl.errors import DiskError, Diverged
 from asyncrl.launch import local
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
 
@@ -14,8 +15,16 @@ from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
 class DyingTrainer:
     """Ends with the next of `exit_codes` after `num_steps` steps and `num_commits` checkpoints each time."""
 
-    def __init__(self, exit_codes: list[int], *, num_steps: int, num_commits: int) -> None:
+    def __init__(
+        self,
+        exit_codes: list[int],
+        *,
+        num_steps: int,
+        num_commits: int,
+        is_different_each_time: bool = True,
+    ) -> None:
         self.exit_codes = exit_codes
+        self.is_different_each_time = is_different_each_time
         self.num_steps, self.num_commits = num_steps, num_commits
         self.num_starts = 0
         self.controller: Any = SimpleNamespace(
@@ -26,7 +35,11 @@ class DyingTrainer:
         self.controller.report.num_steps += self.num_steps
         self.controller.queue.committed_version += self.num_commits
         if self.exit_codes:
-            raise TrainerFailed("it died", exit_code=self.exit_codes.pop(0))
+            raise TrainerFailed(f"it died:\n{self.words()}", exit_code=self.exit_codes.pop(0))
+
+    def words(self) -> str:
+        """The last line of its log."""
+        return f"error {len(self.exit_codes)}" if self.is_different_each_time else "error"
 
     async def stop(self) -> None:
         return None
@@ -37,7 +50,8 @@ class DyingTrainer:
     async def keep_training(self) -> None:
         observer: Any = SimpleNamespace(note=lambda text: None)
         trainers: Any = self
-        await local._keep_training(trainers, self.controller, observer, asyncio.Event())
+        folder: Any = SimpleNamespace(path=Path("nowhere"))
+        await local._keep_training(trainers, self.controller, observer, asyncio.Event(), folder)
 
 
 def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
@@ -66,8 +80,20 @@ def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
     assert trainer.num_starts == 20
 
 
-def test_a_trainer_that_found_no_room_on_the_disk_does_not_start_again() -> None:
-    trainer = DyingTrainer([DiskError.EXIT_CODE], num_steps=5, num_commits=1)
+def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0, is_different_each_time=False)
+    with pytest.raises(TrainerFailed):
+        asyncio.run(trainer.keep_training())
+    assert trainer.num_starts == 1
+    # One that comes further in between may meet the same trouble again, a server that is away for instance.
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
+    asyncio.run(trainer.keep_training())
+    assert trainer.num_starts == 20
+
+
+@pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])
+def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
+    trainer = DyingTrainer([exit_code], num_steps=5, num_commits=1)
     with pytest.raises(TrainerFailed):
         asyncio.run(trainer.keep_training())
     assert trainer.num_starts == 0

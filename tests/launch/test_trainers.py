@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.errors import DiskError
+from asyncrl.errors import DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.trainers import _last_words
 
@@ -33,3 +33,11 @@ def test_a_full_disk_is_said_in_whole_also_where_its_own_words_found_no_room(
     rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
     words = _last_words(rank, DiskError.EXIT_CODE)
     assert re.search(said, words), words
+
+
+def test_of_a_trainer_that_diverged_the_hint_is_said_first(tmp_path: Path) -> None:
+    path = tmp_path / "trainer-0.log"
+    path.write_text("step 3\nDiverged: Lower trainer.learning_rate, which is 1\n[W] a warning of torch\n")
+    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
+    words = _last_words(rank, Diverged.EXIT_CODE)
+    assert words == "trainer 0 stopped. Diverged: Lower trainer.learning_rate, which is 1"

@@ -26,6 +26,7 @@ def row(step: int, **fields: Any) -> dict[str, Any]:
         "reward_mean": 0.62,
         "correct_mean": 0.5,
         "response_tokens_mean": 31.2,
+        "cut_share": 0.08,
         "staleness_mean": 1.24,
         "staleness_max": 2,
         "rollout_tokens_per_second": 4231.0,
@@ -55,7 +56,7 @@ def test_a_line_at_eighty_columns_holds_the_needed_numbers() -> None:
     live.step(row(12))
     title, units, line = printed(file)
     # 38 steps left at 0.5 s each: 19 s.
-    expected = "12/50 0.62 ██ 91% 87-94 31.2 1.2/2 4.2k 11k 8e-05 0.3 12/3 0.50 19 s"
+    expected = "12/50 0.62 ██ 91% 87-94 31.2 8 1.2/2 4.2k 11k 8e-05 12/3 0.50 19 s"
     assert line.split() == expected.split()
     assert max(map(len, (title, units, line))) <= 80
 

@@ -14,7 +14,7 @@ from asyncrl.types import Finish, Segment, Task
 
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:
     queue = make_queue(tmp_path)
-    restore(queue, lambda task_id: make_task())
+    restore(queue, lambda task_id, prompt: make_task())
     assert (queue.num_admitted, queue.num_steps_taken, queue.highest_version, queue.live) == (0, 0, 0, {})
 
 
@@ -123,7 +123,7 @@ def test_a_task_that_left_the_data_is_an_error_that_says_so(tmp_path: Path) -> N
     queue.admit(make_task(5))
     queue.journal.close()
 
-    def gone(task_id: str) -> Task:
+    def gone(task_id: str, prompt: str) -> Task:
         raise InputError(f"no {task_id}")
 
     with pytest.raises(InputError, match="train:5"):

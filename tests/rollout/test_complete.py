@@ -139,6 +139,6 @@ def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
     queue.admit(make_task())
     queue.journal.close()
     again = journal_queue(tmp_path, has_greedy=True)
-    restore(again, lambda task_id: make_task())
+    restore(again, lambda task_id, prompt: make_task())
     assert [t.is_greedy for t in again.live[0].trajectories] == [False, False, True]
     again.journal.close()

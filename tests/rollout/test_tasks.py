@@ -101,3 +101,37 @@ def test_the_order_is_a_permutation_per_epoch_and_a_function_of_seed_and_positio
 def test_without_shuffling_the_files_order_is_kept(tmp_path: Path) -> None:
     order = TaskOrder(read(tmp_path, *[row() for _ in range(3)]), seed=3, is_shuffled=False)
     assert [order.at(i).task_id for i in range(4)] == ["train:1", "train:2", "train:3", "train:1"]
+
+
+def test_after_a_change_of_the_file_the_prompt_decides_not_the_line(tmp_path: Path) -> None:
+    rows = [row(prompt=f"{n}+1=", answer=str(n + 1)) for n in range(4)]
+    before = read(tmp_path, *rows)
+    moved = TaskOrder(read(tmp_path, *reversed(rows)), seed=3, is_shuffled=True)
+    for task in before:
+        for may_have_moved in (False, True):
+            found = moved.find(task.task_id, task.prompt, may_have_moved=may_have_moved)
+            assert (found.prompt, found.reference) == (task.prompt, task.reference)
+            assert found.task_id != task.task_id
+
+
+def test_a_prompt_that_is_gone_or_has_several_answers_now_is_refused(tmp_path: Path) -> None:
+    order = TaskOrder(
+        read(
+            tmp_path,
+            row(answer="2"),
+            row(answer="3"),
+            row(prompt="2+2=", answer="4"),
+            row(prompt="2+2=", answer="4"),
+        ),
+        seed=3,
+        is_shuffled=True,
+    )
+    with pytest.raises(InputError, match=r"train:9, '9\+9=', and no row asks that any more"):
+        order.find("train:9", "9+9=")
+    with pytest.raises(InputError, match=r"no row asks that"):
+        order.find("train:1", "9+9=")
+    # The two may have changed places: which of them was answered cannot be told.
+    with pytest.raises(InputError, match=r"several rows ask with different answers \(train:1, train:2\)"):
+        order.find("train:1", "1+1=", may_have_moved=True)
+    assert order.find("train:2", "1+1=").task_id == "train:2"
+    assert order.find("train:4", "2+2=", may_have_moved=True).prompt == "2+2="

@@ -109,13 +109,14 @@ async function older() {
 
 // The golden angle keeps neighbouring versions far apart on the colour circle, however many there are.
 const versionColor = (version) => `hsl(${(205 + version * 137.508) % 360} 75% 87%)`;
-const probabilityColor = (logprob) => `hsl(${Math.round(120 * Math.exp(logprob))} 75% 86%)`;
+// null: the log-prob was no finite number.
+const probabilityColor = (logprob) => (logprob === null ? "transparent" : `hsl(${Math.round(120 * Math.exp(logprob))} 75% 86%)`);
 
 function colorTokens() {
   for (const token of document.querySelectorAll(".token")) {
     const { version, logprob } = token.dataset;
     token.style.background =
-      state.coloring === "version" ? versionColor(Number(version)) : probabilityColor(Number(logprob));
+      state.coloring === "version" ? versionColor(Number(version)) : probabilityColor(JSON.parse(logprob));
   }
 }
 
@@ -128,7 +129,7 @@ function tokenSpan([text, id, logprob], segment, position, begins) {
   const staleness = segment.staleness === null ? "" : `, staleness ${segment.staleness}`;
   token.dataset.tip =
     `token ${position} (id ${id})\nversion ${segment.version}${staleness}\n` +
-    `log-prob ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)}%)` +
+    (logprob === null ? "log-prob not finite" : `log-prob ${logprob.toFixed(4)} (${(100 * Math.exp(logprob)).toFixed(1)}%)`) +
     (segment.is_continued ? "\ncontinued over keys and values of an older version" : "");
   return token;
 }

@@ -1,0 +1,71 @@
+"""Watches a run's faults: the first of each cause is told, and a verifier that gives no verdict any more ends
+the run with its own error.
+
+A fault is never a wrong answer, so a verifier that always faults would drop every group, without end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asyncrl.errors import AsyncrlError
+from asyncrl.observe.faults import cause_of
+from asyncrl.signal import now_seconds
+from asyncrl.types import Task
+
+MIN_SECONDS = 20.0
+"""Without a verdict before a run ends: what a verifier's server or a busy machine may take to come back."""
+MOST_CAUSES = 20
+"""That are told of in a run; a verifier that fails differently each time does not flood the terminal."""
+
+
+class VerifierFailed(AsyncrlError):
+    """A verifier gives no verdict any more; the message holds its own error."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """The faults of one verifier since its last verdict."""
+
+    num_faults: int
+    since_seconds: float
+
+
+class FaultWatch:
+    """One per run. `note` tells a person."""
+
+    def __init__(
+        self, max_in_a_row: int, note: Callable[[str], None], *, clock: Callable[[], float] = now_seconds
+    ) -> None:
+        self._max_in_a_row = max_in_a_row
+        self._note = note
+        self._clock = clock
+        self._rows: dict[str, _Row] = {}
+        self._causes: set[str] = set()
+
+    def answered(self, task: Task) -> None:
+        """The task's verifier gave a verdict."""
+        self._rows.pop(task.verifier.name, None)
+
+    def failed(self, task: Task, detail: str) -> None:
+        """It gave none. Raises VerifierFailed when that goes on for too long."""
+        name, now = task.verifier.name, self._clock()
+        row = self._rows.setdefault(name, _Row(0, now))
+        row.num_faults += 1
+        if row.num_faults >= self._max_in_a_row and now - row.since_seconds >= MIN_SECONDS:
+            raise VerifierFailed(
+                f'the verifier "{name}" gave no verdict {row.num_faults} times in a row '
+                f"(verifying.max_faults_in_a_row), the last time on a response to {task.task_id}: {detail}\n"
+                f"Repair it (`asyncrl verify` tries it out) and run the same command again: the run resumes, "
+                f"with every response that it has."
+            )
+
+    def gave_up(self, task: Task, detail: str) -> None:
+        """All retries of a response are spent: told once per cause."""
+        cause = f"{task.verifier.name}: {cause_of(detail)}"
+        if cause in self._causes or len(self._causes) >= MOST_CAUSES:
+            return
+        self._causes.add(cause)
+        self._note(
+            f'no verdict of the verifier "{task.verifier.name}" on a response to {task.task_id}: {detail}. '
+            f"It leaves its group; further faults of this cause are counted, not shown."
+        )

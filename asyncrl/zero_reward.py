@@ -1,0 +1,82 @@
+"""A hint where nothing is ever right: what the verifiers looked for, and what the responses end with instead.
+
+A reward that stays 0 teaches nothing, and the curve alone does not tell a model that is too weak from a box
+that it never writes or a limit that cuts every answer off.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from asyncrl.replay.group import Group
+from asyncrl.types import Finish, Score, Trajectory
+
+NUM_STEPS = 5
+"""In a row without a single correct response before the hint is given."""
+NUM_EXAMPLES = 3
+TAIL_TOKENS = 24
+TAIL_CHARACTERS = 60
+LOOKED_FOR = {
+    "math": "the last closed \\boxed{...} after the last </think>",
+    "numeric": "a number where verifying.options says the answer stands",
+    "choice": "the letter of a choice where verifying.options says the answer stands",
+    "exact": "the text of the answer and nothing else, where verifying.options says it stands",
+    "code": "the last fenced block of code",
+}
+
+
+class ZeroReward:
+    """Told of each batch's groups; tells a person once, and again only after something was right."""
+
+    def __init__(
+        self, note: Callable[[str], None], decode: Callable[[Sequence[int]], str], *, max_new_tokens: int
+    ) -> None:
+        self._note = note
+        self._decode = decode
+        self._max_new_tokens = max_new_tokens
+        self._num_steps = 0
+        self._reasons: Counter[str] = Counter()
+        self._num_cut = 0
+
+    def taken(self, groups: Iterable[Group]) -> None:
+        """A batch's new groups."""
+        groups = list(groups)
+        graded = [
+            (group, trajectory, group.scores[trajectory.trajectory_id])
+            for group in groups
+            for trajectory in group.trajectories
+            if not trajectory.is_greedy and trajectory.trajectory_id in group.scores
+        ]
+        if any(score.correctness for _, _, score in graded):
+            self._num_steps, self._num_cut = 0, 0
+            self._reasons.clear()
+            return
+        self._num_steps += 1
+        self._reasons.update(_reason(score) for _, _, score in graded)
+        self._num_cut += sum(trajectory.finish is Finish.LENGTH for _, trajectory, _ in graded)
+        if self._num_steps == NUM_STEPS and graded:
+            names = dict.fromkeys(group.task.verifier.name for group in groups)
+            self._note(self._words(list(names), [trajectory for _, trajectory, _ in graded]))
+
+    def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:
+        total = self._reasons.total()
+        reasons = ", ".join(f"{count / total:.0%} {reason}" for reason, count in self._reasons.most_common(3))
+        looked = "".join(
+            f' The verifier "{name}" looks for {LOOKED_FOR[name]}.'
+            for name in verifiers
+            if name in LOOKED_FOR
+        )
+        ends = ", ".join(repr(self._tail(trajectory)) for trajectory in trajectories[:NUM_EXAMPLES])
+        return (
+            f"no response was correct in {NUM_STEPS} steps, so nothing is learned: {reasons}; "
+            f"{self._num_cut / total:.0%} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
+            f"{looked} The last ones end with {ends}. See `asyncrl view`."
+        )
+
+    def _tail(self, trajectory: Trajectory) -> str:
+        return self._decode(trajectory.response_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:]
+
+
+def _reason(score: Score) -> str:
+    """The outcome; where nothing was found, also why."""
+    detail = " ".join(score.detail.split())
+    return f"no answer ({detail})" if score.outcome == "no_answer" and detail else score.outcome

@@ -1,0 +1,70 @@
+"""A verifier that cannot grade is a sentence with file and line, exit code 2, before anything starts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.base_model import write_base_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("broken")
+    write_base_model(folder / "model")
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "verifier": "./v.py:V"} for n in range(4)]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    recipe = {
+        "name": "t",
+        "run_folder": str(folder / "run"),
+        "model": {"path": str(folder / "model")},
+        "data": {"train": str(folder / "train.jsonl")},
+        "rollout": {"max_new_tokens": 16},
+        "verifying": {"timeout_seconds": 0.2},
+        "evaluation": {"every_steps": 0},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder
+
+
+VERIFIER = """
+import sys, time
+from verifiers.verdict import Outcome, Verdict
+
+class V:
+    def parse_reference(self, raw):
+        return raw
+
+    def verify(self, {parameters}):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "body", "said"),
+    [
+        ("response", "pass", "TypeError: V.verify() takes 2 positional arguments but 3 were given"),
+        ("response, reference", "return response == reference", "verify returned bool, expected a Verdict"),
+        ("response, reference", "raise OSError('\\ud800\\x00')", "OSError: \ufffd\ufffd ("),
+        ("response, reference", "sys.exit(1)", "SystemExit: 1"),
+        ("response, reference", "time.sleep(60)", "no answer in"),
+        ("response, reference", "return Verdict(Outcome.CORRECT, 2.0)", "score is 2.0, expected a number in"),
+    ],
+)
+def test_it_is_refused_with_its_own_error(folder: Path, parameters: str, body: str, said: str) -> None:
+    (folder / "v.py").write_text(VERIFIER.format(parameters=parameters, body=body))
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncrl.cli", "check", str(folder / "recipe.yaml")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert f'{folder / "train.jsonl"}:1: the verifier "./v.py:V" gives no verdict' in line
+    assert said in line
+    assert not (folder / "run").exists()

@@ -1,0 +1,66 @@
+"""Whole runs whose verifier breaks after the trial at the start: they end, and say why."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from fakes.whole_run import WholeRun, survivors
+
+BROKEN = """
+import time
+from pathlib import Path
+
+from verifiers.verdict import Outcome, Verdict
+
+
+class Sevens:
+    def parse_reference(self, raw):
+        return raw
+
+    def verify(self, response, reference):
+        if not Path(__file__).with_name("broken").exists():
+            return Verdict(Outcome.WRONG, 0.0)
+        {how}
+"""
+
+
+def broken_run(folder: Path, how: str, more: str = "") -> WholeRun:
+    run = WholeRun(folder, trainer={"num_steps": 100}, rollout={"groups_per_batch": 4})
+    (folder / "sevens.py").write_text(BROKEN.format(how=how, more=more))
+    run.start()
+    # The trial is over when the controller listens.
+    run.wait_for(lambda: (run.run_folder / "controller.url").is_file(), "the controller")
+    (folder / "broken").touch()
+    return run
+
+
+def test_a_verifier_that_always_raises_ends_the_run_with_its_words(tmp_path: Path) -> None:
+    run = broken_run(tmp_path, "raise LookupError('no such judge')")
+    assert run.finish(seconds=120.0) == 1, run.output()
+    output = run.output()
+    assert "Traceback" not in output
+    # Told when it happened first, with its row, and again as what ended the run.
+    first, *_, last = [line for line in output.splitlines() if "LookupError: no such judge" in line]
+    assert 'no verdict of the verifier "./sevens.py:Sevens" on a response to train:' in first
+    assert "VerifierFailed" in last and "verifying.max_faults_in_a_row" in last and "sevens.py:15)" in last
+    ((seconds,),) = run.query("SELECT max(admitted_seconds) - min(admitted_seconds) FROM groups")
+    assert seconds < 60
+
+
+@pytest.mark.parametrize("more", ["", "verify_fast = verify"], ids=["in a worker", "in the event loop"])
+def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(tmp_path: Path, more: str) -> None:
+    run = broken_run(tmp_path, "time.sleep(1000)", more)
+    graded = "SELECT count(*) FROM trajectories WHERE finish IS NOT NULL AND outcome IS NULL"
+    run.wait_for(lambda: run.query(graded)[0][0] > 0, "a response that waits for its verdict")
+    family, began = run.family(), time.monotonic()
+    run.kill(signal.SIGTERM)
+    assert run.finish(seconds=30.0) == 130, run.output()
+    assert time.monotonic() - began < 12, run.output()
+    assert not survivors(family, seconds=1.0)
+    # What was generated waits for a verifier that works: the same command resumes.
+    (finished,) = run.query("SELECT count(*) FROM trajectories WHERE finish IS NOT NULL")
+    (run.folder / "broken").unlink()
+    run.set("trainer.num_steps", 1)
+    assert run.start().finish() == 0, run.output()
+    assert run.query("SELECT count(*) FROM trajectories WHERE finish IS NOT NULL") >= [finished]

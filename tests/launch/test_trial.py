@@ -1,0 +1,118 @@
+"""Each verifier is tried on a row before a run starts: a broken one is a sentence, not a run for nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.model_folder import write_tokenizer
+
+from asyncrl.errors import InputError
+from asyncrl.launch.trial import try_verifiers
+from asyncrl.recipe import Verifying
+from asyncrl.rollout.tasks import VerifierCache, read_tasks
+from asyncrl.rollout.text import TextCodec
+
+HEAD = "import time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
+PARSE = "    def parse_reference(self, raw): return raw\n"
+WRONG = "Verdict(Outcome.WRONG, 0.0)"
+
+
+def try_rows(folder: Path, *rows: dict[str, Any], **verifying: Any) -> None:
+    (folder / "train.jsonl").write_text("\n".join(json.dumps({"prompt": "1+1=", **row}) for row in rows))
+    cache, section = VerifierCache(folder), Verifying(**verifying)
+    codec = TextCodec(write_tokenizer(folder / "model"))
+    read_tasks(folder / "train.jsonl", verifying=section, codec=codec, verifiers=cache, context_tokens=32)
+    try:
+        try_verifiers(cache, section)
+    finally:
+        cache.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    def verify(self, response): pass\n", r"TypeError: V.verify\(\) takes 2 positional arguments"),
+        (
+            "    def verify(self, response, reference): raise KeyError('gold')\n",
+            r"KeyError: 'gold' \(.*v\.py:5\)",
+        ),
+        ("    def verify(self, response, reference): return True\n", "returned bool, expected a Verdict"),
+        ("    def verify(self, response, reference): time.sleep(99)\n", "no answer in"),
+        (
+            "    def verify(self, response, reference):\n"
+            f"        if 'qwxz' in response: response.index('no')\n        return {WRONG}\n",
+            "ValueError: substring not found",
+        ),
+    ],
+)
+def test_a_verifier_that_gives_no_verdict_is_refused_with_its_error(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    (tmp_path / "v.py").write_text(HEAD + PARSE + body)
+    with pytest.raises(
+        InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" gives no verdict.*" + said
+    ):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
+
+
+@pytest.mark.parametrize("answer", ["2", {"what": "ever"}, ["2"], None])
+def test_of_a_verifier_of_ones_own_only_a_verdict_is_asked(tmp_path: Path, answer: object) -> None:
+    (tmp_path / "v.py").write_text(
+        HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"
+    )
+    try_rows(tmp_path, {"answer": answer, "verifier": "./v.py:V"})
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer"),
+    [
+        ("math", "\\frac{1}{2}"),
+        ("math", ["2", "two"]),
+        ("math", "Natalia sold 48/2 = 24 clips. #### 72"),
+        ({"name": "math", "options": {"think": "required"}}, 5),
+        ({"name": "math", "options": {"fallbacks": ["hashes"]}}, "12"),
+        ("exact", "Paris"),
+        ({"name": "exact", "options": {"source": "boxed"}}, "Paris"),
+        ("numeric", 3.5),
+        ("choice", "B"),
+        ("regex", "a+b"),
+        ("format", ""),
+        ("json_schema", {"type": "object"}),
+        ({"name": "weighted", "options": {"parts": ["math", "format"]}}, "2"),
+    ],
+)
+def test_what_grades_as_it_should_passes(tmp_path: Path, verifier: object, answer: object) -> None:
+    try_rows(tmp_path, {"answer": answer, "verifier": verifier})
+
+
+def test_a_gold_that_does_not_pass_as_its_own_answer_is_refused(tmp_path: Path) -> None:
+    # Without case, space and punctuation nothing would be left of the answer but not of the gold.
+    row = {"answer": "</think> <think>", "verifier": "exact"}
+    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"exact\" finds the row's own gold"):
+        try_rows(tmp_path, row)
+
+
+@pytest.mark.parametrize(
+    ("solution", "is_right"), [("def f(x):\n    return x + 1", True), ("def f(x): pass", False)]
+)
+def test_a_code_row_is_tried_with_its_own_solution(tmp_path: Path, solution: str, is_right: bool) -> None:
+    answer = {"tests": [{"call": "f(1)", "expect": "2"}], "solution": solution}
+    row = {"answer": answer, "verifier": "code"}
+    if is_right:
+        try_rows(tmp_path, row)
+        return
+    with pytest.raises(
+        InputError, match=r"train\.jsonl:1: the verifier \"code\" finds the row's own solution wrong"
+    ):
+        try_rows(tmp_path, row)
+
+
+def test_a_code_row_without_a_solution_needs_none(tmp_path: Path) -> None:
+    try_rows(tmp_path, {"answer": {"tests": [{"call": "f(1)", "expect": "2"}]}, "verifier": "code"})
+
+
+def test_each_verifier_is_tried_not_the_first_alone(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(HEAD + PARSE + "    def verify(self, response): pass\n")
+    with pytest.raises(InputError, match=r"train\.jsonl:3"):
+        try_rows(tmp_path, {"answer": "2"}, {"answer": "3"}, {"answer": "2", "verifier": "./v.py:V"})

@@ -1,0 +1,206 @@
+"""Journal, page and report hold whatever a model writes and a program says: surrogates, NUL, markup."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from fakes.records import make_queue
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.observe.browser import Browser
+from asyncrl.observe.journal import GroupFilter
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
+from asyncrl.observe.page import export
+from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
+from asyncrl.observe.report import write_report
+from asyncrl.recipe import Algorithm, Verifying
+from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.recovery import read_conservation
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.signal import Signal
+from asyncrl.types import Finish, Segment, Task, VerifierSpec
+from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
+
+ANYTHING = st.one_of(
+    st.text(st.characters(exclude_categories=())),
+    st.sampled_from(
+        [
+            "</script><script>alert(1)</script>",
+            "<!--",
+            "<b onmouseover=x>",
+            "]]>",
+            "{{ 7 * 7 }}",
+            "{% raise %}",
+            "\u2028\u2029\x85\x1b[2J\r",
+            "\ud83d",
+            "\ude00",
+            "\x00" * 3,
+            "&amp;&#0;",
+            "x" * 300_000,
+        ]
+    ),
+)
+"""What a response, an exception's message or an extracted answer may be."""
+
+ECHO = """
+from verifiers.verdict import Outcome, Verdict
+
+
+class Echo:
+    def parse_reference(self, raw):
+        return raw
+
+    def verify(self, response, reference):
+        return Verdict(Outcome.CORRECT, 1.0, extracted=response, detail=response, method=response)
+
+    verify_fast = verify
+"""
+
+
+def grade(queue: ReplayQueue, folder: Path, responses: list[str]) -> None:
+    """One group, taken by a step, whose trajectories are graded by the real pool."""
+    queue.announce(0)
+    texts = {(number,): text for number, text in enumerate(responses)}
+    task = Task("train:1", storable(responses[0]), (0,), "", VerifierSpec("./echo.py:Echo"))
+    group = queue.admit(task)
+    for number, trajectory in enumerate(group.trajectories):
+        queue.append(
+            group, trajectory, [Segment(0, [number], [float("-inf") if number else -0.5])], Finish.STOP
+        )
+
+    async def run() -> None:
+        algorithm = Algorithm()
+        async with Grader(
+            Verifying(timeout_seconds=60), VerifierCache(folder), max_fault_retries=0
+        ) as grader:
+            generator = SimpleNamespace(limit_tokens=lambda trajectory: 10, run=lambda group: nothing())
+            codec = SimpleNamespace(decode=lambda tokens: texts[tuple(tokens)])
+            completion = GroupCompletion(
+                queue,
+                generator,  # type: ignore[arg-type]
+                grader,
+                codec,  # type: ignore[arg-type]
+                find_advantage(algorithm),
+                algorithm,
+                Signal(),
+                SignalFilter(False, 1),
+            )
+            await completion.run(group)
+
+    asyncio.run(run())
+    queue.take(0)
+    queue.journal.barrier_blocking()
+
+
+async def nothing() -> AsyncIterator[None]:
+    for none in ():
+        yield none
+
+
+class Shown(HTMLParser):
+    """The elements and the text of a page, as a browser reads it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        assert not [name for name, _ in attributes if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def graded_run(folder: Path, responses: list[str]) -> Path:
+    """A run folder with one trained group, one trajectory per response."""
+    (folder / "echo.py").write_text(ECHO)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"name": "any", "model": {"path": str(folder)}}))
+    queue = make_queue(folder, batch=1, samples=len(responses))
+    grade(queue, folder, responses)
+    queue.journal.close()
+    return folder
+
+
+def report_of(folder: Path) -> Shown:
+    summary = write_report(folder, read_conservation(folder / "journal.sqlite"))
+    return Shown(summary.report.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def quiet_tags(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The elements of a report whose texts hold no markup."""
+    return report_of(graded_run(tmp_path_factory.mktemp("quiet"), ["a", "b"])).tags
+
+
+# Drawing a report takes a second: many texts each, and no search for a smaller one.
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@given(responses=st.lists(ANYTHING, min_size=30, max_size=30))
+def test_any_response_and_detail_reach_journal_page_and_report(
+    tmp_path_factory: pytest.TempPathFactory, quiet_tags: set[str], responses: list[str]
+) -> None:
+    # The report shows the first one; an empty one it leaves out.
+    responses[0] += "."
+    folder = graded_run(tmp_path_factory.mktemp("run"), responses)
+    (group,) = Browser(folder).groups(GroupFilter())
+    details = Browser(folder).group(group["group_id"])
+    assert details is not None
+    found = [trajectory["extracted"] for trajectory in details["trajectories"]]
+    assert found == [storable(text, limit=MAX_EXTRACTED_CHARACTERS) for text in responses]
+
+    page = export(Browser(folder), num_groups=10)
+    page.encode("utf-8")
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    embedded = json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    shown = embedded["details"]["0"]["trajectories"][0]["detail"]
+    assert shown == storable(responses[0], limit=MAX_WORDS_CHARACTERS)
+
+    report = report_of(folder)
+    assert report.tags == quiet_tags
+    # A browser reads line ends of every kind as one, and shows no control characters.
+    assert words(storable(responses[0])) in words(report.text)
+
+
+def words(text: str) -> str:
+    """What is left without white space and control characters."""
+    return "".join(c for c in text if c.isprintable() and not c.isspace())
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=ANYTHING)
+def test_any_note_reaches_the_metrics_the_terminal_and_the_post_mortem(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    with MetricsWriter(folder / "metrics.jsonl") as writer:
+        writer.event("note", text=text)
+        writer.step({"step": 1, "outcomes": {"said": text}})
+    metrics = read_metrics(folder / "metrics.jsonl")
+    assert metrics.events[0]["text"] == metrics.steps[0]["outcomes_said"] == storable(text)
+
+    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    LiveLine(10, console=Console(file=output, width=80)).note(text)
+    output.flush()
+    printed = output.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    assert "\x1b" not in printed and "\x00" not in printed
+
+    with RecentEvents() as events:
+        events.add(text)
+        path = write_post_mortem(folder, RuntimeError(text), state={"Waits": text}, events=events)
+    assert "Waits" in path.read_text(encoding="utf-8")

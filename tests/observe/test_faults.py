@@ -1,0 +1,53 @@
+"""Faults in the summary of a run: by cause, on the terminal and in the report."""
+
+import io
+import sqlite3
+from pathlib import Path
+
+from rich.console import Console
+
+from asyncrl.observe.report import write_report
+from asyncrl.observe.summary import summarize
+from asyncrl.observe.terminal import print_summary
+
+
+def break_verdicts(run_folder: Path) -> None:
+    db = sqlite3.connect(run_folder / "journal.sqlite")
+    raised = "the verifier raised TypeError: [b]%s</td> (./v.py:3)"
+    for name, detail in (
+        ("00000000-00", raised % "a"),
+        ("00000000-01", raised % "b"),
+        ("00000001-00", "the worker was ended by SIGKILL"),
+    ):
+        db.execute(
+            "UPDATE trajectories SET outcome = 'fault', detail = ? WHERE trajectory_id = ?", (detail, name)
+        )
+    db.commit()
+    db.close()
+
+
+def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[str, int]) -> None:
+    break_verdicts(run_folder)
+    faults = summarize(run_folder, generated).faults
+    assert [(f.cause, f.num_verdicts, f.task_id) for f in faults] == [
+        ("TypeError at ./v.py:3", 2, "train:1"),
+        ("the worker was ended by SIGKILL", 1, "train:2"),
+    ]
+
+
+def test_terminal_and_report_show_them(run_folder: Path, generated: dict[str, int]) -> None:
+    break_verdicts(run_folder)
+    summary = write_report(run_folder, generated)
+    file = io.StringIO()
+    print_summary(summary, console=Console(file=file, width=80, highlight=False))
+    lines = {" ".join(line.split()) for line in file.getvalue().splitlines()}
+    assert "TypeError at ./v.py:3 2 train:1" in lines
+    page = summary.report.read_text()
+    assert '<th title="the verifier raised TypeError: [b]a&lt;/td&gt; (./v.py:3)">TypeError at' in page
+
+
+def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path, generated: dict[str, int]) -> None:
+    summary = write_report(run_folder, generated)
+    file = io.StringIO()
+    print_summary(summary, console=Console(file=file, width=80))
+    assert "verdicts that failed" not in file.getvalue().lower() + summary.report.read_text().lower()

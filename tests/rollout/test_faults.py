@@ -1,0 +1,102 @@
+"""Faults of verifiers: told once per cause, and a verifier that gives no verdict any more ends the run."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fakes.records import make_task
+
+from asyncrl.observe.faults import cause_of, group_faults
+from asyncrl.recipe import Verifying
+from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.types import Task, VerifierSpec
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_faults_without_a_verdict_between_end_the_run_with_the_verifiers_own_error() -> None:
+    clock, notes = Clock(), list[str]()
+    faults, task = FaultWatch(3, notes.append, clock=clock), make_task(4)
+    for _ in range(3):
+        faults.failed(task, "the verifier raised KeyError: 'a' (v.py:3)")
+    clock.seconds = MIN_SECONDS
+    with pytest.raises(VerifierFailed, match=r"4 times in a row.*train:4: the verifier raised KeyError"):
+        faults.failed(task, "the verifier raised KeyError: 'a' (v.py:3)")
+
+
+def test_one_verdict_between_or_a_short_outage_ends_nothing() -> None:
+    clock = Clock()
+    faults, task = FaultWatch(3, lambda text: None, clock=clock), make_task()
+    for _ in range(100):
+        faults.failed(task, "away")
+    clock.seconds = MIN_SECONDS
+    faults.answered(task)
+    for _ in range(2):
+        clock.seconds += MIN_SECONDS
+        faults.failed(task, "away")
+    # Verdicts of another verifier say nothing about this one.
+    faults.answered(Task("train:9", "p", (1,), "", VerifierSpec("exact")))
+    with pytest.raises(VerifierFailed):
+        faults.failed(task, "away")
+
+
+def test_the_first_fault_of_each_cause_is_told_with_its_row_and_last_line() -> None:
+    notes: list[str] = []
+    faults = FaultWatch(3, notes.append)
+    faults.gave_up(make_task(1), "the verifier raised KeyError: 'a' (v.py:3)")
+    faults.gave_up(make_task(2), "the verifier raised KeyError: 'b' (v.py:3)")
+    faults.gave_up(make_task(3), "the verifier raised TypeError: b (v.py:3)")
+    assert len(notes) == 2
+    assert "train:1" in notes[0] and "KeyError: 'a' (v.py:3)" in notes[0]
+    assert "train:3" in notes[1] and "TypeError: b (v.py:3)" in notes[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ("no answer in 10.1 s with 0.02 s of CPU", "no answer in 9.7 s with 0.1 s of CPU", True),
+        ("http://a:1/x gave no verdict", "http://a:2/x gave no verdict", True),
+        ("the verifier raised E: 1\n(2) (v.py:3)", "the verifier raised E: other (v.py:3)", True),
+        ("the verifier raised E: 1 (v.py:3)", "the verifier raised E: 1 (v.py:4)", False),
+        ("the worker was ended by SIGKILL", "the worker was ended by SIGTERM", False),
+    ],
+)
+def test_a_cause_is_what_stays_when_the_response_changes(first: str, second: str, is_same: bool) -> None:
+    assert (cause_of(first) == cause_of(second)) is is_same
+
+
+def test_faults_are_grouped_by_cause_the_most_frequent_first() -> None:
+    found = group_faults(
+        [("train:1", "late by 1 s", 2), ("train:2", "died", 3), ("train:3", "late by 2 s", 5)]
+    )
+    assert [(f.cause, f.num_verdicts, f.task_id) for f in found] == [
+        ("late by N s", 7, "train:1"),
+        ("died", 3, "train:2"),
+    ]
+    many = group_faults((f"train:{n}", "x" * n, 1) for n in range(1, 20))
+    assert len(many) == 9 and sum(f.num_verdicts for f in many) == 19
+
+
+def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_score(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(
+        "class V:\n    def parse_reference(self, raw): return raw\n"
+        "    def verify(self, response, reference):\n        return response['x']\n"
+    )
+    notes: list[str] = []
+    task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
+
+    async def grade() -> str:
+        grader = Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1, note=notes.append)
+        async with grader:
+            return (await grader.grade(task, "r")).outcome
+
+    assert asyncio.run(grade()) == "fault"
+    (note,) = notes
+    assert "train:7" in note and "TypeError: string indices" in note and "v.py:4)" in note

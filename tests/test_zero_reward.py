@@ -1,0 +1,56 @@
+"""The hint where nothing is ever right."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from fakes.records import make_score, make_task
+
+from asyncrl.replay.group import Group
+from asyncrl.types import Finish, Score, Segment, Trajectory
+from asyncrl.zero_reward import NUM_STEPS, ZeroReward
+
+NO_BOX = dataclasses.replace(make_score(0.0), outcome="no_answer", detail="no \\boxed{} in the response")
+
+
+def group_of(*scores: Score, finish: Finish = Finish.STOP, is_greedy: bool = False) -> Group:
+    group = Group(0, make_task(), 0, [])
+    for index, score in enumerate(scores):
+        segments = [Segment(0, [1, 2, 3], [-1.0] * 3)]
+        group.trajectories.append(Trajectory(str(index), (1,), segments, finish, is_greedy=is_greedy))
+        group.scores[str(index)] = score
+    return group
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "so the answer is " + "-".join(map(str, tokens))
+
+
+def hints(*batches: list[Group]) -> list[str]:
+    notes: list[str] = []
+    watch = ZeroReward(notes.append, decode, max_new_tokens=64)
+    for batch in batches:
+        watch.taken(batch)
+    return notes
+
+
+def test_after_several_steps_without_a_right_response_the_hint_says_what_was_looked_for_and_found() -> None:
+    cut = group_of(NO_BOX, NO_BOX, make_score(0.0), make_score(0.0), finish=Finish.LENGTH)
+    batch = [cut, group_of(NO_BOX, NO_BOX, NO_BOX, NO_BOX)]
+    (hint,) = hints(*[batch] * (NUM_STEPS + 3))
+    # 6 of 8 had no box, 2 were wrong, 4 of 8 were cut.
+    assert "75% no answer (no \\boxed{} in the response), 25% wrong; 50% were cut" in hint
+    assert "rollout.max_new_tokens (64)" in hint
+    assert 'The verifier "math" looks for the last closed \\boxed{...} after the last </think>.' in hint
+    assert "end with 'so the answer is 1-2-3', " in hint
+
+
+def test_it_waits_for_several_steps_in_a_row_and_comes_again_after_something_was_right() -> None:
+    wrong, right = [group_of(NO_BOX)], [group_of(NO_BOX, make_score(0.5))]
+    assert hints(*[wrong] * (NUM_STEPS - 1)) == []
+    assert hints(*[wrong] * (NUM_STEPS - 1), right, *[wrong] * (NUM_STEPS - 1)) == []
+    assert len(hints(*[wrong] * NUM_STEPS, right, *[wrong] * NUM_STEPS)) == 2
+
+
+def test_greedy_baselines_and_faults_are_no_right_responses() -> None:
+    greedy = group_of(make_score(1.0), is_greedy=True)
+    assert len(hints(*[[greedy, group_of(make_score(None), NO_BOX)]] * NUM_STEPS)) == 1

@@ -1,0 +1,76 @@
+"""The border where text of programs, models and verifiers enters: what passes it can be stored and shown
+anywhere.
+
+Python strings may hold lone surrogates, which are no UTF-8, and NUL, at which C programs (`sqlite3` among
+them) end a string; and a program may print gigabytes. A verdict of somebody else's verifier may hold any
+object. Owns what happens to them; every verdict of the pool passes here."""
+
+from __future__ import annotations
+
+import re
+
+from verifiers.verdict import Outcome, Verdict, fault
+
+__all__ = ["MAX_TEXT_CHARACTERS", "MAX_WORDS_CHARACTERS", "storable", "storable_verdict"]
+
+MAX_TEXT_CHARACTERS = 4_000_000
+"""Of a whole response; longer ones are graded by nobody."""
+MAX_EXTRACTED_CHARACTERS = 100_000
+MAX_WORDS_CHARACTERS = 4_000
+"""Of a detail, a note, an error message."""
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_REPLACEMENT = "\ufffd"
+
+
+def storable(text: str, *, limit: int = MAX_TEXT_CHARACTERS) -> str:
+    """The same text where it is valid Unicode without NUL and not above `limit` characters.
+
+    Surrogates (a pair in two halves included) and NUL become U+FFFD, one each; what is cut off is counted at
+    the end. Always encodes as UTF-8."""
+    if len(text) > limit:
+        left = f"... ({len(text) - limit} more characters)"
+        text = text[:limit] + left
+    return _UNSTORABLE.sub(_REPLACEMENT, text) if _UNSTORABLE.search(text) else text
+
+
+def storable_verdict(found: object) -> Verdict:
+    """`found` with plain numbers and storable text; a FAULT when a verifier returned no such verdict."""
+    if not isinstance(found, Verdict):
+        return fault(f"verify returned {type(found).__name__}, expected a Verdict")
+    try:
+        return Verdict(
+            Outcome(found.outcome),
+            # Numbers of numpy and fractions are numbers too, but no JSON.
+            None if found.score is None else float(found.score),
+            extracted=_text_of(found.extracted, MAX_EXTRACTED_CHARACTERS),
+            detail=_text_of(found.detail, MAX_WORDS_CHARACTERS) or "",
+            seconds=float(found.seconds),
+            shaping=float(found.shaping),
+            method=_text_of(found.method, MAX_WORDS_CHARACTERS) or "",
+            is_repeatable=bool(found.is_repeatable),
+        )
+    except Exception as error:  # the boundary: whatever a verifier put into its verdict raises here
+        return fault(f"verify returned a Verdict that cannot be read: {_describe(error)}")
+
+
+def fault_of(error: BaseException) -> Verdict:
+    """The FAULT of a verifier that raised, with the place where it did."""
+    trace = error.__traceback__
+    where = ""
+    while trace is not None:
+        where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return fault(f"the verifier raised {_describe(error)}{where}")
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        words = str(error)
+    except Exception as second:  # an exception's own __str__ may raise as well
+        words = f"its message cannot be read: {type(second).__name__}"
+    return storable(f"{type(error).__name__}: {words}", limit=MAX_WORDS_CHARACTERS // 2)
+
+
+def _text_of(value: object, limit: int) -> str | None:
+    return None if value is None else storable(str(value), limit=limit)
