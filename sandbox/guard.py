@@ -24,7 +24,7 @@ class Guard:
         self._work_base = work_base
         self._tasks = tasks
         self._next_at = 0.0
-        self._hidden: dict[int, int] = {}
+        self._hidden: dict[int, dict[int, int]] = {}
 
     def start(self) -> None:
         """A new request begins."""
@@ -41,6 +41,9 @@ class Guard:
         if began < self._next_at:
             return
         for box in boxes:
+            if began >= box.deadline:
+                # It is ended for that, and not kept waiting for this.
+                continue
             excess = self._excess(box)
             if excess is not None:
                 box.kill(*excess)
@@ -56,7 +59,7 @@ class Guard:
             # By the kernel's own count there can be no more, where it counts the run alone.
             enough_tasks=limits["processes"] if self._tasks else box.spec["max_tasks"],
             seconds=_SECONDS,
-            memory=self._memory,
+            enough_memory=limits["memory_bytes"] if self._memory else None,
             directory=directory,
         )
         if box.seen_cpu.seconds > limits["cpu_seconds"]:
@@ -68,8 +71,9 @@ class Guard:
             return Status.MEMORY_LIMIT, f"had {found.num_tasks} processes; {limits['processes']} are allowed"
         if directory is None:
             return None
-        self._hidden = {pid: self._hidden.get(pid, 0) + 1 for pid in found.hidden}
-        if max(self._hidden.values(), default=0) >= _HIDDEN_SAMPLES:
+        before = self._hidden.get(box.pid, {})
+        hidden = self._hidden[box.pid] = {pid: before.get(pid, 0) + 1 for pid in found.hidden}
+        if max(hidden.values(), default=0) >= _HIDDEN_SAMPLES:
             return Status.MEMORY_LIMIT, "one of its processes hides what it holds"
         return self._disk_excess(box, directory, found.unnamed_bytes)
 

@@ -73,7 +73,9 @@ def measure(path: str, *, enough_bytes: int, enough_entries: int) -> Found:
                 continue
             with contextlib.suppress(OSError):
                 below = open_directory(names.pop(), directory)
-                levels.append((below, _count(below, found)))
+                inside: list[str] = []
+                levels.append((below, inside))
+                inside += _count(below, found)
         for directory, _ in levels[1:]:
             os.close(directory)
     return found
@@ -88,7 +90,9 @@ def _remove_entry(name: str, levels: list[tuple[str, int, list[str]]]) -> bool:
     except (IsADirectoryError, PermissionError):
         below = open_directory(name, directory)
         if len(levels) <= MAX_DEPTH:
-            levels.append((name, below, os.listdir(below)))
+            inside: list[str] = []
+            levels.append((name, below, inside))
+            inside += os.listdir(below)
             return False
         os.close(below)
         os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)

@@ -91,22 +91,38 @@ def _status(pid: int) -> _Process | None:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Proportional share where the kernel lets us see it; else all that is resident, shared pages
-    included."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
+    """All that is resident, pages that it shares with others included."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def _add_descriptors(pid: int, sample: Sample, seen: set[tuple[int, int]], *, memory: bool) -> None:
-    """Adds the files without a name behind a process's descriptors and, with `memory`, the buffers."""
+def _proportional_bytes(pid: int) -> int:
+    """What is resident, shared pages by share, where the kernel tells; a busy process makes that slow."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return _resident_bytes(pid)
+
+
+def _add_memory(pids: list[int], enough: int, until: float, sample: Sample) -> None:
+    """Adds the memory of processes; shared pages by share only where it were more than `enough` otherwise."""
+    resident = sum(map(_resident_bytes, pids))
+    if sample.memory_bytes + resident <= enough:
+        sample.memory_bytes += resident
+        return
+    for pid in pids:
+        if time.monotonic() > until or sample.memory_bytes > enough:
+            return
+        sample.memory_bytes += _proportional_bytes(pid)
+
+
+def _add_descriptors(pid: int, sample: Sample, seen: set[tuple[int, int]]) -> None:
+    """Adds the files without a name and the buffers behind a process's descriptors."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except PermissionError:
@@ -124,9 +140,9 @@ def _add_descriptors(pid: int, sample: Sample, seen: set[tuple[int, int]], *, me
         seen.add((found.st_dev, found.st_ino))
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
             sample.unnamed_bytes += found.st_blocks * 512
-        elif memory and stat.S_ISSOCK(found.st_mode):
+        elif stat.S_ISSOCK(found.st_mode):
             sample.memory_bytes += _SOCKET_BYTES
-        elif memory and stat.S_ISFIFO(found.st_mode):
+        elif stat.S_ISFIFO(found.st_mode):
             sample.memory_bytes += _PIPE_BYTES
 
 
@@ -145,13 +161,20 @@ def _add_mapped(pid: int, directory: bytes, sample: Sample, seen: set[tuple[int,
 
 
 def look(
-    root: int, cpu: CpuTimes, *, enough_tasks: int, seconds: float, memory: bool, directory: str | None
+    root: int,
+    cpu: CpuTimes,
+    *,
+    enough_tasks: int,
+    seconds: float,
+    enough_memory: int | None,
+    directory: str | None,
 ) -> Sample:
-    """A sample of all living descendants of `root`; of more than `enough_tasks`, only that they are more.
+    """A sample of all living descendants of `root`; of more than `enough_tasks`, only that they are more, and
+    so of more bytes than `enough_memory`.
 
-    Without `memory` no memory is measured, without a `directory` (the run's own, on a disk that nothing
-    bounds) no files. What cannot be seen in so many seconds, because the kernel lets the caller wait for busy
-    processes, is left out."""
+    Without `enough_memory` no memory is measured, without a `directory` (the run's own, on a disk that
+    nothing bounds) no files. What cannot be seen in so many seconds, because the kernel lets the caller wait
+    for busy processes, is left out."""
     until = time.monotonic() + seconds
     sample, pending, seen = Sample(), children(root), set[tuple[int, int]]()
     first = pending[0] if pending else 0
@@ -172,14 +195,12 @@ def look(
         sample.num_tasks += process.num_threads
         if sample.num_tasks > enough_tasks:
             return sample
-    for pid in inside:
-        if time.monotonic() > until:
-            return sample
-        if memory:
-            sample.memory_bytes += _resident_bytes(pid)
-        if memory or directory is not None:
-            _add_descriptors(pid, sample, seen, memory=memory)
-    sample.hidden -= being_set_up
+    if enough_memory is not None or directory is not None:
+        for pid in inside:
+            _add_descriptors(pid, sample, seen)
+        sample.hidden -= being_set_up
+    if enough_memory is not None:
+        _add_memory(inside, enough_memory, until, sample)
     if directory is not None:
         for pid in inside:
             if time.monotonic() > until:

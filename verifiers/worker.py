@@ -2,11 +2,11 @@
 
     pool --control socket--> template --fork--> worker <--its own socket-- pool
 
-The template has the math verifier and sympy imported and a frozen heap; it forks a worker on request (a
-socket comes with the request), kills one on request, and says how it died. It is single-threaded and never
-runs a verifier, so it cannot hang. When the pool's process is gone, by whatever death, the template reads the
-end of its socket and exits, and the kernel kills its workers. A worker serves one verification at a time over
-its socket, until that closes."""
+The template has the math verifier imported, sympy too once it was idle for a moment, and a frozen heap; it
+forks a worker on request (a socket comes with the request), kills one on request, and says how it died. It is
+single-threaded and never runs a verifier, so it cannot hang. When the pool's process is gone, by whatever
+death, the template reads the end of its socket and exits, and the kernel kills its workers. A worker serves
+one verification at a time over its socket, until that closes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,10 @@ from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
 __all__ = ["frame", "main", "verdict_from_json"]
 
-_WARM = (
-    "verifiers.math.verifier",
-    "verifiers.math.symbolic",
-    "mpmath",
-    "verifiers.exact",
-    "verifiers.numeric",
-    "verifiers.regex",
-)
+_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
+# Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
+_WARM_WHEN_IDLE = "verifiers.math.symbolic"
+_IDLE_SECONDS = 0.1
 _HEADER = struct.Struct(">I")
 _PARENT_CHECK_SECONDS = 1.0
 UNLIMITED_MEMORY = 1 << 46
@@ -72,8 +68,15 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     control.sendall(frame(b'{"ready": true}'))
+    is_warm = False
     while True:
-        readable, _, _ = select.select([control], [], [], _PARENT_CHECK_SECONDS)
+        readable, _, _ = select.select([control], [], [], _PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS)
+        if not readable and not is_warm:
+            importlib.import_module(_WARM_WHEN_IDLE)
+            gc.collect()
+            gc.freeze()
+            is_warm = True
+            continue
         if not readable:
             if os.getppid() != pool_process:
                 # A child of the pool's process may hold a copy of our socket open: its end never comes.
