@@ -68,6 +68,7 @@ _KINDS: dict[str, str] = {
         _TRIGONOMETRY,
     ),
 }  # fmt: skip
+_CALCULUS = {"integral", "derivative"}
 # In letters these are closed forms: \binom{n}{2} for \frac{n(n-1)}{2}, |x| for \sqrt{x^2}.
 _CLOSED_IN_LETTERS = {_COUNTING, "absolute value"}
 # By the spelling of a formula that has no reading, which is equal to itself only.
@@ -101,7 +102,11 @@ def operation_kinds(gold: Node) -> frozenset[str]:
     if any(isinstance(item, Power) and "i" in constants(item.exponent) for item in walk(gold)):
         # e^{i\pi/3} and its trigonometric form.
         kinds.add(_TRIGONOMETRY)
-    if kinds and not free_symbols(gold):
+    letters = free_symbols(gold)
+    if letters and not kinds.isdisjoint(_CALCULUS):
+        # \int \frac{dx}{x^2+1} is an arctangent.
+        kinds.add(_TRIGONOMETRY)
+    if kinds and not letters:
         kinds.add(ARITHMETIC)
     return frozenset(kinds)
 
