@@ -60,11 +60,8 @@ def same_answer(gold: Node, response: Node) -> bool:
     gold, response = expand(gold), expand(response)
     if gold == response:
         return True
-    both = settled(gold, response)
-    if both is None:
-        return False
-    gold, response = both
-    return _same(gold, with_constant_of(gold, response))
+    both = settled(gold, with_constant_of(gold, response))
+    return both is not None and _same(*both)
 
 
 def _same(gold: Node, response: Node) -> bool:

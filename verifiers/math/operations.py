@@ -29,6 +29,7 @@ from verifiers.math.nodes import (
     Node,
     Number,
     Opaque,
+    Operation,
     Percent,
     Power,
     Product,
@@ -68,7 +69,6 @@ _KINDS: dict[str, str] = {
         _TRIGONOMETRY,
     ),
 }  # fmt: skip
-_CALCULUS = {"integral", "derivative"}
 # In letters these are closed forms: \binom{n}{2} for \frac{n(n-1)}{2}, |x| for \sqrt{x^2}.
 _CLOSED_IN_LETTERS = {_COUNTING, "absolute value"}
 # By the spelling of a formula that has no reading, which is equal to itself only.
@@ -102,11 +102,10 @@ def operation_kinds(gold: Node) -> frozenset[str]:
     if any(isinstance(item, Power) and "i" in constants(item.exponent) for item in walk(gold)):
         # e^{i\pi/3} and its trigonometric form.
         kinds.add(_TRIGONOMETRY)
-    letters = free_symbols(gold)
-    if letters and not kinds.isdisjoint(_CALCULUS):
-        # \int \frac{dx}{x^2+1} is an arctangent.
-        kinds.add(_TRIGONOMETRY)
-    if kinds and not letters:
+    if any(isinstance(item, Operation) for item in walk(gold)):
+        # \int \frac{dx}{1+x^2} is an arctangent, \prod_{k=1}^n k a factorial, \int \frac{dx}{x} has |x|.
+        kinds |= {_TRIGONOMETRY, _COUNTING, "absolute value"}
+    if kinds and not free_symbols(gold):
         kinds.add(ARITHMETIC)
     return frozenset(kinds)
 
@@ -142,6 +141,8 @@ def _kind(item: Node, letters: frozenset[str]) -> str | None:
         return ARITHMETIC if _is_arithmetic(item, letters) else None
     if isinstance(item, Call):
         return _KINDS.get(item.name) if item.known else None
+    if isinstance(item, Operation):
+        return _KINDS.get(item.name)
     if isinstance(item, Opaque):
         return next((kind for pattern, kind in _OPAQUE_KINDS if pattern.search(item.spelling)), None)
     return _KINDS.get(type(item).__name__.casefold())
