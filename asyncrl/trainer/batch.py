@@ -8,9 +8,10 @@ Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 """
 
 import heapq
+import random
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import torch
@@ -43,6 +44,11 @@ class MicroBatch:
     sequence_ids: Tensor
     """[T] int64, 0 to N - 1."""
 
+    def counted(self, mask_staleness: int | None) -> Tensor:
+        """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
+        is_finite = self.behavior.isfinite()
+        return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
+
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
         return self if device.type == "cpu" else _moved(self, device)
@@ -57,13 +63,19 @@ class Bundle:
     """Packed tokens: the prompt once, and every response but its last token."""
 
 
-def mini_batches(batch: Batch, count: int) -> list[Batch]:
-    """`count` parts of a batch, in order, their numbers of sequences as equal as can be; none is empty.
+def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
+    """`count` parts of a batch, their numbers of sequences as equal as can be; none is empty.
 
-    Fewer than `count` where there are fewer sequences.
+    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
+    step always gets what was generated last, or what is repeated. Fewer than `count` where there are fewer
+    sequences; one part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
     count = max(1, min(count, size))
+    if count > 1:
+        groups = [list(group) for _, group in groupby(sequences, key=lambda sequence: sequence.prompt_tokens)]
+        random.Random(f"{seed}:{batch.step}").shuffle(groups)
+        sequences = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
     return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
 
