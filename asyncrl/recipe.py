@@ -154,7 +154,9 @@ class Serving(Section):
     num_servers: Positive = 1
     """Local servers to start; ignored when `servers` is given."""
     servers: list[str] = []
-    """URLs of servers that already run (SGLang 0.5.23), for instance on other machines."""
+    """URLs of servers that already run (SGLang 0.5.23), for instance on other machines. They must not have
+    SGLANG_RETURN_ORIGINAL_LOGPROB set, which takes the temperature out of their log-probs: servers started
+    here never have, of others only the mismatch metrics tell."""
     threads_per_server: Positive = 1
     """CPU threads; more threads than cores makes a server 10-20 times slower."""
     tensor_parallel_size: Positive = 1
