@@ -107,9 +107,11 @@ class Rollout(Section):
     """Largest (trainer version - token's version) that may be trained; 0 is synchronous, on-policy."""
     abort_staleness: Count | None = None
     """A group whose oldest token would be staler than this at its training is aborted and dropped, and others
-    are admitted: at most max_staleness, which bounds what is admitted. Default: nothing is dropped."""
+    are admitted: at most max_staleness, which bounds what is admitted. Long responses are dropped first, a
+    bias that length_bias in the metrics shows. Default: nothing is dropped."""
     mask_staleness: Count | None = None
-    """Tokens staler than this are left out of the loss and its denominator. Default: all count."""
+    """Tokens staler than this are left out of the losses of policy and critic and their denominators, of KL
+    in the reward and of whitening. Default: all count."""
     temperature: PositiveFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
@@ -332,7 +334,8 @@ class Algorithm(Section):
 
 class Critic(Section):
     """The value model of algorithm.advantage gae, without which nothing here is used. It begins as the base
-    model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate."""
+    model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate. A
+    response that is cut off has ended for it: nothing is expected behind the cut."""
 
     learning_rate: PositiveFloat = 1e-4
     warmup_steps: Count = 0
@@ -371,8 +374,8 @@ class Trainer(Section):
     """Of one device at the model's dtype, for model FLOPs utilisation. Default: known GPUs by their name."""
     threads_per_process: Positive = 1
     optimizer_steps_per_batch: Positive = 1
-    """Mini-batches that a batch is cut into, each one optimizer step; above 1 the proximal log-probs cost a
-    forward pass. A batch still makes one policy version."""
+    """Mini-batches that a batch is cut into, each one optimizer step, its groups shuffled by seed and step;
+    above 1 the proximal log-probs cost a forward pass. A batch still makes one policy version."""
     tokens_per_micro_batch: Positive = 8192
     """Packed tokens per forward-backward; lower it to save memory."""
     learning_rate: PositiveFloat = 1e-4

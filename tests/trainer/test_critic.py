@@ -128,6 +128,17 @@ def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
     assert sorted(torch.cat(seen).tolist()) == pytest.approx(sorted(wanted), abs=1e-4)
 
 
+def test_a_rejection_is_the_policys_alone(folder: Path):
+    # Behavior log-probs of -4 to -2 under a mean of about -3.7: the range leaves some tokens out.
+    found = {}
+    for rejection in ([], ["token_range"]):
+        learner = critic_learner(folder, algorithm=GAE | {"rejection": rejection}, trainer=TRAINER)
+        metrics = learner.step(random_batch(1))
+        found[bool(rejection)] = [metrics[name] for name in ("value_loss", "value_mean", "critic_grad_norm")]
+        assert (metrics["masked_share"] > 0) == bool(rejection)
+    assert found[True] == found[False]
+
+
 def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(folder: Path):
     batch = random_batch(3)
     first, *rest = batch.sequences
