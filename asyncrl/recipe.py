@@ -246,8 +246,9 @@ class Algorithm(Section):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in: Literal["loss", "reward"] = "loss"
     """In the loss per token, or taken from the token's reward, so that earlier tokens answer for it too:
-    before the batch is whitened (reinforce_pp, reinforce_pp_baseline, gae), after the baseline of the group
-    otherwise. In the reward it costs one forward pass of the policy more."""
+    before the batch is whitened (reinforce_pp, reinforce_pp_baseline, gae) and in the others' rewards (rloo);
+    after the baseline of the group, and unscaled, otherwise. In the reward it costs one forward pass of the
+    policy more."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Strength of the entropy bonus."""
     overlong_buffer_tokens: Count = 0

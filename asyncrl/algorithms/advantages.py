@@ -69,7 +69,7 @@ def dr_grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
 
 def rloo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """r_i - mean of the others' r = n / (n - 1) (r_i - mean r)
+    """r_i - mean of the others' r = n / (n - 1) (r_i - mean r); r less its KL where KL is in the reward
 
     Source: Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740).
     Use: small groups, where an unbiased scale matters.

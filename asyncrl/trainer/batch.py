@@ -43,6 +43,8 @@ class MicroBatch:
     """[T] bool, sampled over keys and values of an older version."""
     sequence_ids: Tensor
     """[T] int64, 0 to N - 1."""
+    names: tuple[str, ...] = ()
+    """[N] `Sequence.sequence_id`."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
@@ -161,6 +163,7 @@ def make_micro_batch(
         lags=torch.from_numpy(version - versions),
         are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
         sequence_ids=torch.from_numpy(sequence_ids),
+        names=tuple(sequence.sequence_id for sequence in sequences),
     )
 
 

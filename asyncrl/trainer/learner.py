@@ -119,7 +119,13 @@ class Learner:
             if batch.step < self.critic.warmup_steps:
                 return self._measure(parts, batch.temperature) | values
         elif penalties is not None:
-            parts = with_kl_reward(parts, penalties, self.algorithm, mask_staleness=self._mask_staleness)
+            parts = with_kl_reward(
+                parts,
+                penalties,
+                self.algorithm,
+                names=[sequence.sequence_id for sequence in batch.sequences],
+                mask_staleness=self._mask_staleness,
+            )
         # The first mini-batch meets the policy before the step; the others must be told what it said.
         for i, part in enumerate(parts):
             if i and proximals[i] is None:

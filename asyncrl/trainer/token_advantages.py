@@ -8,6 +8,7 @@ in: a rejection may look at the advantages, and what describes the batch does no
 
 import dataclasses
 import math
+from collections import defaultdict
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from asyncrl.algorithms.advantages import STD_EPSILON
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
+from asyncrl.trainer.model import device
 from asyncrl.trainer.totals import sum_over_ranks
 
 Parts = list[list[MicroBatch]]
@@ -31,13 +33,19 @@ def with_advantages(parts: Parts, advantages: list[list[Tensor]]) -> Parts:
 
 
 def with_kl_reward(
-    parts: Parts, penalties: list[list[Tensor]], algorithm: Algorithm, *, mask_staleness: int | None
+    parts: Parts,
+    penalties: list[list[Tensor]],
+    algorithm: Algorithm,
+    *,
+    names: list[str],
+    mask_staleness: int | None,
 ) -> Parts:
     """Advantages less the KL that a token and those after it run up, then whitened where the advantage is.
 
     A_t - sum_{s >= t} penalty_s: the return-to-go of a reward of -penalty per token, as in REINFORCE++ (Hu et
-    al. 2025, arXiv 2501.03262), which whitens behind that. The baseline of a group stays that of its rewards,
-    which changes no expected gradient.
+    al. 2025, arXiv 2501.03262), which whitens behind that. Under rloo the others' penalties are in the
+    baseline too, whose rewards hold them (Ahmadian et al. 2024, arXiv 2402.14740). Other baselines of a group
+    stay those of its rewards, which changes no expected gradient. `names` are of the whole batch's sequences.
     """
     found = [
         [
@@ -46,9 +54,49 @@ def with_kl_reward(
         ]
         for part, own in zip(parts, penalties, strict=True)
     ]
+    if algorithm.advantage == "rloo":
+        baselines = _penalties_of_the_others(parts, penalties, names)
+        found = [
+            [
+                each + _per_token(baselines, micro).to(each)
+                for each, micro in (zip(own, part, strict=True) if own else ())
+            ]
+            for own, part in zip(found, parts, strict=True)
+        ]
     if algorithm.is_whitened():
         found = whitened(found, parts, mask_staleness=mask_staleness)
     return with_advantages(parts, found)
+
+
+def _penalties_of_the_others(
+    parts: Parts, penalties: list[list[Tensor]], names: list[str]
+) -> dict[str, float]:
+    """Sequence -> mean of the summed penalties of its group's other sequences, wherever these are packed."""
+    places = {name: i for i, name in enumerate(names)}
+    totals = torch.zeros(len(names), dtype=torch.float64)
+    for part, own in zip(parts, penalties, strict=True):
+        for micro, each in zip(part, own, strict=True) if own else ():
+            ids = micro.sequence_ids
+            sums = totals.new_zeros(len(micro.names)).index_add(0, ids.cpu(), each.double().cpu())
+            for name, total in zip(micro.names, sums.tolist(), strict=True):
+                # A micro-batch without sequences holds one without a name or a token.
+                if name in places:
+                    totals[places[name]] = total
+    totals = sum_over_ranks([totals.to(device())], len(names)).tolist()
+    groups: dict[str, list[float]] = defaultdict(list)
+    for name, total in zip(names, totals, strict=True):
+        groups[name.rpartition("-")[0]].append(total)
+    baselines = {}
+    for name, total in zip(names, totals, strict=True):
+        group = groups[name.rpartition("-")[0]]
+        baselines[name] = (math.fsum(group) - total) / max(len(group) - 1, 1)
+    return baselines
+
+
+def _per_token(values: dict[str, float], micro: MicroBatch) -> Tensor:
+    """[T] each token's sequence's value."""
+    by_sequence = torch.tensor([values.get(name, 0.0) for name in micro.names], dtype=torch.float64)
+    return by_sequence[micro.sequence_ids.cpu()]
 
 
 def whitened(

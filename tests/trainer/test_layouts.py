@@ -26,7 +26,7 @@ MODELS = {
 }
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
-MODELS["whitened"] = MODELS["tied"]
+MODELS["whitened"] = MODELS["rloo"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
         "advantage": "reinforce_pp_baseline",
@@ -45,6 +45,7 @@ ALGORITHMS = {
         "kl_coefficient": 0.1,
         "kl_in": "reward",
     },
+    "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward"},
     "critic": {
         "advantage": "gae",
         "gae_lambda": 0.9,
@@ -73,6 +74,8 @@ TWO_RANKS = {
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
     "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
     "everything, context": ("everything", {"context": 2}),
+    "rloo, data": ("rloo", {}),
+    "rloo, pipeline": ("rloo", {"pipeline": 2}),
     "whitened, data": ("whitened", {}),
     "whitened, pipeline": ("whitened", {"pipeline": 2}),
     "whitened, context": ("whitened", {"context": 2}),

@@ -167,6 +167,37 @@ def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
         assert trained[tokens] == pytest.approx([(a - mean) / std for a in found], abs=1e-3)
 
 
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+def test_under_rloo_the_others_kl_is_in_the_baseline(
+    folder: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+):
+    algorithm = {"advantage": "rloo", "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    # Groups are cut by micro-batches and by the boundary between the steps.
+    trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 20}
+    learner = make_learner(folder, algorithm=algorithm, trainer=trainer)
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch, trained = random_batch(2, num_groups=5), {}
+    monkeypatch.setattr(learner, "objective", spy_on(learner.objective, trained))
+    learner.step(batch)
+    moved, base, charged = reference_model(folder), reference_model(folder), {}
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        for s in batch.sequences:
+            kl = reference_logprobs(moved, s, 1.0) - reference_logprobs(base, s, 1.0)
+            charged[s.sequence_id] = (0.5 * kl).tolist()
+    for sequence in batch.sequences:
+        group = sequence.sequence_id.rpartition("-")[0]
+        others = [
+            sum(own)
+            for name, own in charged.items()
+            if name.startswith(f"{group}-") and name != sequence.sequence_id
+        ]
+        own = charged[sequence.sequence_id]
+        wanted = [sequence.advantage - sum(own[t:]) + sum(others) / len(others) for t in range(len(own))]
+        assert trained[tuple(sequence.response_tokens)] == pytest.approx(wanted, abs=1e-4)
+
+
 def spy_on(objective: Objective, advantages: dict[tuple[int, ...], list[float]]) -> Objective:
     """The objective, which notes the advantages of each sequence under its tokens."""
 
