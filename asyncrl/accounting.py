@@ -6,12 +6,12 @@ Opened at the reply to a take, closed by the trainer's metrics in the next take.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.replay.group import Group
-from asyncrl.replay.policy import has_signal
+from asyncrl.replay.policy import correctness_differs
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.types import Batch, Finish, Score, Trajectory
 from verifiers import monitor
@@ -26,7 +26,7 @@ class Reading:
     """Monotonic."""
     tokens_generated: int
     tokens_without_signal: int
-    """Of groups that were dropped because all their trajectories were equally correct."""
+    """Of groups that were dropped because all their advantages would have been 0."""
     server_busy_seconds: float
     """Summed over servers."""
     num_servers: int
@@ -77,7 +77,9 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, f
     }
 
 
-def group_metrics(groups: Sequence[Group]) -> dict[str, Any]:
+def group_metrics(
+    groups: Sequence[Group], has_signal: Callable[[Group], bool] = correctness_differs
+) -> dict[str, Any]:
     """Verdicts behind a batch: outcomes per verifier, responses cut at the length limit, groups without a
     signal, latency, signs of hacking."""
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.

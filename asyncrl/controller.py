@@ -49,7 +49,7 @@ from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.service import QueueService
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.parking import Parking
@@ -118,6 +118,8 @@ class Controller:
         self._inputs = inputs
         self._observer = observer
         self.signal = Signal()
+        advantage = find_advantage(recipe.algorithm)
+        has_signal = group_signal(advantage, recipe.algorithm)
         self.queue = ReplayQueue(
             journal,
             groups_per_batch=recipe.rollout.groups_per_batch,
@@ -129,6 +131,8 @@ class Controller:
             abort_staleness=recipe.rollout.abort_staleness,
             repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
             max_uses=recipe.replay.max_uses,
+            has_signal=has_signal,
+            always_teaches=recipe.algorithm.always_teaches(),
             changed=self.signal.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
@@ -175,10 +179,10 @@ class Controller:
             self._generator,
             self._grader,
             inputs.codec,
-            find_advantage(recipe.algorithm),
+            advantage,
             recipe.algorithm,
             self.signal,
-            SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row),
+            SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row, has_signal),
         )
         pinned: PinnedServers | None = None
         if evaluation_urls:

@@ -4,6 +4,7 @@ Owns every default. Unknown keys, wrong types and combinations that cannot work 
 the way out (recipe_file.py turns that into an InputError). Components take their own section.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,6 +41,14 @@ ADVANTAGE_NAMES = (
 WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
 REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
 SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
+RAW_ADVANTAGES = ("reinforce_pp", "gae")
+"""A group gives its rewards; what they are worth shows in the batch, or by the critic: all groups teach."""
+WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
+CLIP_RANGES: dict[str, tuple[float | None, float]] = {
+    "cispo": (None, 0.2),
+    "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
+}
+"""Defaults of clip_low and clip_high by surrogate, of their papers; 0.2 and 0.2 for the others."""
 AdvantageName = Annotated[str, AfterValidator(_one_of(*ADVANTAGE_NAMES))]
 WeightName = Annotated[str, AfterValidator(_one_of(*WEIGHT_NAMES))]
 RejectionName = Annotated[str, AfterValidator(_one_of(*REJECTION_NAMES))]
@@ -104,9 +113,11 @@ class Rollout(Section):
     """Largest (trainer version - token's version) that may be trained; 0 is synchronous, on-policy."""
     abort_staleness: Count | None = None
     """A group whose oldest token would be staler than this at its training is aborted and dropped, and others
-    are admitted: at most max_staleness, which bounds what is admitted. Default: nothing is dropped."""
+    are admitted: at most max_staleness, which bounds what is admitted. Long responses are dropped first, a
+    bias that length_bias in the metrics shows. Default: nothing is dropped."""
     mask_staleness: Count | None = None
-    """Tokens staler than this are left out of the loss and its denominator. Default: all count."""
+    """Tokens staler than this are left out of the losses of policy and critic and their denominators, of KL
+    in the reward and of whitening. Default: all count."""
     temperature: FiniteFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
@@ -128,17 +139,18 @@ class Rollout(Section):
 
 class Replay(Section):
     order: Literal["admission", "strict_admission", "freshness", "signal", "stalest"] = "admission"
-    """Which ready groups a batch takes first: the oldest, those with the newest tokens, or those with the
-    largest variance of correctness; the staleness bound comes before. strict_admission waits for stragglers:
-    no length bias, but the trainer waits with them. stalest waits until all that the bound admits is ready:
-    every batch is as stale as allowed, for experiments."""
+    """Which ready groups a batch takes first: the oldest, those with the newest tokens, or those with a
+    gradient, the largest variance of correctness first; the staleness bound comes before. strict_admission
+    waits for stragglers: no length bias, but the trainer waits with them. stalest waits until all that the
+    bound admits is ready: every batch is as stale as allowed, for experiments."""
     repeated_groups_per_batch: Count = 0
     """So many groups that were trained before join each batch, beside its rollout.groups_per_batch new ones:
     more training per generated token (replay ratio). Never staler than rollout.max_staleness allows."""
     max_uses: Annotated[int, Field(ge=2)] = 2
     """How often a group is trained at most where groups are repeated, the first time included."""
     drops_no_signal: bool = False
-    """Dynamic sampling: groups whose trajectories are all equally correct are dropped and others admitted."""
+    """Dynamic sampling: groups to which raw correctness gives advantages of 0 are dropped and others
+    admitted, under most advantages those whose trajectories are all equally correct."""
     max_dropped_in_a_row: Positive = 256
     """After so many groups without a signal the next is trained anyway, so that a run always goes on."""
     keep_steps: Positive = 200
@@ -150,7 +162,9 @@ class Serving(Section):
     num_servers: Positive = 1
     """Local servers to start; ignored when `servers` is given."""
     servers: list[str] = []
-    """URLs of servers that already run (SGLang 0.5.23), for instance on other machines."""
+    """URLs of servers that already run (SGLang 0.5.23), for instance on other machines. They must not have
+    SGLANG_RETURN_ORIGINAL_LOGPROB set, which takes the temperature out of their log-probs: servers started
+    here never have, of others only the mismatch metrics tell."""
     threads_per_server: Positive = 1
     """CPU threads; more threads than cores makes a server 10-20 times slower."""
     tensor_parallel_size: Positive = 1
@@ -199,6 +213,8 @@ class Algorithm(Section):
     sequence_masked."""
     importance_cap: PositiveFloat = 2.0
     """Upper bound C of the truncated weights; sequence_masked drops sequences beyond it."""
+    importance_floor: NonNegativeFloat = 0.0
+    """Lower bound of the truncated weights: tokens that became unlikely keep that much; 0: none."""
     mask_low: NonNegativeFloat = 0.5
     """Ratio below which masked and token_range leave a token out."""
     mask_high: PositiveFloat = 5.0
@@ -211,15 +227,18 @@ class Algorithm(Section):
     geometric_high: PositiveFloat = 1.01
     """Largest one; staleness needs wider bounds than engines that differ."""
     second_moment_limit: PositiveFloat = 0.04
-    """Mean squared log-ratio of a sequence up to which second_moment keeps tokens."""
+    """Mean squared log-ratio, over the tokens of an optimizer step that it judges, up to which second_moment
+    keeps them."""
     veto_low: PositiveFloat = 1e-4
     """Ratio of a single token below which token_veto leaves its sequence out."""
     surrogate: SurrogateName = "ppo_clip"
     """What a step minimises: reinforce, ppo_clip, gspo, cispo, gmpo."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Policy ratio is clipped below at 1 - clip_low."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] | None = 0.2
+    """Policy ratio is clipped below at 1 - clip_low; null: nowhere. Default: null for cispo, 0.3297 (ratio
+    e^-0.4) for gmpo, else 0.2."""
     clip_high: PositiveFloat = 0.2
-    """Policy ratio is clipped above at 1 + clip_high (DAPO raises it to 0.28)."""
+    """Policy ratio is clipped above at 1 + clip_high (DAPO raises it to 0.28). Default: 0.4918 (ratio e^0.4)
+    for gmpo, else 0.2."""
     dual_clip: Annotated[float, Field(gt=1)] | None = None
     """Bounds ppo_clip's loss at dual_clip x |advantage| where the advantage is negative; 3 is usual."""
     clip_around: Literal["proximal", "behavior"] = "proximal"
@@ -232,7 +251,10 @@ class Algorithm(Section):
     """Strength of the KL to the base model; 0 loads no reference model."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     kl_in: Literal["loss", "reward"] = "loss"
-    """In the loss per token, or taken from the token's reward, so that earlier tokens answer for it too."""
+    """In the loss per token, or taken from the token's reward, so that earlier tokens answer for it too:
+    before the batch is whitened (reinforce_pp, reinforce_pp_baseline, gae) and in the others' rewards (rloo);
+    after the baseline of the group, and unscaled, otherwise. In the reward it costs one forward pass of the
+    policy more."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Strength of the entropy bonus."""
     overlong_buffer_tokens: Count = 0
@@ -248,13 +270,32 @@ class Algorithm(Section):
         """Whether a value model is trained beside the policy."""
         return self.advantage == "gae"
 
+    def has_kl_reward(self) -> bool:
+        return self.kl_coefficient > 0 and self.kl_in == "reward"
+
+    def is_whitened(self) -> bool:
+        """Whether advantages are normalised over the tokens of the batch."""
+        return self.gae_is_whitened if self.needs_critic() else self.advantage in WHITENED_ADVANTAGES
+
     def min_group_size(self) -> int:
         """Fewest graded trajectories of a group that give it advantages."""
         return 1 if self.needs_critic() else 2
 
+    def always_teaches(self) -> bool:
+        """Whether a group has a gradient also where its trajectories did equally well."""
+        return self.advantage in RAW_ADVANTAGES
+
     def has_own_loss_terms(self) -> bool:
         """Whether a weight, rejection or surrogate is not built in."""
         return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_clip_range(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        low, high = CLIP_RANGES.get(str(raw.get("surrogate")), (0.2, 0.2))
+        return {"clip_low": low, "clip_high": high, **raw}
 
     @model_validator(mode="after")
     def _check_bounds(self) -> "Algorithm":
@@ -273,12 +314,35 @@ class Algorithm(Section):
                 f"{self.importance_weight}: the same ratio would count twice. Set "
                 f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
             )
+        if self.clip_around == "behavior" and self.surrogate == "reinforce":
+            raise ValueError(
+                "algorithm.clip_around is behavior but algorithm.surrogate reinforce takes no ratio: nothing "
+                "would correct for the policy that sampled. Set algorithm.clip_around to proximal and "
+                "algorithm.importance_weight to truncated, or algorithm.surrogate to cispo."
+            )
+        if self.dual_clip is not None and self.surrogate in SURROGATE_NAMES and self.surrogate != "ppo_clip":
+            raise ValueError(
+                f"algorithm.dual_clip is {self.dual_clip} but algorithm.surrogate {self.surrogate} has no "
+                f"second bound. Take algorithm.dual_clip out, or set algorithm.surrogate to ppo_clip."
+            )
+        if self.importance_floor >= self.importance_cap:
+            raise ValueError(
+                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_cap is "
+                f"{self.importance_cap}: every weight would be the same. Lower algorithm.importance_floor."
+            )
+        if self.importance_floor and self.importance_weight in ("none", "masked", "sequence_masked"):
+            raise ValueError(
+                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_weight "
+                f"{self.importance_weight} has no lower bound. Take algorithm.importance_floor out, or set "
+                f"algorithm.importance_weight to truncated or sequence_truncated."
+            )
         return self
 
 
 class Critic(Section):
     """The value model of algorithm.advantage gae, without which nothing here is used. It begins as the base
-    model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate."""
+    model and shares the trainer section's layout, schedule and Adam settings, but for the learning rate. A
+    response that is cut off has ended for it: nothing is expected behind the cut."""
 
     learning_rate: LearningRate = 1e-4
     warmup_steps: Count = 0
@@ -317,8 +381,8 @@ class Trainer(Section):
     """Of one device at the model's dtype, for model FLOPs utilisation. Default: known GPUs by their name."""
     threads_per_process: Positive = 1
     optimizer_steps_per_batch: Positive = 1
-    """Mini-batches that a batch is cut into, each one optimizer step; above 1 the proximal log-probs cost a
-    forward pass. A batch still makes one policy version."""
+    """Mini-batches that a batch is cut into, each one optimizer step, its groups shuffled by seed and step;
+    above 1 the proximal log-probs cost a forward pass. A batch still makes one policy version."""
     tokens_per_micro_batch: Positive = 8192
     """Packed tokens per forward-backward; lower it to save memory."""
     learning_rate: LearningRate = 1e-4
@@ -511,6 +575,12 @@ class Recipe(Section):
             raise ValueError(
                 "replay.drops_no_signal is true but rollout.samples_per_group is 1: a single trajectory "
                 "differs from no other, so every group would be dropped. Set replay.drops_no_signal to false."
+            )
+        if self.replay.drops_no_signal and algorithm.always_teaches():
+            raise ValueError(
+                f"replay.drops_no_signal is true but under algorithm.advantage {algorithm.advantage} a group "
+                f"teaches also where all its trajectories did equally well. Set replay.drops_no_signal to "
+                f"false, or algorithm.advantage to one with a baseline of the group, such as grpo."
             )
         if algorithm.needs_critic() and self.critic.warmup_steps >= self.trainer.num_steps:
             raise ValueError(

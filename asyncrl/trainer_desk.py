@@ -224,9 +224,14 @@ class TrainerDesk:
             return None, {}
         new = [group for group in taken if group.step == step]
         self._zero_reward.taken(new)
-        bias = length_bias(new, self._queue.live.values()) | staleness_metrics(taken, self._queue)
+        aborted, self._queue.aborted_lengths = self._queue.aborted_lengths, []
+        bias = length_bias(new, self._queue.live.values(), aborted) | staleness_metrics(taken, self._queue)
         uses = {"repeated_groups": len(taken) - len(new), "replay_ratio": len(taken) / len(new)}
-        return batch_of(taken, step, temperature), {**group_metrics(new), **bias, **uses}
+        return batch_of(taken, step, temperature), {
+            **group_metrics(new, self._queue.has_signal),
+            **bias,
+            **uses,
+        }
 
     async def _drain_lost_versions(self) -> None:
         """Before a trainer that went back publishes: nothing may stream on, as versions never decrease.

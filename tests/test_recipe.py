@@ -1,12 +1,15 @@
 """The recipe: every mistake is named with its key, its value and a way out."""
 
+import math
 from pathlib import Path
 
 import pytest
 
+from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
 from asyncrl.recipe_file import dump_recipe, load_recipe
 
+NO_WEIGHT = "algorithm.importance_weight=none"
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
 
 
@@ -100,6 +103,47 @@ def test_an_impossible_combination_says_which_two_keys_and_what_to_change(
 ) -> None:
     with pytest.raises(InputError, match=said):
         load_recipe(write(tmp_path), overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (["algorithm.surrogate=reinforce", "algorithm.clip_around=behavior", NO_WEIGHT], "takes no ratio"),
+        (["algorithm.surrogate=gspo", "algorithm.dual_clip=3"], "gspo has no second bound"),
+        (["algorithm.importance_floor=3"], "every weight would be the same"),
+        (
+            ["algorithm.importance_floor=0.5", "algorithm.importance_weight=masked"],
+            "masked has no lower bound",
+        ),
+        (["algorithm.clip_around=behavior"], "the same ratio would count twice"),
+        (["algorithm.advantage=gae", "replay.drops_no_signal=true"], "a group teaches also where"),
+        (["algorithm.advantage=reinforce_pp", "replay.drops_no_signal=true"], "a group teaches also where"),
+    ],
+)
+def test_terms_that_cannot_work_together_are_refused_with_a_way_out(
+    tmp_path: Path, override: list[str], said: str
+) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        load_recipe(write(tmp_path), override)
+    assert "Set " in str(error.value) or "set " in str(error.value) or "Lower " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "low", "high"),
+    [
+        ("ppo_clip", 0.8, 1.2),
+        ("gspo", 0.8, 1.2),
+        ("cispo", 0.0, 1.2),
+        ("gmpo", math.exp(-0.4), math.exp(0.4)),
+    ],
+)
+def test_a_clip_range_that_is_not_set_is_that_of_the_surrogates_paper(
+    tmp_path: Path, surrogate: str, low: float, high: float
+) -> None:
+    algorithm = load_recipe(write(tmp_path), [f"algorithm.surrogate={surrogate}"]).algorithm
+    assert clip_range(algorithm) == pytest.approx((low, high), abs=1e-4)
+    set_high = load_recipe(write(tmp_path), [f"algorithm.surrogate={surrogate}", "algorithm.clip_high=0.5"])
+    assert clip_range(set_high.algorithm) == pytest.approx((low, 1.5), abs=1e-4)
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from typing import cast
 
 from asyncrl.errors import InputError
 from asyncrl.plugins import load_object
-from asyncrl.recipe import Algorithm
-from asyncrl.types import Batch
+from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.types import Batch, PolicyVersion
+from asyncrl.types import Sequence as ScoredSequence
 
 STD_EPSILON = 1e-6
 """Keeps grpo finite where a group's rewards are all equal; its advantages are then zero."""
@@ -68,7 +69,7 @@ def dr_grpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
 
 def rloo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """r_i - mean of the others' r = n / (n - 1) (r_i - mean r)
+    """r_i - mean of the others' r = n / (n - 1) (r_i - mean r); r less its KL where KL is in the reward
 
     Source: Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740).
     Use: small groups, where an unbiased scale matters.
@@ -90,9 +91,11 @@ def remax(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
 
 def reinforce_pp(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """(r - mean) / std, mean and std over all tokens of the batch
+    """(r - mean) / std, mean and std over all tokens of the batch; r less the KL from the token on, where KL
+    is in the reward
 
-    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`.
+    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`, by the
+    trainer where KL is in the reward.
     Use: no group baseline: robust to tasks whose answers are all equal, which here keep a signal.
     Fails: easy tasks teach "more of this" and hard ones "less", whatever the answer.
     """
@@ -100,9 +103,10 @@ def reinforce_pp(group: GroupRewards, algorithm: Algorithm) -> list[float]:
 
 
 def reinforce_pp_baseline(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """(r - mean r of the group) / std over all tokens of the batch
+    """(r - mean r of the group) / std over all tokens of the batch; KL in the reward is taken off between
 
-    Source: REINFORCE++-baseline, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`.
+    Source: REINFORCE++-baseline, Hu et al. 2025 (arXiv 2501.03262); the batch is whitened in `finish_batch`,
+    by the trainer where KL is in the reward.
     Use: a group baseline with one scale for all tasks, unlike grpo's.
     Fails: whitening subtracts the batch mean too, so that groups without a signal get a small one.
     """
@@ -165,8 +169,6 @@ ADVANTAGES: dict[str, Advantage] = {
     "pass_at_k": pass_at_k,
     "gae": gae,
 }
-WHITENED = ("reinforce_pp", "reinforce_pp_baseline")
-"""Advantages that are normalised over the batch."""
 
 
 def find_advantage(algorithm: Algorithm) -> Advantage:
@@ -190,12 +192,27 @@ def find_advantage(algorithm: Algorithm) -> Advantage:
     return advantage
 
 
-def finish_batch(batch: Batch, algorithm: Algorithm) -> Batch:
-    """The batch with its advantages normalised over all its tokens, where the advantage asks for it."""
-    total = sum(len(sequence.response_tokens) for sequence in batch.sequences)
-    if algorithm.advantage not in WHITENED or not total:
+def has_signal(group: GroupRewards, advantage: Advantage, algorithm: Algorithm) -> bool:
+    """Whether a group with these rewards has a gradient: the advantage decides, not the rewards' variance.
+
+    Under an advantage whose zero is only known in the batch, or to the critic, every group has.
+    """
+    return algorithm.always_teaches() or any(advantage(group, algorithm))
+
+
+def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
+    """The batch with its advantages normalised over all its tokens, where the advantage asks for it.
+
+    Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
+    advantages itself. With KL in the reward this is left to the trainer, which takes the KL off first.
+    """
+    if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
-    weights = [len(sequence.response_tokens) / total for sequence in batch.sequences]
+    counts = [_num_counted(sequence, batch.step, mask_staleness) for sequence in batch.sequences]
+    total = sum(counts)
+    if not total:
+        return batch
+    weights = [count / total for count in counts]
     values = [sequence.advantage for sequence in batch.sequences]
     mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
     std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
@@ -204,3 +221,10 @@ def finish_batch(batch: Batch, algorithm: Algorithm) -> Batch:
         for sequence in batch.sequences
     ]
     return dataclasses.replace(batch, sequences=sequences)
+
+
+def _num_counted(sequence: ScoredSequence, step: PolicyVersion, mask_staleness: int | None) -> int:
+    """Tokens with a log-prob that is a number, and not staler than that."""
+    oldest = -math.inf if mask_staleness is None else step - mask_staleness
+    tokens = zip(sequence.behavior_logprobs, sequence.token_versions, strict=True)
+    return sum(math.isfinite(logprob) and version >= oldest for logprob, version in tokens)

@@ -5,6 +5,7 @@ checked where it is found (`advantages.find_advantage`), without torch.
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,16 +55,26 @@ def check_rejection(where: str, term: Term, algorithm: Algorithm) -> None:
 
 
 def check_surrogate(where: str, term: Term, algorithm: Algorithm) -> None:
-    """A finite number per token with a finite gradient through inputs.current."""
+    """A finite number per token with a finite gradient through inputs.current.
+
+    A token that the mask leaves out (its weight is 0, it was rejected) has no gradient by others' losses.
+    """
     found = _per_token(where, term, algorithm)
     if not found.requires_grad:
         raise InputError(
             f"{where} gave a tensor without a gradient; a surrogate has one through inputs.current."
         )
     inputs = _example()
-    (gradient,) = torch.autograd.grad(_call(where, term, inputs, algorithm).sum(), inputs.current)
+    losses = _call(where, term, inputs, algorithm)
+    (gradient,) = torch.autograd.grad(losses[inputs.mask].sum(), inputs.current)
     if not gradient.isfinite().all():
         raise InputError(f"{where} has the gradient {gradient.tolist()}; expected finite numbers.")
+    if gradient[~inputs.mask].any():
+        raise InputError(
+            f"{where} has the gradient {gradient.tolist()} where inputs.mask is {inputs.mask.tolist()}: a "
+            f"token that was rejected would be trained by its neighbours. Take means over a sequence by "
+            f"asyncrl.algorithms.inputs.sequence_mean, which leaves it out."
+        )
 
 
 def _per_token(where: str, term: Term, algorithm: Algorithm) -> Tensor:
@@ -118,6 +129,7 @@ def _example() -> LossInputs:
 
 
 def _select(inputs: LossInputs, chosen: Tensor) -> LossInputs:
-    fields = {f.name: getattr(inputs, f.name)[chosen] for f in dataclasses.fields(inputs)}
+    values = {f.name: getattr(inputs, f.name) for f in dataclasses.fields(inputs)}
+    fields: dict[str, Any] = {k: value[chosen] for k, value in values.items() if torch.is_tensor(value)}
     fields["sequence_ids"] = torch.zeros_like(fields["sequence_ids"])
-    return LossInputs(**fields)
+    return dataclasses.replace(inputs, **fields)

@@ -4,6 +4,7 @@ A micro-batch holds whole sequences (packing never cuts one), so a sum over a se
 Shapes: T response tokens of one micro-batch, N its sequences.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +27,17 @@ class LossInputs:
     advantages: Tensor
     """[T] float32, each token has its trajectory's, less what KL in the reward takes."""
     mask: Tensor
-    """[T] bool; False takes a token out of numerator and denominator."""
+    """[T] bool; False takes a token out of numerator and denominator. Weights and rejections get the tokens
+    that count; a surrogate gets those that survived them: True where the weight is not 0."""
     sequence_ids: Tensor
     """[T] int64, the token's trajectory within the micro-batch, ascending."""
     entropies: Tensor | None = None
     """[T] float32 entropy of the current policy where each token came from, with gradient."""
     reference: Tensor | None = None
     """[T] float32 log-probs of the frozen reference; None without one."""
+    second_moment_bound: float = math.inf
+    """(log rho)^2 up to which the rejection second_moment keeps the tokens that it judges: found over all
+    micro-batches and ranks of the optimizer step (`rejections.find_second_moment_bound`)."""
 
     def num_sequences(self) -> int:
         return int(self.sequence_ids.max()) + 1 if len(self.sequence_ids) else 0
@@ -67,10 +72,3 @@ def sequence_mean(values: Tensor, inputs: LossInputs) -> Tensor:
 def sequence_total(values: Tensor, inputs: LossInputs) -> Tensor:
     """[T] -> [T]: each token gets the sum over the tokens of its sequence that count."""
     return sequence_sum(values, inputs)[inputs.sequence_ids]
-
-
-def sum_from_here(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] -> [T]: each token gets the sum of itself and the later tokens of its sequence that count."""
-    exact = torch.where(inputs.mask, values, torch.zeros_like(values)).double()
-    ends = exact.new_zeros(inputs.num_sequences()).index_add(0, inputs.sequence_ids, exact).cumsum(0)
-    return (ends[inputs.sequence_ids] - exact.cumsum(0) + exact).to(values.dtype)

@@ -1,11 +1,15 @@
 """The loss: importance weight (detached) x surrogate, plus KL to a reference, less entropy; summed, over a
 denominator that is global.
 
+Tokens that count are those of the mask; survivors those of them that weight and rejections leave a weight
+above 0. Only survivors have a gradient, and a token's loss has that of its own log-prob alone.
+
 A term is a pure function of LossInputs and the recipe's algorithm section, chosen once at start: a built-in
 by its name or anything with the same signature by "package.module:name". Nothing here averages: numerator
 and denominator are summed over micro-batches and ranks first. Shapes: T response tokens of one micro-batch.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar, cast
 
@@ -13,10 +17,10 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
-from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.inputs import LossInputs, sequence_mean
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
-from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
@@ -32,6 +36,10 @@ class LossParts(NamedTuple):
     """Scalar: this micro-batch's share of the global denominator."""
     weights: Tensor
     """[T] importance weight x rejections, 0 where rejected."""
+    applied: Tensor
+    """[T] what multiplies the surrogate: the weights, under gmpo their geometric mean over the survivors."""
+    clipped: Tensor | None
+    """[T] bool, the survivors that the surrogate clipped; None of a surrogate that does not tell."""
 
 
 Loss = Callable[[LossInputs], LossParts]
@@ -54,19 +62,36 @@ def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
         weights = importance_weight(inputs, algorithm).detach()
         for rejection in rejections:
             weights = torch.where(rejection(inputs, algorithm), weights, torch.zeros_like(weights))
-        losses = weights * surrogate(inputs, algorithm) + _penalty(inputs, algorithm)
+        survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
+        applied = _applied(weights, survivors, algorithm)
+        losses = applied * surrogate(survivors, algorithm) + _penalty(inputs, algorithm)
         scale, denominator = reduction(inputs, max_new_tokens)
         # Select, never multiply by zero: 0 x NaN would be NaN.
-        total = torch.where(inputs.mask, losses * scale, 0.0).sum()
-        return LossParts(total, denominator, weights)
+        total = torch.where(survivors.mask, losses * scale, 0.0).sum()
+        return LossParts(total, denominator, weights, applied, _clipped(survivors, algorithm))
 
     return loss
+
+
+def _applied(weights: Tensor, survivors: LossInputs, algorithm: Algorithm) -> Tensor:
+    """[T] each token's weight; under gmpo, whose ratio is a geometric mean, its sequence's geometric mean."""
+    if algorithm.surrogate != "gmpo":
+        return weights
+    logs = torch.where(survivors.mask, weights, torch.ones_like(weights)).log()
+    return torch.where(survivors.mask, sequence_mean(logs, survivors).exp(), torch.zeros_like(weights))
+
+
+@torch.no_grad()
+def _clipped(survivors: LossInputs, algorithm: Algorithm) -> Tensor | None:
+    clips = CLIPS.get(algorithm.surrogate)
+    return None if clips is None else clips(survivors, algorithm) & survivors.mask
 
 
 def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
     """[T] KL to the reference less the entropy bonus, each by its coefficient; 0 without either.
 
-    Unweighted: both are asked of the policy itself, also on tokens that were rejected.
+    Unweighted: both are asked of the policy itself. A token that was rejected has neither, as in verl: what
+    came to it may be as corrupt as itself.
     """
     penalty: Tensor | float = 0.0
     if algorithm.kl_coefficient and algorithm.kl_in == "loss":

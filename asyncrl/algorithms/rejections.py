@@ -1,10 +1,17 @@
 """Rejections: which tokens teach at all, apart from how much. Several are combined: a token must pass each.
 
-A rejected token keeps its place in the denominator, so that what is left weighs no more than before. Below,
-rho = pi_prox / mu of one token. Shapes: T response tokens; every function gives [T] bool, True for kept.
+A rejected token has no gradient: no policy loss, no KL, no entropy bonus, and no place in the sequence ratio
+of gspo and gmpo. It keeps its place in the denominator, so that what is left weighs no more than before, and
+in what describes the batch rather than the step: whitening, KL in the reward, and a critic's loss, whose
+values answer for what was sampled. Below, rho = pi_prox / mu of one token.
+
+Shapes: T response tokens; every function gives [T] bool, True for kept.
 """
 
-import torch
+import math
+import struct
+from collections.abc import Callable
+
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, sequence_mean, sequence_total
@@ -35,24 +42,58 @@ def geometric_mean(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
 
 def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """keep the tokens of smallest (log rho)^2, as many as leave their mean <= second_moment_limit
+    """keep t unless it moves away (A > 0 and rho > 1, or A < 0 and rho < 1) and (log rho)^2 > b; b is the
+    largest for which the mean of (log rho)^2 over the kept tokens that move away is <= second_moment_limit
 
-    Source: M2PO, Zheng et al. 2025 (arXiv 2510.01161), its threshold 0.04; here per sequence rather than per
-    batch, which implies the bound on the batch and does not depend on micro-batches.
+    Source: M2PO, Zheng et al. 2025 (arXiv 2510.01161), its threshold 0.04; over the tokens of an optimizer
+    step, of all micro-batches and ranks.
     Use: very stale data: removes the few outliers that carry the variance and keeps the rest untouched.
-    Fails: under a large drift of all tokens it costs those of most entropy, around which reasoning branches.
+    Fails: under a large drift of all tokens it costs those of most entropy, around which reasoning branches;
+    with one optimizer step per batch a forward pass more.
     """
-    squares = torch.where(inputs.mask, inputs.proximal - inputs.behavior, 0.0).double().square()
-    # Tokens that do not count go last, where they thin out no mean.
-    order = torch.where(inputs.mask, squares, torch.inf).argsort(stable=True)
-    order = order[inputs.sequence_ids[order].argsort(stable=True)]
-    sizes = torch.bincount(inputs.sequence_ids)
-    starts = (sizes.cumsum(0) - sizes)[inputs.sequence_ids]
-    running = squares[order].cumsum(0)
-    before = torch.cat([running.new_zeros(1), running])[starts]
-    ranks = torch.arange(1, len(order) + 1, device=order.device) - starts
-    keep = (running - before) / ranks <= algorithm.second_moment_limit
-    return torch.empty_like(keep).index_copy(0, order, keep)
+    return ~moves_away(inputs) | (_squares(inputs) <= inputs.second_moment_bound)
+
+
+def moves_away(inputs: LossInputs) -> Tensor:
+    """[T] bool: the policy has left mu in the direction in which the advantage pushes on."""
+    is_higher, is_lower = inputs.proximal > inputs.behavior, inputs.proximal < inputs.behavior
+    return ((inputs.advantages > 0) & is_higher | (inputs.advantages < 0) & is_lower) & inputs.mask
+
+
+def squares_of_tokens_that_move_away(inputs: LossInputs) -> Tensor:
+    """[K] float32, (log rho)^2."""
+    return _squares(inputs)[moves_away(inputs)]
+
+
+def _squares(inputs: LossInputs) -> Tensor:
+    return (inputs.proximal - inputs.behavior).square()
+
+
+def find_second_moment_bound(count_and_sum: Callable[[float], tuple[float, float]], limit: float) -> float:
+    """The largest float32 b for which sum / count is at most `limit`; inf when all that there is may stay.
+
+    `count_and_sum(b)` is of all squares up to b: their mean grows with b, so that halving the range finds it.
+    """
+
+    def is_within(bound: float) -> bool:
+        count, total = count_and_sum(bound)
+        return total <= limit * count
+
+    if is_within(math.inf):
+        return math.inf
+    # Floats of at least 0 are in the order of their bits: 31 halvings find the last one, exactly.
+    low, high = 0, _INFINITY_BITS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_within(_float_of(middle)) else (low, middle)
+    return _float_of(low)
+
+
+_INFINITY_BITS = 0x7F800000
+
+
+def _float_of(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def token_veto(inputs: LossInputs, algorithm: Algorithm) -> Tensor:

@@ -1,7 +1,9 @@
 """What PPO with a critic computes per token: generalised advantages, and the loss of the values.
 
 Pure functions of a micro-batch's tokens, whose sequences are whole and in order. A response has ended behind
-its last token, also one that was cut off: nothing is expected there. Shapes: T response tokens.
+its last token, also one that was cut off: nothing is expected there (`asyncrl check` says so).
+
+Shapes: T response tokens.
 """
 
 import torch

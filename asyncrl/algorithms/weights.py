@@ -1,7 +1,9 @@
 """Importance weights: what a token sampled by mu is worth to the proximal policy. Never a gradient in them.
 
-Below, rho = pi_prox / mu of one token and prod rho that of its sequence; C is importance_cap, [lo, hi] is
-[mask_low, mask_high]. Shapes: T response tokens.
+Below, rho = pi_prox / mu of one token and prod rho that of its sequence, over all its tokens that count, also
+those that a rejection takes out; C is importance_cap, F importance_floor, [lo, hi] is [mask_low, mask_high].
+A weight scales the gradient of its token; under gmpo the geometric mean of a sequence's weights does.
+Shapes: T response tokens.
 """
 
 import torch
@@ -22,25 +24,26 @@ def none(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
 
 def truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """min(rho, C)
+    """max(F, min(rho, C))
 
     Source: TIS, Yao et al. 2025, fengyao.notion.site/off-policy-rl; before it IMPALA's clipped rho, Espeholt
-    et al. 2018 (arXiv 1802.01561).
+    et al. 2018 (arXiv 1802.01561). Both have no F.
     Use: the default: corrects small gaps between the policies token by token at bounded variance.
     Fails: a token weight ignores that the prefix was unlikely too; biased where the cap binds.
     """
-    return bounded_ratio(inputs.proximal, inputs.behavior).clamp(max=algorithm.importance_cap)
+    ratio = bounded_ratio(inputs.proximal, inputs.behavior)
+    return ratio.clamp(algorithm.importance_floor, algorithm.importance_cap)
 
 
 def sequence_truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """min(prod rho, C), the same for each token of a sequence
+    """max(F, min(prod rho, C)), the same for each token of a sequence
 
     Source: sequence TIS, Liu et al. 2025, "When Speed Kills Stability".
     Use: the unbiased weight of a whole response, with only the cap's bias: short responses, small gaps.
     Fails: the log of prod rho grows with the length, so most long responses weigh nearly 0 or exactly C.
     """
     log_ratio = sequence_total(inputs.proximal - inputs.behavior, inputs)
-    return bounded_exp(log_ratio).clamp(max=algorithm.importance_cap)
+    return bounded_exp(log_ratio).clamp(algorithm.importance_floor, algorithm.importance_cap)
 
 
 def masked(inputs: LossInputs, algorithm: Algorithm) -> Tensor:

@@ -15,6 +15,7 @@ from asyncrl.launch.resuming import Resumption
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_notes import notes
 from asyncrl.trainer.folder import ModelShape
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
@@ -30,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
+        for note in notes(recipe):
+            print(f"# note      {note}")
         if recipe.algorithm.has_own_loss_terms():
             # It imports torch, as the trainer does; recipes without such terms are checked in a second.
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)

@@ -26,7 +26,8 @@ class DropReason(StrEnum):
     """Streamed by a server that broke off before it said which version had made them, or after their group
     was dropped."""
     NO_SIGNAL = "no_signal"
-    """All its trajectories were equally correct: no gradient, and the recipe asks for others instead."""
+    """Raw correctness gave all its trajectories an advantage of 0: no gradient, and the recipe asks for
+    others instead."""
     SERVER = "server"
     """Servers kept failing on this trajectory until its retries were spent."""
     STALE = "stale"

@@ -27,7 +27,7 @@ def mean_version(group: Group) -> float:
 
 
 def signal(group: Group) -> float:
-    """Variance of the raw correctness: 0 when all trajectories did equally well, and then no gradient.
+    """Variance of the raw correctness: 0 when all trajectories did equally well.
 
     Shaping of rewards is left out: it breaks ties that mean nothing.
     """
@@ -35,7 +35,8 @@ def signal(group: Group) -> float:
     return statistics.pvariance(found) if len(found) > 1 else 0.0
 
 
-def has_signal(group: Group) -> bool:
+def correctness_differs(group: Group) -> bool:
+    """Whether a group has a gradient under an advantage that takes its mean as baseline."""
     return len(set(_correctness(group))) > 1
 
 
@@ -56,11 +57,18 @@ ORDERS: dict[str, Preference] = {
 
 
 def choose(
-    live: Sequence[Group], step: int, *, batch_size: int, max_staleness: int, order: str
+    live: Sequence[Group],
+    step: int,
+    *,
+    batch_size: int,
+    max_staleness: int,
+    order: str,
+    has_signal: Callable[[Group], bool] = correctness_differs,
 ) -> list[Group] | None:
     """The batch of `step` out of open and ready groups in admission order, or None while it must wait.
 
-    The batch is in admission order, as it is read back from the journal.
+    The batch is in admission order, as it is read back from the journal. The order signal likes groups that
+    have one, by `has_signal`, better than all others.
     """
     if order == "strict_admission":
         oldest = list(live[:batch_size])
@@ -70,6 +78,8 @@ def choose(
     if len(ready) < batch_size:
         return None
     liked = sorted(ready, key=ORDERS[order])
+    if order == "signal":
+        liked.sort(key=has_signal, reverse=True)
     chosen: dict[int, Group] = {}
     num_untaken = 0
     for deadline, due in itertools.groupby(live, key=lambda group: group.admitted_version + max_staleness):
@@ -91,20 +101,26 @@ def choose(
     return [chosen[group_id] for group_id in sorted(chosen)]
 
 
-def length_bias(batch: Sequence[Group], left: Iterable[Group]) -> dict[str, float]:
+def length_bias(
+    batch: Sequence[Group], left: Iterable[Group], aborted: Sequence[int] = ()
+) -> dict[str, float]:
     """What taking whoever is ready first does to lengths: groups that end late tend to be long.
 
-    Overtaken are the open groups that were admitted before the youngest of the batch. `length_bias` is the
-    batch's mean response tokens over that of batch and overtaken together, minus 1: negative when the batch
-    holds the short ones. The overtaken still grow, so the true bias is at least as large.
+    Overtaken are the open groups that were admitted before the youngest of the batch; `aborted` are the
+    response tokens of the trajectories that rollout.abort_staleness dropped since the batch before.
+    `length_bias` is the batch's mean response tokens over that of batch, overtaken and aborted together,
+    minus 1: negative when the batch holds the short ones. The overtaken still grow, and the aborted would
+    have, so the true bias is at least as large.
     """
     youngest = max(group.group_id for group in batch)
     overtaken = [g for g in left if g.group_id < youngest and g.state is GroupState.OPEN]
     lengths = [t.num_response_tokens() for group in batch for t in group.trajectories]
     so_far = [t.num_response_tokens() for group in overtaken for t in group.trajectories]
-    both = statistics.fmean([*lengths, *so_far])
+    both = statistics.fmean([*lengths, *so_far, *aborted])
     return {
         "overtaken_groups": len(overtaken),
         "overtaken_tokens_mean": statistics.fmean(so_far) if so_far else 0.0,
+        "aborted_trajectories": len(aborted),
+        "aborted_tokens_mean": statistics.fmean(aborted) if aborted else 0.0,
         "length_bias": statistics.fmean(lengths) / both - 1.0 if both else 0.0,
     }

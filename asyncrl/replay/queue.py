@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.replay.group import DropReason, Group, GroupState, trajectory_id
 from asyncrl.replay.journal import Journal, Statement, bump, pack_logprobs, pack_tokens
-from asyncrl.replay.policy import choose
+from asyncrl.replay.policy import choose, correctness_differs
 from asyncrl.replay.repetition import Repetition, repetition_rows
 from asyncrl.types import Finish, PolicyVersion, Score, Segment, Task, Trajectory
 from verifiers.storable import storable
@@ -56,6 +56,8 @@ class ReplayQueue:
         abort_staleness: int | None = None,
         repeated_groups_per_batch: int = 0,
         max_uses: int = 2,
+        has_signal: Callable[[Group], bool] = correctness_differs,
+        always_teaches: bool = False,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -75,7 +77,12 @@ class ReplayQueue:
             groups_per_batch=repeated_groups_per_batch,
             max_uses=max_uses,
             max_staleness=max_staleness if abort_staleness is None else abort_staleness,
+            always_teaches=always_teaches,
         )
+        self.has_signal = has_signal
+        """Whether a group has a gradient, by its raw correctness."""
+        self.aborted_lengths: list[int] = []
+        """Response tokens of each trajectory that abort_staleness dropped, until somebody takes them out."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -265,6 +272,7 @@ class ReplayQueue:
             batch_size=self.groups_per_batch,
             max_staleness=self.max_staleness,
             order=self.order,
+            has_signal=self.has_signal,
         )
 
     def take(self, step: int) -> list[Group] | None:
@@ -308,6 +316,7 @@ class ReplayQueue:
         oldest = step - self.abort_staleness
         stale = [group for group in groups if group.num_tokens() and group.oldest_version() < oldest]
         for group in stale:
+            self.aborted_lengths += [t.num_response_tokens() for t in group.trajectories]
             self.drop(group, DropReason.STALE)
         return bool(stale)
 

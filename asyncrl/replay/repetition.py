@@ -6,7 +6,7 @@ log-probs: importance weights correct for what the policy has become since. None
 is staler than `max_staleness`, so no more than max_staleness + 1 batches are ever held in memory.
 
 Which: the least often trained first, among those the freshest. Groups whose advantages are all 0 teach
-nothing a second time and are left out.
+nothing a second time and are left out, except under an advantage whose 0 is not a group's to know.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,14 @@ from asyncrl.replay.journal import Statement
 class Repetition:
     """Owned by the queue. Off when `groups_per_batch` is 0."""
 
-    def __init__(self, *, groups_per_batch: int, max_uses: int, max_staleness: int) -> None:
-        """`max_staleness` in versions, at training."""
+    def __init__(
+        self, *, groups_per_batch: int, max_uses: int, max_staleness: int, always_teaches: bool = False
+    ) -> None:
+        """`max_staleness` in versions, at training; `always_teaches` as in `Algorithm`."""
         self.groups_per_batch = groups_per_batch
         self.max_uses = max_uses
         self.max_staleness = max_staleness
+        self.always_teaches = always_teaches
         self.pool: dict[int, Group] = {}
         """Groups that were taken and may be taken again."""
 
@@ -38,7 +41,11 @@ class Repetition:
     def add(self, groups: Iterable[Group]) -> None:
         """Groups of a batch: they may join later ones."""
         if self.groups_per_batch:
-            self.pool.update((group.group_id, group) for group in groups if any(group.advantages.values()))
+            self.pool.update(
+                (group.group_id, group)
+                for group in groups
+                if self.always_teaches or any(group.advantages.values())
+            )
 
     def _forget(self, step: int) -> None:
         """Those that no batch from `step` on may hold."""

@@ -13,7 +13,7 @@ from asyncrl.replay.group import DropReason
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
     DropReason.BASELINE: "it was the greedy answer that the others' advantages are taken against",
-    DropReason.NO_SIGNAL: "its trajectories were all equally correct (replay.drops_no_signal)",
+    DropReason.NO_SIGNAL: "all its trajectories got an advantage of 0 (replay.drops_no_signal)",
     DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens, or the "
     "group was dropped before they came",
     DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",

@@ -4,10 +4,39 @@ A dropped group gives its place back, so more are admitted until the batch is fu
 dropped: no_signal. Never holds a run up: after `max_in_a_row` such groups the next one is let through.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
+from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import Group
-from asyncrl.replay.policy import has_signal
+from asyncrl.replay.policy import correctness_differs
+
+
+def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group], bool]:
+    """Whether a group has a gradient: whether the advantage of its raw correctness is not 0 throughout.
+
+    Correctness in the place of the reward, because shaping breaks ties that mean nothing.
+    """
+
+    def decide(group: Group) -> bool:
+        correctness, lengths = [], []
+        greedy: float | None = None
+        for trajectory in group.trajectories:
+            score = group.scores.get(trajectory.trajectory_id)
+            if score is None or score.correctness is None:
+                continue
+            if trajectory.is_greedy:
+                greedy = score.correctness
+            else:
+                correctness.append(score.correctness)
+                lengths.append(trajectory.num_response_tokens())
+        min_size = algorithm.min_group_size()
+        if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
+            return False
+        return has_signal(GroupRewards(correctness, lengths, greedy, min_size), advantage, algorithm)
+
+    return decide
 
 
 @dataclass(slots=True)
@@ -16,11 +45,12 @@ class SignalFilter:
 
     is_on: bool
     max_in_a_row: int
+    has_signal: Callable[[Group], bool] = correctness_differs
     num_in_a_row: int = 0
 
     def lets_through(self, group: Group) -> bool:
         """Called once per group, when its verdicts are there."""
-        if not self.is_on or has_signal(group) or self.num_in_a_row >= self.max_in_a_row:
+        if not self.is_on or self.has_signal(group) or self.num_in_a_row >= self.max_in_a_row:
             self.num_in_a_row = 0
             return True
         self.num_in_a_row += 1

@@ -8,9 +8,10 @@ Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
 """
 
 import heapq
+import random
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import torch
@@ -42,6 +43,13 @@ class MicroBatch:
     """[T] bool, sampled over keys and values of an older version."""
     sequence_ids: Tensor
     """[T] int64, 0 to N - 1."""
+    names: tuple[str, ...] = ()
+    """[N] `Sequence.sequence_id`."""
+
+    def counted(self, mask_staleness: int | None) -> Tensor:
+        """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
+        is_finite = self.behavior.isfinite()
+        return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
@@ -57,13 +65,19 @@ class Bundle:
     """Packed tokens: the prompt once, and every response but its last token."""
 
 
-def mini_batches(batch: Batch, count: int) -> list[Batch]:
-    """`count` parts of a batch, in order, their numbers of sequences as equal as can be; none is empty.
+def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
+    """`count` parts of a batch, their numbers of sequences as equal as can be; none is empty.
 
-    Fewer than `count` where there are fewer sequences.
+    Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
+    step always gets what was generated last, or what is repeated. Fewer than `count` where there are fewer
+    sequences; one part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
     count = max(1, min(count, size))
+    if count > 1:
+        groups = [list(group) for _, group in groupby(sequences, key=lambda sequence: sequence.prompt_tokens)]
+        random.Random(f"{seed}:{batch.step}").shuffle(groups)
+        sequences = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
     return [replace(batch, sequences=sequences[a:b]) for a, b in pairwise(ends)]
 
@@ -149,6 +163,7 @@ def make_micro_batch(
         lags=torch.from_numpy(version - versions),
         are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
         sequence_ids=torch.from_numpy(sequence_ids),
+        names=tuple(sequence.sequence_id for sequence in sequences),
     )
 
 

@@ -3,7 +3,9 @@
 The base model once more, in the policy's layout, with one output per predicting position (a head of zeros)
 in place of the output layer; its own optimizer. Values, advantages and targets of a batch are those of the
 critic before the step. Gradients are summed and divided as the policy's are: packing and layout change
-nothing. Importance weights are the policy's alone: a value answers for what was sampled, whoever did.
+nothing. Importance weights and rejections are the policy's alone: a value answers for what was sampled,
+whoever did. Tokens that rollout.mask_staleness leaves out are out of the value loss, its metrics and the
+whitening too.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """
@@ -21,7 +23,6 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import STD_EPSILON
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
 from asyncrl.errors import Diverged
 from asyncrl.recipe import Recipe
@@ -33,6 +34,7 @@ from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
 
 SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")
@@ -102,6 +104,7 @@ class Critic:
         self.warmup_steps = recipe.critic.warmup_steps
         self._algorithm = recipe.algorithm
         self._value_clip = recipe.critic.value_clip
+        self._mask_staleness = recipe.rollout.mask_staleness
         self._chunks = chunks
         self._optimizer = optimizer
         self._schedule = schedule
@@ -136,14 +139,8 @@ class Critic:
         metrics["critic_grad_norm"] = sum(norms) / len(norms)
         metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
         if self._algorithm.gae_is_whitened:
-            found = whitened(found, parts)
-        # Empty on all stages but the last.
-        parts = [
-            [dataclasses.replace(micro, advantages=a) for micro, a in zip(part, each, strict=True)]
-            if each
-            else part
-            for part, each in zip(parts, found, strict=True)
-        ]
+            found = whitened(found, parts, mask_staleness=self._mask_staleness)
+        parts = with_advantages(parts, found)
         return parts, metrics
 
     def accumulate(
@@ -175,7 +172,7 @@ class Critic:
                 gae_lambda=self._algorithm.gae_lambda,
             )
             # The tokens that the policy's loss counts.
-            mask = micro.behavior.isfinite()
+            mask = micro.counted(self._mask_staleness)
             targets = advantages + known
             losses = clipped_value_loss(values, known, targets, self._value_clip)
             total = torch.where(mask, losses, 0.0).sum()
@@ -243,19 +240,3 @@ def value_metrics(sums: Tensor) -> dict[str, float]:
         # 1 for a critic that knows every target up to a constant, 0 for one that knows nothing, or less.
         "explained_variance": 1 - unexplained / spread if spread > 1e-12 else math.nan,
     }
-
-
-def whitened(advantages: list[list[Tensor]], parts: list[list[MicroBatch]]) -> list[list[Tensor]]:
-    """(A - mean) / (std + 1e-6), over all tokens that count of all parts and ranks."""
-    own = []
-    for found, micro_batches in zip(advantages, parts, strict=True):
-        # Empty on all stages but the last.
-        for each, micro in zip(found, micro_batches, strict=True) if found else ():
-            counted = each[micro.behavior.isfinite().to(each.device)].double()
-            own.append(torch.stack([counted.new_tensor(len(counted)), counted.sum(), counted.square().sum()]))
-    count, total, squares = sum_over_ranks(own, 3).tolist()
-    if not count:
-        return advantages
-    mean = total / count
-    std = math.sqrt(max(0.0, squares / count - mean**2))
-    return [[((a.double() - mean) / (std + STD_EPSILON)).float() for a in found] for found in advantages]

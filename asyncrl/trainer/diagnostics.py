@@ -10,22 +10,26 @@ import math
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.inputs import LossInputs, bounded_ratio
+from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_sum
 from asyncrl.algorithms.losses import LossParts
-from asyncrl.algorithms.surrogates import anchor
 from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 
 TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed")
-TOKEN_SUMS = ("entropy", "ratio", "capped", "masked", "clipped", "policy_kl", "lag")
+TOKEN_SUMS = ("entropy", "ratio", "ratio_squared", "lag")
+TOKEN_SUMS += ("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl")
+SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
+"""Of sequences with a token that counts; log-ratios are summed over these."""
 LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
 """Buckets of staleness, in versions."""
 KINDS = ("fresh", "continued", *LAGS)
 KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared")
 NUM_QUARTERS = 4
-NUM_SUMS = len(TOTALS) + len(TOKEN_SUMS) + len(KINDS) * len(KIND_SUMS) + NUM_QUARTERS * len(KINDS) * 2
-MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio")
+SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
+SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2]
+NUM_SUMS = sum(SIZES)
+MAXIMA = ("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio")
 
 
 def micro_batch_sums(
@@ -50,18 +54,26 @@ def micro_batch_sums(
         lags.new_tensor(len(micro.tokens)),
     ]
     per_token = torch.stack(
-        [inputs.entropies[mask].detach().double(), ratio, *_interventions(inputs, parts, algorithm), lags]
+        [
+            inputs.entropies[mask].detach().double(),
+            ratio,
+            ratio.square(),
+            lags,
+            *_interventions(inputs, parts, algorithm),
+        ]
     )
+    per_sequence, longest = _sequence_sums(inputs)
     per_kind = torch.stack([torch.ones_like(k1), k1, k3, ratio, ratio.square()], dim=1)
     quarters = response_quarters(inputs.sequence_ids)[mask] * len(KINDS) + kinds
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),
+        per_sequence,
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, (0, 2)], NUM_QUARTERS * len(KINDS)),
     ]
     is_fresh, is_stale = kinds == 0, kinds >= KINDS.index(LAGS[0])
-    extremes = (ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale)
+    extremes = (ratio, lags, log_ratio.abs() * is_fresh, ratio * is_fresh, ratio * is_stale, longest)
     zero = ratio.new_zeros(1)
     return torch.cat(sums), torch.stack([torch.cat([values, zero]).max() for values in extremes])
 
@@ -80,21 +92,30 @@ def response_quarters(sequence_ids: Tensor) -> Tensor:
     return positions * NUM_QUARTERS // sizes[sequence_ids]
 
 
+def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    """([len(SEQUENCE_SUMS)], [N] |log-ratio|) float64, of log(pi_prox / mu) summed over a sequence."""
+    log_ratios = sequence_sum((inputs.proximal - inputs.behavior).double(), inputs)
+    log_ratios = log_ratios[sequence_sum(inputs.mask.double(), inputs) > 0]
+    squares = bounded_exp(2 * log_ratios)
+    parts = (torch.ones_like(log_ratios), log_ratios, log_ratios.abs(), squares)
+    return torch.stack([part.sum() for part in parts]), log_ratios.abs()
+
+
 def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
-    """What the loss did to each token that counts: capped, masked, clipped; and how far the policy moved."""
+    """What the loss did to each token that counts: capped, masked, clipped, its weight and the weight's
+    square; and how far the policy moved."""
     mask = inputs.mask
-    weights, advantages = parts.weights[mask], inputs.advantages[mask]
+    weights, applied = parts.weights[mask], parts.applied[mask].double()
     is_capped = weights >= algorithm.importance_cap
     if algorithm.importance_weight not in CAPPED:
         is_capped = torch.zeros_like(is_capped)
     current = inputs.current.detach()
-    ratio = bounded_ratio(current, anchor(inputs, algorithm))[mask]
-    is_clipped = ((advantages > 0) & (ratio > 1 + algorithm.clip_high)) | (
-        (advantages < 0) & (ratio < 1 - algorithm.clip_low)
-    )
     moved = (current - inputs.proximal)[mask].double()
     policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
-    return [is_capped.double(), (weights == 0).double(), is_clipped.double(), policy_kl]
+    # Of a surrogate that does not tell what it clipped the share is no number.
+    clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
+    is_masked = (weights == 0).double()
+    return [is_capped.double(), is_masked, clipped, applied, applied.square(), policy_kl]
 
 
 def _sum_by(buckets: Tensor, values: Tensor, num_buckets: int) -> Tensor:
@@ -120,9 +141,9 @@ class Tally:
 
 def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     """Metrics of one step from sums and maxima over all its micro-batches and ranks."""
-    sizes = [len(TOTALS), len(TOKEN_SUMS), len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2]
-    totals, per_token, per_kind, per_quarter = sums.split(sizes)
-    total = dict(zip((*TOTALS, *TOKEN_SUMS), torch.cat([totals, per_token]).tolist(), strict=True))
+    totals, per_token, per_sequence, per_kind, per_quarter = sums.split(SIZES)
+    names = (*TOTALS, *TOKEN_SUMS, *SEQUENCE_SUMS)
+    total = dict(zip(names, torch.cat([totals, per_token, per_sequence]).tolist(), strict=True))
     largest = dict(zip(MAXIMA, maxima.tolist(), strict=True))
     kinds = per_kind.view(len(KINDS), len(KIND_SUMS))
     quarters = per_quarter.view(NUM_QUARTERS, len(KINDS), 2)
@@ -140,6 +161,15 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "capped_share": _share(total["capped"], total["tokens"]),
         "masked_share": _share(total["masked"], total["tokens"]),
         "clipped_share": _share(total["clipped"], total["tokens"]),
+        # Of the weights that multiply the loss, 0 for rejected tokens: 1 when all tokens weigh the same.
+        "weight_effective_share": _share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),
+        "weight_mean": _share(total["weight"], total["tokens"]),
+        # E_mu[rho^2] - 1, of tokens and of whole responses: the variance that full weights would have.
+        "chi_square": _share(total["ratio_squared"], total["tokens"]) - 1,
+        "sequence_chi_square": _share(total["sequence_ratio_squared"], total["sequences"]) - 1,
+        "sequence_log_ratio_mean": _share(total["log_ratio"], total["sequences"]),
+        "sequence_log_ratio_absolute_mean": _share(total["absolute_log_ratio"], total["sequences"]),
+        "sequence_log_ratio_max": largest["sequence_log_ratio"],
         "policy_kl": _share(total["policy_kl"], total["tokens"]),
         "staleness_mean": _share(total["lag"], total["tokens"]),
         "staleness_max": largest["lag"],

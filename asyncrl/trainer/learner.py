@@ -26,6 +26,7 @@ from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
@@ -35,9 +36,10 @@ from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.folder import ModelShape
 from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
-from asyncrl.trainer.objective import Objective, has_kl_reward, kl_penalties
+from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
+from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 from asyncrl.types import Batch
 
@@ -49,6 +51,8 @@ class Learner:
         self.shape = shape
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
+        self._seed = recipe.seed
+        self._mask_staleness = recipe.rollout.mask_staleness
         self.objective = Objective(
             recipe.algorithm,
             max_new_tokens=recipe.rollout.max_new_tokens,
@@ -104,8 +108,41 @@ class Learner:
 
         Raises Diverged when a gradient is not finite.
         """
-        batch, tally, norms = finish_batch(batch, self.algorithm), Tally(), []
-        parts = [
+        batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
+        parts, tally, norms = self._parts(batch), Tally(), []
+        proximals: list[list[Tensor] | None] = [None] * len(parts)
+        penalties, values = None, {}
+        if self.algorithm.has_kl_reward():
+            proximals = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
+            penalties = self._kl_penalties(parts, proximals, batch.temperature)
+        if self.critic is not None:
+            parts, values = self.critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
+            if batch.step < self.critic.warmup_steps:
+                return self._measure(parts, batch.temperature) | values
+        elif penalties is not None:
+            parts = with_kl_reward(
+                parts,
+                penalties,
+                self.algorithm,
+                names=[sequence.sequence_id for sequence in batch.sequences],
+                mask_staleness=self._mask_staleness,
+            )
+        # The first mini-batch meets the policy before the step; the others must be told what it said.
+        for i, part in enumerate(parts):
+            if i and proximals[i] is None:
+                proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
+        # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
+        self.schedule.step(increment=1)
+        for micro_batches, known in zip(parts, proximals, strict=True):
+            metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
+            norms.append(self._update(batch.step))
+        metrics["grad_norm"] = sum(norms) / len(norms)
+        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        return metrics | values
+
+    def _parts(self, batch: Batch) -> list[list[MicroBatch]]:
+        """This rank's micro-batches, by optimizer step."""
+        return [
             rank_micro_batches(
                 part,
                 budget_tokens=self.section.tokens_per_micro_batch,
@@ -113,40 +150,26 @@ class Learner:
                 num_ranks=parallel_state.get_data_parallel_world_size(),
                 layout=self.layout,
             )
-            for part in mini_batches(batch, self.section.optimizer_steps_per_batch)
+            for part in mini_batches(batch, self.section.optimizer_steps_per_batch, seed=self._seed)
         ]
-        values = {}
-        if self.critic is not None:
-            parts, values = self._criticise(self.critic, parts, batch)
-            if batch.step < self.critic.warmup_steps:
-                return self._measure(parts, batch.temperature) | values
-        # The first mini-batch meets the policy before the step; the others must be told what it said.
-        later = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts[1:]]
-        # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
-        self.schedule.step(increment=1)
-        for micro_batches, proximals in zip(parts, [None, *later], strict=True):
-            metrics = self.accumulate(micro_batches, batch.temperature, proximals=proximals, tally=tally)
-            norms.append(self._update(batch.step))
-        metrics["grad_norm"] = sum(norms) / len(norms)
-        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        return metrics | values
 
-    def _criticise(
-        self, critic: Critic, parts: list[list[MicroBatch]], batch: Batch
-    ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
-        """A step of the critic: the parts with its advantages, and its metrics."""
-        penalties = None
-        if has_kl_reward(self.algorithm):
-            assert self.reference_chunks is not None
-            penalties = []
-            for part in parts:
-                proximals = self.evaluate(self.parallel_chunks, part, batch.temperature)
-                references = self.evaluate(self.reference_chunks, part, batch.temperature)
-                # Empty on all stages but the last.
-                both = zip(proximals, references, strict=True)
-                found = zip(part, both, strict=True) if proximals else ()
-                penalties.append([kl_penalties(micro, p, r, self.algorithm) for micro, (p, r) in found])
-        return critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
+    def _kl_penalties(
+        self, parts: list[list[MicroBatch]], proximals: list[list[Tensor]], temperature: float
+    ) -> list[list[Tensor]]:
+        """[T] of each micro-batch: what KL takes from the tokens' rewards."""
+        assert self.reference_chunks is not None
+        penalties = []
+        for part, known in zip(parts, proximals, strict=True):
+            references = self.evaluate(self.reference_chunks, part, temperature)
+            # Empty on all stages but the last.
+            found = zip(part, known, references, strict=True) if known else ()
+            penalties.append(
+                [
+                    kl_penalties(micro, p, r, self.algorithm, mask_staleness=self._mask_staleness)
+                    for micro, p, r in found
+                ]
+            )
+        return penalties
 
     def _measure(self, parts: list[list[MicroBatch]], temperature: float) -> dict[str, float]:
         """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
@@ -180,8 +203,13 @@ class Learner:
         what `tally` already holds. Without `proximals` the policy as it is now is the proximal one.
         `forward_only` gives the metrics without a gradient."""
         references = None
-        if self.reference_chunks is not None:
+        if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
             references = self.evaluate(self.reference_chunks, micro_batches, temperature)
+        bound = math.inf
+        if self.objective.needs_proximal():
+            if proximals is None:
+                proximals = self.evaluate(self.parallel_chunks, micro_batches, temperature)
+            bound = self._second_moment_bound(micro_batches, proximals)
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -194,6 +222,7 @@ class Learner:
                 outputs,
                 proximal=proximals[index] if proximals else None,
                 reference=references[index] if references else None,
+                second_moment_bound=bound,
             )
             return total, denominator * counts, sums
 
@@ -206,6 +235,21 @@ class Learner:
         tally = tally or Tally()
         tally.add(total, largest)
         return tally.metrics()
+
+    def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
+        """Of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
+        # Empty on all stages but the last.
+        found = zip(micro_batches, proximals, strict=True) if proximals else ()
+        squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
+        own = torch.cat(squares) if squares else torch.zeros(0, dtype=torch.float64)
+
+        def count_and_sum(bound: float) -> tuple[float, float]:
+            kept = own[own <= bound]
+            sums = torch.stack([kept.new_tensor(len(kept)), kept.sum()]).to(self._device)
+            count, total = sum_over_ranks([sums], 2).tolist()
+            return count, total
+
+        return find_second_moment_bound(count_and_sum, self.algorithm.second_moment_limit)
 
     def evaluate(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float

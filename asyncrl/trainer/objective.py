@@ -5,13 +5,15 @@ evaluated and costs nothing; with several it was evaluated before the first of t
 """
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
-from asyncrl.algorithms.inputs import LossInputs, sum_from_here
+from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.diagnostics import micro_batch_sums
@@ -30,9 +32,9 @@ class Objective:
     def needs_reference(self) -> bool:
         return self.algorithm.kl_coefficient > 0
 
-    def _is_fresh_enough(self, lags: Tensor) -> Tensor:
-        """[T] bool, by rollout.mask_staleness."""
-        return torch.ones_like(lags, dtype=torch.bool) if self._limit is None else lags <= self._limit
+    def needs_proximal(self) -> bool:
+        """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
+        return "second_moment" in self.algorithm.rejection
 
     def __call__(
         self,
@@ -41,6 +43,7 @@ class Objective:
         *,
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
+        second_moment_bound: float = math.inf,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """(sum, denominator, (sums, maxima)): what Megatron's schedule adds up.
 
@@ -48,50 +51,43 @@ class Objective:
         before the step is the one that made them.
         """
         current, entropies = outputs
-        if proximal is None:
-            proximal = current.detach()
-        # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
-        is_finite = micro.behavior.isfinite()
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
-        inputs = LossInputs(
-            current=current,
-            proximal=proximal,
-            behavior=torch.where(is_finite, micro.behavior, proximal),
-            advantages=micro.advantages,
-            mask=is_finite & self._is_fresh_enough(micro.lags),
-            sequence_ids=micro.sequence_ids,
-            entropies=entropies,
-            reference=reference,
+        inputs = self._inputs(micro, current, current.detach() if proximal is None else proximal)
+        inputs = dataclasses.replace(
+            inputs, entropies=entropies, reference=reference, second_moment_bound=second_moment_bound
         )
-        inputs = with_kl_reward(inputs, self.algorithm)
         parts = self._loss(inputs)
         with torch.no_grad():
             sums = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
         return parts.total, parts.denominator.int(), sums
 
+    def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
+        """[K] float64: what `second_moment` judges, on the CPU."""
+        inputs = self._inputs(micro.to(proximal.device), proximal, proximal)
+        return squares_of_tokens_that_move_away(inputs).double().cpu()
 
-def with_kl_reward(inputs: LossInputs, algorithm: Algorithm) -> LossInputs:
-    """Advantages less the KL that a token and those after it run up, where the recipe puts KL in the reward.
-
-    A_t - coefficient * sum_{s >= t} kl_s, kl of the proximal policy: the return-to-go of a reward of
-    -coefficient * kl per token, as in REINFORCE++ (Hu et al. 2025, arXiv 2501.03262). With a critic they hold
-    it already: its rewards are less `kl_penalties`.
-    """
-    if not has_kl_reward(algorithm) or algorithm.needs_critic():
-        return inputs
-    assert inputs.reference is not None, "KL in the reward needs the reference's log-probs"
-    divergence = DIVERGENCES[algorithm.kl_estimator](inputs.proximal, inputs.reference)
-    taken = algorithm.kl_coefficient * sum_from_here(divergence, inputs)
-    return dataclasses.replace(inputs, advantages=inputs.advantages - taken)
-
-
-def has_kl_reward(algorithm: Algorithm) -> bool:
-    return algorithm.kl_coefficient > 0 and algorithm.kl_in == "reward"
+    def _inputs(self, micro: MicroBatch, current: Tensor, proximal: Tensor) -> LossInputs:
+        # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
+        return LossInputs(
+            current=current,
+            proximal=proximal,
+            behavior=torch.where(micro.behavior.isfinite(), micro.behavior, proximal),
+            advantages=micro.advantages,
+            mask=micro.counted(self._limit),
+            sequence_ids=micro.sequence_ids,
+        )
 
 
-def kl_penalties(micro: MicroBatch, proximal: Tensor, reference: Tensor, algorithm: Algorithm) -> Tensor:
-    """[T] coefficient * kl of each token, 0 for those that do not count."""
+def kl_penalties(
+    micro: MicroBatch,
+    proximal: Tensor,
+    reference: Tensor,
+    algorithm: Algorithm,
+    *,
+    mask_staleness: int | None = None,
+) -> Tensor:
+    """[T] coefficient * kl of each token, 0 for those that no loss counts."""
     divergence = DIVERGENCES[algorithm.kl_estimator](proximal, reference)
-    is_counted = micro.behavior.isfinite().to(divergence.device)
+    is_counted = micro.counted(mask_staleness).to(divergence.device)
     return algorithm.kl_coefficient * torch.where(is_counted, divergence, 0.0)

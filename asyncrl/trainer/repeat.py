@@ -76,11 +76,11 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
         texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
     recipes = [parse_recipe(yaml.safe_load(text), source=str(journal.path)) for text in texts]
     for key in LAYOUT:
-        values = {getattr(recipe.trainer, key) for recipe in recipes}
+        values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
         if len(values) > 1:
             raise InputError(
                 f"steps {first} to {last} were trained with different values of trainer.{key} "
-                f"({', '.join(map(str, sorted(values)))}): no single start repeats them all. Repeat a step "
+                f"({', '.join(sorted(values))}): no single start repeats them all. Repeat a step "
                 f"nearer to a checkpoint."
             )
     return recipes[-1]

@@ -15,6 +15,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.replay.recovery import load_batch
 from asyncrl.trainer.folder import check_model_folder
+from asyncrl.trainer.layout import check_layout
 from asyncrl.trainer.main import die_with_parent
 from asyncrl.trainer.repeat import LAYOUT, Repetition, plan_repetition
 
@@ -29,13 +30,16 @@ def main() -> int:
     try:
         plan = plan_repetition(arguments.run_folder, arguments.step)
         shape = check_model_folder(Path(plan.recipe.model.path))
+        layout = check_layout(plan.recipe.trainer, shape)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
     from asyncrl.trainer import ranks
 
-    ranks.start(threads=plan.recipe.trainer.threads_per_process, seed=plan.recipe.seed)
+    # Laid out as the run was: other ranks would add the same numbers up in another order.
+    section = plan.recipe.trainer
+    ranks.start(threads=section.threads_per_process, seed=plan.recipe.seed, layout=layout)
     from asyncrl.trainer.learner import Learner
 
     is_identical = _repeat(Learner(shape, plan.recipe), plan, arguments.step)

@@ -9,7 +9,6 @@ from fakes.models import random_batch
 
 from asyncrl.algorithms.advantages import (
     ADVANTAGES,
-    WHITENED,
     GroupRewards,
     dr_grpo,
     find_advantage,
@@ -21,8 +20,8 @@ from asyncrl.algorithms.advantages import (
     rloo,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe import Algorithm
-from asyncrl.types import Batch
+from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.types import Batch, Sequence
 
 DEFAULT = Algorithm()
 
@@ -91,6 +90,27 @@ def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
     assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
 
 
+def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off():
+    # Counted: 1 token of advantage 1 (two of its three are too stale, or have no log-prob), 3 of 0, as above.
+    sequences = [
+        make_sequence(
+            3, advantage=1.0, token_versions=[1, 2, 2], behavior_logprobs=[-1.0, -1.0, float("nan")]
+        ),
+        make_sequence(3, advantage=0.0, token_versions=[2, 3, 4]),
+    ]
+    batch = finish_batch(Batch(4, 1.0, sequences), Algorithm(advantage="reinforce_pp"), mask_staleness=2)
+    assert [s.advantage for s in batch.sequences] == pytest.approx(
+        [0.75 / 0.1875**0.5, -0.25 / 0.1875**0.5], rel=1e-4
+    )
+
+
+def test_with_kl_in_the_reward_the_trainer_whitens_after_it_took_the_kl_off():
+    batch = random_batch(0)
+    with_kl = Algorithm(advantage="reinforce_pp", kl_coefficient=0.1, kl_in="reward")
+    assert finish_batch(batch, with_kl) is batch
+    assert finish_batch(batch, with_kl.model_copy(update={"kl_in": "loss"})) is not batch
+
+
 @pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
 def test_a_group_without_differences_has_no_signal(name: str):
     assert ADVANTAGES[name](group(0.1, 0.1, 0.1, lengths=[1, 2, 5], greedy=0.1), DEFAULT) == [0.0, 0.0, 0.0]
@@ -111,7 +131,12 @@ def test_a_group_of_one_has_no_baseline():
         group(1.0)
 
 
-@pytest.mark.parametrize("name", WHITENED)
+def make_sequence(size: int, *, advantage: float, **changes: object) -> Sequence:
+    plain = Sequence("s", [1], [1] * size, [-1.0] * size, [0] * size, [False] * size, advantage, 0.0)
+    return dataclasses.replace(plain, **changes)
+
+
+@pytest.mark.parametrize("name", WHITENED_ADVANTAGES)
 def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
     batch = finish_batch(random_batch(0), Algorithm(advantage=name))
     tokens = [s.advantage for s in batch.sequences for _ in s.response_tokens]
@@ -122,18 +147,14 @@ def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
 
 def test_whitening_weighs_a_response_by_its_tokens():
     # Advantages 1 (1 token) and 0 (3 tokens): mean 1/4, variance 1/4 x 9/16 + 3/4 x 1/16 = 3/16
-    long, short = random_batch(0).sequences[:2]
-    sequences = [
-        dataclasses.replace(short, response_tokens=[1], advantage=1.0),
-        dataclasses.replace(long, response_tokens=[1, 2, 3], advantage=0.0),
-    ]
+    sequences = [make_sequence(1, advantage=1.0), make_sequence(3, advantage=0.0)]
     batch = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage="reinforce_pp"))
     assert [s.advantage for s in batch.sequences] == pytest.approx(
         [0.75 / 0.1875**0.5, -0.25 / 0.1875**0.5], rel=1e-4
     )
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED)))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED_ADVANTAGES)))
 def test_other_batches_stay_as_they_are(name: str):
     batch = random_batch(0)
     assert finish_batch(batch, Algorithm(advantage=name)) is batch

@@ -23,6 +23,9 @@ def over_the_pack(inputs, algorithm): return inputs.proximal.exp() / inputs.prox
 def number(inputs, algorithm): return torch.ones_like(inputs.proximal)
 def dead(inputs, algorithm): return -inputs.advantages * inputs.proximal
 def squared(inputs, algorithm): return -inputs.advantages * inputs.current + 0.1 * inputs.current ** 2
+def neighbourly(inputs, algorithm):
+    total = torch.zeros(9).index_add(0, inputs.sequence_ids, inputs.current)
+    return -inputs.advantages * total[inputs.sequence_ids]
 def crash(inputs, algorithm): return inputs.nothing
 """
 
@@ -66,6 +69,7 @@ def test_terms_of_ones_own_are_used(own: str):
         ("importance_weight", "missing", 'has no "missing"'),
         ("rejection", "number", r"expected torch\.bool"),
         ("surrogate", "dead", "without a gradient"),
+        ("surrogate", "neighbourly", "a token that was rejected would be trained by its neighbours"),
     ],
 )
 def test_a_term_that_breaks_the_contract_is_refused_by_name(own: str, key: str, name: str, message: str):

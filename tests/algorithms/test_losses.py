@@ -34,7 +34,7 @@ def test_the_importance_weight_scales_the_gradient_and_has_none_itself():
 
 def test_a_masked_token_is_in_neither_numerator_nor_denominator():
     inputs = make_inputs(current=[-1.0, -2.0, -3.0], advantages=[1.0, 5.0, 1.0], mask=[True, False, True])
-    total, denominator, _ = make_loss(DEFAULT, max_new_tokens=8)(inputs)
+    total, denominator, *_ = make_loss(DEFAULT, max_new_tokens=8)(inputs)
     assert (total.item(), denominator.item()) == (-2.0, 2)
     assert gradient(total, inputs) == [-1.0, 0.0, -1.0]
 
@@ -48,14 +48,14 @@ def test_a_masked_token_cannot_spread_a_number_that_is_none():
 def test_the_dr_grpo_constant_counts_sequences_not_their_tokens():
     algorithm = Algorithm(reduction="dr_grpo_constant")
     inputs = make_inputs(current=[-1.0, -2.0, -3.0], sequence_ids=[0, 0, 2])
-    _, denominator, _ = make_loss(algorithm, max_new_tokens=64)(inputs)
+    _, denominator, *_ = make_loss(algorithm, max_new_tokens=64)(inputs)
     assert denominator.item() == 2 * 64
 
 
 def test_a_micro_batch_without_tokens_adds_nothing():
     for reduction in REDUCTIONS:
         inputs = LossInputs(*[torch.zeros(0, requires_grad=i == 0) for i in range(4)], *_no_tokens())
-        total, denominator, _ = make_loss(Algorithm(reduction=reduction), max_new_tokens=8)(inputs)
+        total, denominator, *_ = make_loss(Algorithm(reduction=reduction), max_new_tokens=8)(inputs)
         assert (total.item(), denominator.item()) == (0.0, 0)
 
 
@@ -82,7 +82,7 @@ def test_rejections_and_a_weight_multiply_and_rejected_tokens_stay_in_the_denomi
     # ratios e^0.5, e^2, 1: token_range [0.5, 5] drops e^2 = 7.4; weights min(rho, 2)
     algorithm = Algorithm(rejection=["token_range", "token_veto"])
     inputs = make_inputs(current=[-1.0, -1.0, -1.0], behavior=[-1.5, -3.0, -1.0])
-    total, denominator, weights = make_loss(algorithm, max_new_tokens=8)(inputs)
+    total, denominator, weights, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
     assert weights.tolist() == pytest.approx([math.exp(0.5), 0.0, 1.0])
     assert denominator.item() == 3
     assert gradient(total, inputs) == pytest.approx([-math.exp(0.5), 0.0, -1.0])
@@ -91,7 +91,7 @@ def test_rejections_and_a_weight_multiply_and_rejected_tokens_stay_in_the_denomi
 def test_a_batch_that_is_rejected_as_a_whole_has_no_gradient():
     algorithm = Algorithm(rejection=["token_range"])
     inputs = make_inputs(current=[-1.0, -1.0], behavior=[-9.0, -9.0])
-    total, denominator, weights = make_loss(algorithm, max_new_tokens=8)(inputs)
+    total, denominator, weights, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
     assert (total.item(), denominator.item(), weights.tolist()) == (0.0, 2, [0.0, 0.0])
     assert gradient(total, inputs) == [0.0, 0.0]
 
@@ -139,7 +139,7 @@ def test_sequences_alone_add_up_to_the_batch(weight: str, surrogate: str, reduct
     )
     loss = make_loss(algorithm, max_new_tokens=8)
     whole = _random_inputs([5, 1, 4, 7])
-    total, denominator, _ = loss(whole)
+    total, denominator, *_ = loss(whole)
     wanted = torch.tensor(gradient(total, whole))
     parts, slopes = [], []
     for sequence in range(4):
@@ -170,8 +170,8 @@ def test_padding_changes_nothing(weight: str, surrogate: str):
     mask[places] = packed.mask
     fields["current"].requires_grad_()
     padded = LossInputs(**fields, mask=mask, sequence_ids=torch.arange(12) // 6)
-    total, denominator, _ = loss(packed)
-    padded_total, padded_denominator, _ = loss(padded)
+    total, denominator, *_ = loss(packed)
+    padded_total, padded_denominator, *_ = loss(padded)
     assert padded_total.item() == pytest.approx(total.item(), abs=1e-5)
     assert padded_denominator.item() == denominator.item()
     slopes = torch.tensor(gradient(padded_total, padded))

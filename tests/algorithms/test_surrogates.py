@@ -87,6 +87,15 @@ def test_cispo_clips_the_weight_and_keeps_the_gradient():
     assert gradient(losses.sum(), inputs) == pytest.approx([-2.4, 1.0])
 
 
+def test_cispo_has_no_lower_bound_unless_asked():
+    # ratio e^-1 = 0.37 is the weight as it is, 0.8 with clip_low 0.2
+    inputs = make_inputs(current=[-2.0], proximal=[-1.0])
+    assert gradient(cispo(inputs, Algorithm(surrogate="cispo")).sum(), inputs) == pytest.approx(
+        [-math.exp(-1)]
+    )
+    assert gradient(cispo(inputs, Algorithm(clip_low=0.2)).sum(), inputs) == pytest.approx([-0.8])
+
+
 def test_gmpo_clips_each_log_ratio_on_the_side_of_its_advantage_and_takes_the_geometric_mean():
     # A > 0: log-ratios 0.5 (clipped to log 1.2) and -0.5 (not clipped); mean (log 1.2 - 0.5) / 2
     inputs = make_inputs(current=[-0.5, -1.5], proximal=[-1.0, -1.0], advantages=[3.0, 3.0])

@@ -58,3 +58,11 @@ def test_a_sequence_whose_product_is_over_the_cap_weighs_nothing():
 def test_the_product_over_a_very_long_sequence_stays_finite():
     inputs = make_inputs(current=[-1.0] * 500, behavior=[-2.0] * 500)
     assert sequence_truncated(inputs, Algorithm(importance_cap=1e30))[0].item() == pytest.approx(math.exp(20))
+
+
+def test_truncated_weights_may_have_a_lower_bound():
+    # ratios e^0.5 and e^-1 = 0.3679, then prod e^-0.5 = 0.607; floor 0.7
+    floor = Algorithm(importance_floor=0.7)
+    inputs = make_inputs(current=[-1.0, -2.0], behavior=[-1.5, -1.0])
+    assert truncated(inputs, floor).tolist() == pytest.approx([math.exp(0.5), 0.7])
+    assert sequence_truncated(inputs, floor).tolist() == pytest.approx([0.7, 0.7])

@@ -1,9 +1,13 @@
 """Inputs of the loss from plain lists."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.rejections import find_second_moment_bound, squares_of_tokens_that_move_away
+from asyncrl.recipe import Algorithm
 
 
 def make_inputs(
@@ -35,3 +39,15 @@ def gradient(total: Tensor, inputs: LossInputs) -> list[float]:
     """Of a scalar with respect to the current log-probs."""
     (result,) = torch.autograd.grad(total, inputs.current)
     return result.tolist()
+
+
+def with_second_moment_bound(inputs: LossInputs, algorithm: Algorithm) -> LossInputs:
+    """As the learner finds it where these are all tokens of an optimizer step."""
+    squares = squares_of_tokens_that_move_away(inputs).double()
+
+    def count_and_sum(bound: float) -> tuple[float, float]:
+        kept = squares[squares <= bound]
+        return float(len(kept)), kept.sum().item()
+
+    bound = find_second_moment_bound(count_and_sum, algorithm.second_moment_limit)
+    return dataclasses.replace(inputs, second_moment_bound=bound)

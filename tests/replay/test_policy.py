@@ -6,7 +6,7 @@ import pytest
 from fakes.records import make_score, make_task
 
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.policy import ORDERS, choose, has_signal, length_bias, mean_version, signal
+from asyncrl.replay.policy import ORDERS, choose, correctness_differs, length_bias, mean_version, signal
 from asyncrl.types import Segment, Trajectory
 
 
@@ -100,7 +100,7 @@ def test_signal_is_the_variance_of_correctness_without_faults() -> None:
     # mean 0.5, squares 0.25 each
     assert signal(make_group(0, rewards=(0.0, 1.0))) == 0.25
     faulty = make_group(0, rewards=(1.0, None))
-    assert signal(faulty) == 0.0 and not has_signal(faulty)
+    assert signal(faulty) == 0.0 and not correctness_differs(faulty)
 
 
 def test_mean_version_weighs_by_tokens() -> None:
@@ -121,5 +121,32 @@ def test_length_bias_compares_a_batch_with_those_it_overtook() -> None:
     assert length_bias(batch, left) == {
         "overtaken_groups": 1,
         "overtaken_tokens_mean": 9.0,
+        "aborted_trajectories": 0,
+        "aborted_tokens_mean": 0.0,
         "length_bias": pytest.approx(3 / 5 - 1),
     }
+
+
+def test_length_bias_sees_the_long_ones_that_were_aborted() -> None:
+    # (2 + 2 + 20 + 24) / 4 = 12
+    assert length_bias([make_group(1, lengths=(2, 2))], [], [20, 24]) == {
+        "overtaken_groups": 0,
+        "overtaken_tokens_mean": 0.0,
+        "aborted_trajectories": 2,
+        "aborted_tokens_mean": 22.0,
+        "length_bias": pytest.approx(2 / 12 - 1),
+    }
+
+
+def test_the_order_signal_asks_who_has_a_gradient_before_it_compares_variances() -> None:
+    live = [
+        make_group(0, rewards=(1.0, 1.0)),
+        make_group(1, rewards=(0.0, 1.0)),
+        make_group(2, rewards=(0.0, 0.0)),
+    ]
+    sizes = {"batch_size": 1, "max_staleness": 9, "order": "signal"}
+    (chosen,) = choose(live, 0, **sizes) or []
+    assert chosen is live[1]
+    # As under remax, where an all-wrong group has one when its greedy answer was right, and group 1 has none.
+    (chosen,) = choose(live, 0, **sizes, has_signal=lambda group: group is live[2]) or []
+    assert chosen is live[2]

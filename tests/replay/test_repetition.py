@@ -76,6 +76,23 @@ def test_a_group_without_a_gradient_is_not_repeated(tmp_path: Path) -> None:
     assert ids(take(queue, 2)) == [2, 1]
 
 
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_where_every_group_teaches_one_whose_rewards_are_all_equal_is_repeated(
+    tmp_path: Path, reward: float
+) -> None:
+    # Under gae and reinforce_pp the queue holds rewards, which are not yet advantages.
+    for always_teaches in (False, True):
+        (folder := tmp_path / str(always_teaches)).mkdir()
+        queue = make_queue(folder, batch=1, staleness=1, repeated=1)
+        queue.repetition.always_teaches = always_teaches
+        queue.announce(0)
+        group = queue.admit(make_task(0))
+        finish(queue, group, version=0)
+        group.advantages = dict.fromkeys(group.advantages, reward)
+        queue.take(0)
+        assert ids(take(queue, 1))[1:] == ([0] if always_teaches or reward else [])
+
+
 def test_a_repeated_batch_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=2, staleness=2, repeated=2)
     take(queue, 0)

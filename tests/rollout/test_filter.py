@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from fakes.records import finish, generate, make_queue, make_score, make_task
 
+from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import DropReason, Group
-from asyncrl.rollout.filter import SignalFilter
-from asyncrl.types import Score
+from asyncrl.rollout.filter import SignalFilter, group_signal
+from asyncrl.types import Score, Segment, Trajectory
 
 
 def make_group(*scores: Score) -> Group:
@@ -23,6 +26,59 @@ def test_a_group_without_signal_is_held_back_only_when_the_recipe_says_so() -> N
 def test_shaping_makes_no_signal() -> None:
     shaped = [Score("wrong", 0.0, reward, None, "", 0.0) for reward in (0.0, -0.5)]
     assert not SignalFilter(is_on=True, max_in_a_row=9).lets_through(make_group(*shaped))
+
+
+def group_of(*correctness: float, greedy: float | None = None, shaping: float = 0.0) -> Group:
+    """One trajectory each, of 3, 4, ... tokens; rewards are shaped by their number."""
+    group = Group(0, make_task(), 0, [])
+    everyone = [*correctness, *([] if greedy is None else [greedy])]
+    for i, right in enumerate(everyone):
+        trajectory = Trajectory(str(i), (1,), is_greedy=i == len(correctness))
+        trajectory.segments.append(Segment(0, [1] * (i + 3), [-0.5] * (i + 3)))
+        group.trajectories.append(trajectory)
+        group.scores[str(i)] = Score("correct", right, right - shaping * i, None, "", 0.0)
+    return group
+
+
+SIGNALS = {
+    # advantage: all right, all wrong, one of four right, and one wrong of four
+    "grpo": (False, False, True, True),
+    "dr_grpo": (False, False, True, True),
+    "rloo": (False, False, True, True),
+    "opo": (False, False, True, True),
+    "reinforce_pp_baseline": (False, False, True, True),
+    # Its greedy answer is right: wrong samples have an advantage, right ones none.
+    "remax": (False, True, True, True),
+    # With k = 3 and one wrong of four each three hold a second right answer: nobody adds anything.
+    "pass_at_k": (False, False, True, False),
+    "reinforce_pp": (True, True, True, True),
+    "gae": (True, True, True, True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+def test_the_advantage_says_which_groups_have_a_gradient(name: str) -> None:
+    algorithm = Algorithm(advantage=name, pass_k=3)
+    has_signal = group_signal(ADVANTAGES[name], algorithm)
+    greedy = 1.0 if algorithm.needs_greedy() else None
+    groups = ([1.0] * 4, [0.0] * 4, [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 1.0])
+    found = tuple(has_signal(group_of(*rewards, greedy=greedy)) for rewards in groups)
+    assert found == SIGNALS[name]
+    for rewards, has_one in zip(groups, found, strict=True):
+        filtered = SignalFilter(is_on=True, max_in_a_row=9, has_signal=has_signal)
+        assert filtered.lets_through(group_of(*rewards, greedy=greedy)) == has_one
+
+
+def test_shaping_gives_no_group_a_gradient_that_its_correctness_does_not() -> None:
+    has_signal = group_signal(ADVANTAGES["grpo"], Algorithm())
+    assert not has_signal(group_of(1.0, 1.0, 1.0, shaping=0.1))
+
+
+def test_a_fault_is_no_answer_to_compare_with() -> None:
+    has_signal = group_signal(ADVANTAGES["grpo"], Algorithm())
+    group = group_of(1.0, 0.0, 0.0)
+    group.scores["1"] = group.scores["2"] = make_score(None)
+    assert not has_signal(group)
 
 
 def test_after_many_in_a_row_one_is_let_through_so_that_the_run_goes_on() -> None:

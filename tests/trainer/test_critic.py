@@ -112,7 +112,6 @@ def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
         learner.model[0].decoder.final_layernorm.weight.mul_(1.1)
     learner.weights_changed()
     batch = random_batch(1)
-    (part,), _ = learner._criticise(learner.critic, [micro_batches(learner, batch)], batch)
     reference, policy = reference_model(folder), reference_model(folder)
     with torch.no_grad():
         policy.model.norm.weight.mul_(1.1)
@@ -120,16 +119,41 @@ def test_kl_in_the_reward_reaches_the_advantages_once(folder: Path):
         for sequence in batch.sequences:
             kl = reference_logprobs(policy, sequence, 1.0) - reference_logprobs(reference, sequence, 1.0)
             wanted += recursion([0.0] * len(kl), sequence.advantage, (0.5 * kl).tolist())
-    found = torch.cat([micro.advantages for micro in part]).tolist()
-    assert sorted(found) == pytest.approx(sorted(wanted), abs=1e-4)
-    # The objective does not take it from them again.
     seen = []
     learner.objective._loss, loss = (
         (lambda inputs: seen.append(inputs.advantages) or loss(inputs)),
         (learner.objective._loss),
     )
-    learner.accumulate(part, batch.temperature)
-    assert torch.equal(torch.cat(seen), torch.cat([micro.advantages for micro in part]))
+    learner.step(batch)
+    assert sorted(torch.cat(seen).tolist()) == pytest.approx(sorted(wanted), abs=1e-4)
+
+
+def test_a_rejection_is_the_policys_alone(folder: Path):
+    # Behavior log-probs of -4 to -2 under a mean of about -3.7: the range leaves some tokens out.
+    found = {}
+    for rejection in ([], ["token_range"]):
+        learner = critic_learner(folder, algorithm=GAE | {"rejection": rejection}, trainer=TRAINER)
+        metrics = learner.step(random_batch(1))
+        found[bool(rejection)] = [metrics[name] for name in ("value_loss", "value_mean", "critic_grad_norm")]
+        assert (metrics["masked_share"] > 0) == bool(rejection)
+    assert found[True] == found[False]
+
+
+def test_tokens_that_are_too_stale_are_out_of_the_value_loss_and_the_whitening(folder: Path):
+    batch = random_batch(3)
+    first, *rest = batch.sequences
+    # At step 3 a token of version 0 has lag 3.
+    stale = dataclasses.replace(first, token_versions=[0] * len(first.response_tokens))
+    rest = [dataclasses.replace(s, token_versions=[3] * len(s.response_tokens)) for s in rest]
+    found = {}
+    for name, sequences in (("with", [stale, *rest]), ("without", rest)):
+        learner = critic_learner(folder, trainer=TRAINER, rollout={"mask_staleness": 1})
+        part = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
+        (after,), metrics = learner.critic.step([part], 1.0, step=0)
+        fresh = torch.cat([micro.advantages[micro.lags == 0] for micro in after])
+        found[name] = fresh.sort().values, metrics
+    assert torch.allclose(found["with"][0], found["without"][0], atol=1e-5)
+    assert found["with"][1] == pytest.approx(found["without"][1], rel=1e-4)
 
 
 @pytest.mark.parametrize("steps_per_batch", [1, 2])

@@ -26,6 +26,7 @@ MODELS = {
 }
 MODELS["everything"] = MODELS["qwen3"]
 MODELS["critic"] = MODELS["tied"]
+MODELS["whitened"] = MODELS["rloo"] = MODELS["tied"]
 ALGORITHMS = {
     "everything": {
         "advantage": "reinforce_pp_baseline",
@@ -37,6 +38,14 @@ ALGORITHMS = {
         "kl_coefficient": 0.1,
         "entropy_coefficient": 0.01,
     },
+    "whitened": {
+        "advantage": "reinforce_pp",
+        "rejection": ["second_moment"],
+        "surrogate": "gmpo",
+        "kl_coefficient": 0.1,
+        "kl_in": "reward",
+    },
+    "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward"},
     "critic": {
         "advantage": "gae",
         "gae_lambda": 0.9,
@@ -45,8 +54,8 @@ ALGORITHMS = {
         "kl_in": "reward",
     },
 }
-"""Of a model's runs: sums over sequences, several steps, a reference model, a gradient through entropies."""
-STEPS_PER_BATCH = {"everything": 2, "critic": 2}
+"""Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies."""
+STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2}
 CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
 TWO_RANKS = {
     "data": ("qwen3", {}),
@@ -65,6 +74,11 @@ TWO_RANKS = {
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
     "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
     "everything, context": ("everything", {"context": 2}),
+    "rloo, data": ("rloo", {}),
+    "rloo, pipeline": ("rloo", {"pipeline": 2}),
+    "whitened, data": ("whitened", {}),
+    "whitened, pipeline": ("whitened", {"pipeline": 2}),
+    "whitened, context": ("whitened", {"context": 2}),
     "resumed as tensor, sequence": (
         "qwen3",
         {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},

@@ -1,6 +1,7 @@
 """The learner under every algorithm: splits, several steps, reference and entropy, on a real tiny model."""
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 
@@ -118,8 +119,7 @@ def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: 
     with torch.no_grad():
         learner.model[0].output_layer.weight.mul_(1.1)
     batch = random_batch(1)
-    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    metrics = learner.accumulate(micro_batches, batch.temperature)
+    metrics = learner.step(batch)
     moved, base = reference_model(folder), reference_model(folder)
     with torch.no_grad():
         moved.lm_head.weight.mul_(1.1)
@@ -131,6 +131,105 @@ def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: 
                 total -= (sequence.advantage - charged[t:].sum().item()) * current[t].item()
                 num_tokens += 1
     assert metrics["loss"] == pytest.approx(total / num_tokens, abs=1e-4)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
+    folder: Path, advantage: str, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+):
+    algorithm = {"advantage": advantage, "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 40}
+    learner = make_learner(folder, algorithm=algorithm, trainer=trainer, rollout={"mask_staleness": 1})
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch = random_batch(2)
+    trained, real = {}, learner.objective
+    monkeypatch.setattr(learner, "objective", spy_on(real, trained))
+    learner.step(batch)
+    moved, base = reference_model(folder), reference_model(folder)
+    wanted, counted = {}, []
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        for sequence in batch.sequences:
+            charged = 0.5 * (
+                reference_logprobs(moved, sequence, 1.0) - reference_logprobs(base, sequence, 1.0)
+            )
+            is_counted = [batch.step - version <= 1 for version in sequence.token_versions]
+            charged = charged * torch.tensor(is_counted)
+            found = [sequence.advantage - charged[t:].sum().item() for t in range(len(charged))]
+            wanted[tuple(sequence.response_tokens)] = found
+            counted += [a for a, counts in zip(found, is_counted, strict=True) if counts]
+    mean = sum(counted) / len(counted)
+    std = (sum((a - mean) ** 2 for a in counted) / len(counted)) ** 0.5
+    assert trained.keys() == wanted.keys()
+    for tokens, found in wanted.items():
+        assert trained[tokens] == pytest.approx([(a - mean) / std for a in found], abs=1e-3)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 2])
+def test_under_rloo_the_others_kl_is_in_the_baseline(
+    folder: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+):
+    algorithm = {"advantage": "rloo", "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    # Groups are cut by micro-batches and by the boundary between the steps.
+    trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 20}
+    learner = make_learner(folder, algorithm=algorithm, trainer=trainer)
+    with torch.no_grad():
+        learner.model[0].output_layer.weight.mul_(1.1)
+    batch, trained = random_batch(2, num_groups=5), {}
+    monkeypatch.setattr(learner, "objective", spy_on(learner.objective, trained))
+    learner.step(batch)
+    moved, base, charged = reference_model(folder), reference_model(folder), {}
+    with torch.no_grad():
+        moved.lm_head.weight.mul_(1.1)
+        for s in batch.sequences:
+            kl = reference_logprobs(moved, s, 1.0) - reference_logprobs(base, s, 1.0)
+            charged[s.sequence_id] = (0.5 * kl).tolist()
+    for sequence in batch.sequences:
+        group = sequence.sequence_id.rpartition("-")[0]
+        others = [
+            sum(own)
+            for name, own in charged.items()
+            if name.startswith(f"{group}-") and name != sequence.sequence_id
+        ]
+        own = charged[sequence.sequence_id]
+        wanted = [sequence.advantage - sum(own[t:]) + sum(others) / len(others) for t in range(len(own))]
+        assert trained[tuple(sequence.response_tokens)] == pytest.approx(wanted, abs=1e-4)
+
+
+def spy_on(objective: Objective, advantages: dict[tuple[int, ...], list[float]]) -> Objective:
+    """The objective, which notes the advantages of each sequence under its tokens."""
+
+    class Spy(Objective):
+        def __call__(self, micro, *arguments, **keywords):
+            for i in range(int(micro.sequence_ids.max()) + 1):
+                own = micro.sequence_ids == i
+                advantages[tuple(micro.targets[own].tolist())] = micro.advantages[own].tolist()
+            return super().__call__(micro, *arguments, **keywords)
+
+    return Spy(objective.algorithm, max_new_tokens=64, mask_staleness=objective._limit)
+
+
+def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
+    batch = near(random_batch(2, num_groups=6, group_size=4), folder, noise=0.4)
+    shares = []
+    for budget in (8192, 30):
+        algorithm = {"rejection": ["second_moment"], "second_moment_limit": 0.1, "importance_weight": "none"}
+        learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        shares.append(learner.step(batch)["masked_share"])
+    model, away, total = reference_model(folder), [], 0
+    with torch.no_grad():
+        for sequence in batch.sequences:
+            rho = reference_logprobs(model, sequence, 1.0) - torch.tensor(sequence.behavior_logprobs)
+            away += [x * x for x in rho.tolist() if x * sequence.advantage > 0]
+            total += len(rho)
+    away.sort()
+    kept = len(away)
+    while sum(away[:kept]) > 0.1 * kept:
+        kept -= 1
+    assert 0 < kept < len(away)
+    assert shares == [(len(away) - kept) / total] * 2
 
 
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
@@ -154,13 +253,43 @@ def test_entropies_and_their_gradient_are_those_of_autograd():
     assert torch.allclose(got, expected, atol=1e-5)
 
 
-def test_mini_batches_share_out_every_sequence_in_order():
+def test_mini_batches_share_out_every_sequence_once_with_its_group():
     batch = random_batch(0, num_groups=5, group_size=3)
-    parts = mini_batches(batch, 4)
+    parts = mini_batches(batch, 4, seed=0)
     assert [len(part.sequences) for part in parts] == [3, 4, 4, 4]
-    assert [s for part in parts for s in part.sequences] == batch.sequences
-    assert len(mini_batches(Batch(0, 1.0, batch.sequences[:2]), 4)) == 2
-    assert [part.sequences for part in mini_batches(Batch(0, 1.0, []), 4)] == [[]]
+    dealt = [s for part in parts for s in part.sequences]
+    assert sorted(s.sequence_id for s in dealt) == sorted(s.sequence_id for s in batch.sequences)
+    groups = [s.sequence_id.rsplit("-", 1)[0] for s in dealt]
+    assert len([key for key, _ in itertools.groupby(groups)]) == 5
+    assert len(mini_batches(Batch(0, 1.0, batch.sequences[:2]), 4, seed=0)) == 2
+    assert [part.sequences for part in mini_batches(Batch(0, 1.0, []), 4, seed=0)] == [[]]
+
+
+def test_mini_batches_are_shuffled_by_seed_and_step_alone():
+    batches = [random_batch(step, num_groups=8) for step in (0, 0, 1)]
+    orders = [order_of(mini_batches(batch, 2, seed=3)) for batch in batches]
+    assert orders[0] == orders[1]
+    again = dataclasses.replace(batches[0], step=1)
+    assert (
+        order_of(mini_batches(again, 2, seed=3)) != orders[0] != order_of(mini_batches(batches[0], 2, seed=4))
+    )
+    # One step per batch keeps the order.
+    assert order_of(mini_batches(batches[0], 1, seed=3)) == [s.sequence_id for s in batches[0].sequences]
+
+
+def test_repeated_groups_which_come_last_are_spread_over_the_steps():
+    counts = [0] * 4
+    for step in range(20):
+        batch = random_batch(step, num_groups=16)
+        repeated = {s.sequence_id for s in batch.sequences[-4 * 3 :]}
+        for i, part in enumerate(mini_batches(batch, 4, seed=0)):
+            counts[i] += sum(s.sequence_id in repeated for s in part.sequences)
+    # 20 batches of 12 repeated sequences: 60 per step on average.
+    assert sum(counts) == 240 and min(counts) > 35
+
+
+def order_of(parts: list[Batch]) -> list[str]:
+    return [sequence.sequence_id for part in parts for sequence in part.sequences]
 
 
 def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: Path):
@@ -171,7 +300,8 @@ def test_several_steps_clip_around_the_policy_before_the_first_of_them(folder: P
     # By hand: the proximal log-probs of all mini-batches before the first step, then one step after another.
     again = make_learner(folder, trainer={"learning_rate": 1e-3})
     parts = [
-        rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1) for part in mini_batches(batch, 3)
+        rank_micro_batches(part, budget_tokens=8192, rank=0, num_ranks=1)
+        for part in mini_batches(batch, 3, seed=0)
     ]
     proximals = [again.evaluate(again.parallel_chunks, part, 1.0) for part in parts]
     again.schedule.step(increment=1)

@@ -53,11 +53,11 @@ def record_batches(path: Path, recipe: str) -> None:
     journal.close()
 
 
-def record_run(folder: Path, *, num_processes: int, **sections: dict) -> Path:
+def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None, **sections: dict) -> Path:
     """A run folder as real trainer processes left it, with its journal and its metrics."""
     run = folder / "run"
     run.mkdir()
-    trainer = TRAINER | {"num_processes": num_processes}
+    trainer = TRAINER | {"num_processes": num_processes} | (trainer or {})
     recipe = make_recipe(write_model(folder / "model"), trainer=trainer, **sections)
     record_batches(run / "journal.sqlite", dump_recipe(recipe))
     journal = Journal(run / "journal.sqlite")
@@ -97,6 +97,23 @@ def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.
     assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
 
 
+LAYOUTS = [
+    pytest.param({"tensor": 2}, id="tensor"),
+    pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.slow),
+    pytest.param({"context": 2}, id="context", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS)
+def test_ranks_that_share_the_model_repeat_what_they_recorded(
+    parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    trainer = {"parallel": parallel, "optimizer_steps_per_batch": 2}
+    run = record_run(tmp_path, num_processes=2, trainer=trainer)
+    assert cli.main(["replay", str(run), "4"]) == 0
+    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
+
+
 def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_model(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -124,16 +141,25 @@ def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference
     assert line.split()[:2] == ["grad_norm", str(second["grad_norm"])]
 
 
-def test_another_layout_is_not_identical_or_is_refused(run: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("tokens_per_micro_batch", 60, "different values of trainer.tokens_per_micro_batch (60, 8192)"),
+        ("parallel", {"distributed_optimizer": True}, "different values of trainer.parallel (tensor=1"),
+    ],
+)
+def test_another_layout_is_not_identical_or_is_refused(
+    run: Path, key: str, value: object, words: str, capfd: pytest.CaptureFixture[str]
+):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["trainer"]["tokens_per_micro_batch"] = 60
+    recipe["trainer"][key] = value
     journal = Journal(run / "journal.sqlite")
-    # As if the run had been resumed from version 2 with smaller micro-batches.
+    # As if the run had been resumed from version 2 with another layout.
     record_start(journal, 2, yaml.safe_dump(recipe))
     journal.close()
     shutil.rmtree(run / "checkpoints" / "step-2")
     assert cli.main(["replay", str(run), "4"]) == 2
-    assert "different values of trainer.tokens_per_micro_batch (60, 8192)" in capfd.readouterr().err
+    assert words in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         # Longer than a client keeps an idle connection: one that the server closes looks like a dead server.
         "SGLANG_TIMEOUT_KEEP_ALIVE": "300",
+        # Log-probs are of the distribution that was sampled from, after the temperature, whatever the user's
+        # shell says: the trainer compares its own at that temperature.
+        "SGLANG_RETURN_ORIGINAL_LOGPROB": "false",
     }
     if has_gpu:
         return environment

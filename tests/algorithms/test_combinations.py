@@ -1,0 +1,341 @@
+"""Every combination of terms that a recipe admits, against an oracle in plain floats.
+
+The oracle knows the formulas of the docstrings and nothing of tensors: what weight each token has, which
+survive, what the clip leaves, and so the gradient of each token's own log-prob. Shapes: T response tokens.
+"""
+
+import dataclasses
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from fakes.loss_inputs import gradient, make_inputs, with_second_moment_bound
+from pydantic import ValidationError
+
+from asyncrl.algorithms.advantages import ADVANTAGES, GroupRewards, finish_batch
+from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.reductions import REDUCTIONS
+from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.values import end_rewards, generalised_advantages
+from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.recipe import Algorithm
+from asyncrl.types import Batch, Sequence
+
+LENGTHS = (5, 3, 6, 1, 4, 2, 3, 5, 2)
+"""Three groups of three sequences."""
+REWARDS = (1.0, 0.0, 0.25, 0.0, 1.0, 0.5, 0.0, 0.75, 1.0)
+IDS = [i for i, length in enumerate(LENGTHS) for _ in range(length)]
+OWN = [[t for t in range(len(IDS)) if IDS[t] == i] for i in range(len(LENGTHS))]
+MASKED = 7
+"""A token that does not count."""
+LONGEST = 8
+SETTINGS = {
+    "importance_cap": 1.5,
+    "mask_low": 0.7,
+    "mask_high": 1.6,
+    "geometric_low": 0.9,
+    "geometric_high": 1.3,
+    "second_moment_limit": 0.03,
+    "veto_low": 0.55,
+    "clip_low": 0.15,
+    "clip_high": 0.25,
+    "pass_k": 2,
+}
+"""Tight enough that each rejects, caps or clips some of the tokens below, and not all."""
+CHOSEN_REJECTIONS = ([], *([name] for name in REJECTIONS), sorted(REJECTIONS))
+
+
+def advantages_of(name: str) -> list[float]:
+    """[T]"""
+    algorithm = Algorithm(advantage=name, **SETTINGS)
+    found = []
+    for first in (0, 3, 6):
+        group = GroupRewards(REWARDS[first : first + 3], LENGTHS[first : first + 3], greedy_reward=0.3)
+        found += ADVANTAGES[name](group, algorithm)
+    sequences = [
+        Sequence("", [1], [1] * n, [-1.0] * n, [0] * n, [False] * n, advantage, 0.0)
+        for n, advantage in zip(LENGTHS, found, strict=True)
+    ]
+    found = [sequence.advantage for sequence in finish_batch(Batch(0, 1.0, sequences), algorithm).sequences]
+    per_token = torch.tensor([found[i] for i in IDS])
+    if name == "gae":
+        ids, values = torch.tensor(IDS), torch.tensor([0.1 * (t % 5) for t in range(len(IDS))])
+        rewards = end_rewards(per_token, ids)
+        per_token = generalised_advantages(rewards, values, ids, gamma=0.9, gae_lambda=0.8)
+    return per_token.tolist()
+
+
+def make_batch(name: str) -> LossInputs:
+    """Log-ratios of some tenths between the three policies, in float64 so that an oracle can follow."""
+    source = random.Random(4)
+    size = len(IDS)
+    proximal = [-1.0 - source.random() for _ in range(size)]
+    behavior = [p + source.gauss(0, 0.35) for p in proximal]
+    current = [p + source.gauss(0, 0.25) for p in proximal]
+    mask = [t != MASKED for t in range(size)]
+    inputs = make_inputs(current=[0.0] * size, mask=mask, sequence_ids=IDS, advantages=advantages_of(name))
+    return dataclasses.replace(
+        inputs,
+        current=torch.tensor(current, dtype=torch.float64, requires_grad=True),
+        proximal=torch.tensor(proximal, dtype=torch.float64),
+        behavior=torch.tensor(behavior, dtype=torch.float64),
+        advantages=inputs.advantages.double(),
+    )
+
+
+@dataclasses.dataclass
+class Oracle:
+    """One combination, token by token."""
+
+    inputs: LossInputs
+    algorithm: Algorithm
+
+    def __post_init__(self) -> None:
+        self.log_rho = (self.inputs.proximal - self.inputs.behavior).tolist()
+        around = self.inputs.behavior if self.algorithm.clip_around == "behavior" else self.inputs.proximal
+        self.log_r = (self.inputs.current.detach() - around).tolist()
+        self.counted = self.inputs.mask.tolist()
+        self.advantages = self.inputs.advantages.tolist()
+        self.outliers = self.find_outliers()
+        self.weights = [self.weight(t) if self.is_kept(t) else 0.0 for t in range(len(IDS))]
+        self.survives = [c and w != 0 for c, w in zip(self.counted, self.weights, strict=True)]
+
+    def of(self, t: int, chosen: list[bool]) -> list[int]:
+        """The chosen tokens of its sequence."""
+        return [u for u in OWN[IDS[t]] if chosen[u]]
+
+    def weight(self, t: int) -> float:
+        a, rho = self.algorithm, math.exp(self.log_rho[t])
+        product = math.exp(sum(self.log_rho[u] for u in self.of(t, self.counted)))
+        return {
+            "none": 1.0,
+            "truncated": min(rho, a.importance_cap),
+            "sequence_truncated": min(product, a.importance_cap),
+            "masked": rho if a.mask_low <= rho <= a.mask_high else 0.0,
+            "sequence_masked": product if product <= a.importance_cap else 0.0,
+        }[a.importance_weight]
+
+    def is_kept(self, t: int) -> bool:
+        a, rho, own = self.algorithm, math.exp(self.log_rho[t]), self.of(t, self.counted)
+        mean = math.exp(sum(self.log_rho[u] for u in own) / max(len(own), 1))
+        found = {
+            "token_range": a.mask_low <= rho <= a.mask_high,
+            "geometric_mean": a.geometric_low <= mean <= a.geometric_high,
+            "second_moment": t not in self.outliers,
+            "token_veto": all(math.exp(self.log_rho[u]) >= a.veto_low for u in own),
+        }
+        return all(found[name] for name in a.rejection)
+
+    def find_outliers(self) -> set[int]:
+        counted = [t for t in range(len(IDS)) if self.counted[t]]
+        away = {t for t in counted if self.advantages[t] * self.log_rho[t] > 0}
+        kept = sorted(away, key=lambda t: abs(self.log_rho[t]))
+        while sum(self.log_rho[t] ** 2 for t in kept) > self.algorithm.second_moment_limit * len(kept):
+            kept.pop()
+        return away - set(kept)
+
+    def slope(self, t: int) -> float:
+        """d loss / d log pi_t, before the denominator."""
+        if not self.survives[t]:
+            return 0.0
+        return -self.advantages[t] * self.applied(t) * self.ratio(t) * self.scale(t)
+
+    def applied(self, t: int) -> float:
+        if self.algorithm.surrogate != "gmpo":
+            return self.weights[t]
+        own = self.of(t, self.survives)
+        return math.exp(sum(math.log(self.weights[u]) for u in own) / len(own))
+
+    def ratio(self, t: int) -> float:
+        """What the surrogate makes of the policy ratio: 0 where the clip ends the gradient."""
+        a, own, r = self.algorithm, self.of(t, self.survives), math.exp(self.log_r[t])
+        low, high = 1 - (a.clip_low or 1.0), 1 + a.clip_high
+        s = math.exp(sum(self.log_r[u] for u in own) / len(own))
+        g = math.exp(sum(self.bounded(u, low, high) for u in own) / len(own))
+        return {
+            "reinforce": 1.0,
+            "ppo_clip": 0.0 if self.is_beyond(t, r, low, high) else r,
+            "gspo": 0.0 if self.is_beyond(t, s, low, high) else s,
+            "cispo": min(max(r, low), high),
+            "gmpo": 0.0 if self.is_beyond(t, r, low, high) else g,
+        }[a.surrogate]
+
+    def bounded(self, t: int, low: float, high: float) -> float:
+        if not self.is_beyond(t, math.exp(self.log_r[t]), low, high):
+            return self.log_r[t]
+        return math.log(high if self.advantages[t] > 0 else low)
+
+    def is_beyond(self, t: int, ratio: float, low: float, high: float) -> bool:
+        a = self.advantages[t]
+        return (a > 0 and ratio > high) or (a < 0 and ratio < low)
+
+    def scale(self, t: int) -> float:
+        """Rejected tokens stay in the denominators."""
+        return 1 / len(self.of(t, self.counted)) if self.algorithm.reduction == "sequence_mean" else 1.0
+
+
+COMBINATIONS = list(itertools.product(sorted(WEIGHTS), sorted(SURROGATES), ("proximal", "behavior")))
+BATCHES = {name: make_batch(name) for name in sorted(ADVANTAGES)}
+
+
+@pytest.mark.parametrize(("weight", "surrogate", "around"), COMBINATIONS)
+def test_each_token_has_the_gradient_of_its_formula_or_the_combination_is_refused(
+    weight: str, surrogate: str, around: str
+):
+    for advantage, rejection, reduction in itertools.product(BATCHES, CHOSEN_REJECTIONS, REDUCTIONS):
+        names = {"importance_weight": weight, "surrogate": surrogate, "clip_around": around}
+        names |= {"advantage": advantage, "rejection": rejection, "reduction": reduction}
+        if around == "behavior" and (weight != "none" or surrogate == "reinforce"):
+            with pytest.raises(ValidationError, match="clip_around is behavior"):
+                Algorithm(**SETTINGS, **names)
+            continue
+        algorithm = Algorithm(**SETTINGS, **names)
+        inputs = with_second_moment_bound(BATCHES[advantage], algorithm)
+        parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
+        oracle = Oracle(inputs, algorithm)
+        found = gradient(parts.total, inputs)
+        assert found == pytest.approx([oracle.slope(t) for t in range(len(IDS))], abs=1e-9), names
+        # Exactly nothing of a token that was rejected, and something of every combination.
+        assert not any(x for x, survives in zip(found, oracle.survives, strict=True) if not survives), names
+        assert any(found), names
+        assert parts.weights.tolist() == pytest.approx(oracle.weights), names
+
+
+def test_each_rejection_weight_and_clip_of_the_matrix_takes_some_tokens_and_leaves_some():
+    for name, inputs in BATCHES.items():
+        for rejection in REJECTIONS:
+            oracle = Oracle(inputs, Algorithm(advantage=name, rejection=[rejection], **SETTINGS))
+            assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, rejection)
+        for weight in ("masked", "sequence_masked"):
+            oracle = Oracle(inputs, Algorithm(advantage=name, importance_weight=weight, **SETTINGS))
+            assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, weight)
+        for surrogate in ("ppo_clip", "gspo", "gmpo"):
+            oracle = Oracle(inputs, Algorithm(surrogate=surrogate, importance_weight="none", **SETTINGS))
+            moving = [t for t in range(len(IDS)) if oracle.counted[t] and oracle.advantages[t]]
+            assert 0 < sum(oracle.ratio(t) == 0 for t in moving) < len(moving), (name, surrogate)
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_each_weight_scales_the_gradient_of_its_own_token(surrogate: str):
+    # At the proximal policy every ratio is 1: the gradient is -A w. Under gmpo w is the geometric mean, here
+    # (0.2 x 0.5 x 1 x 2 x 4)^(1/5) = 0.8^0.2.
+    weights = [0.2, 0.5, 1.0, 2.0, 4.0]
+    inputs = make_inputs(current=[-1.0] * 5, behavior=[-1.0 - math.log(w) for w in weights])
+    algorithm = Algorithm(surrogate=surrogate, importance_cap=9.0)
+    found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+    wanted = [0.8**0.2] * 5 if surrogate == "gmpo" else weights
+    assert found == pytest.approx([-w for w in wanted], rel=1e-5)
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_advantages_per_token_that_add_up_to_zero_still_teach_each_token(surrogate: str):
+    advantages = [2.0, -1.0, 0.0, 0.0, -1.0]
+    inputs = make_inputs(current=[-1.0] * 5, advantages=advantages)
+    algorithm = Algorithm(advantage="gae", surrogate=surrogate)
+    found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+    assert found == pytest.approx([-a for a in advantages])
+
+
+@pytest.mark.parametrize("surrogate", ["gspo", "gmpo"])
+def test_a_rejected_token_is_not_in_the_ratio_of_its_sequence(surrogate: str):
+    # The last token moved by 5 and is out of the range; the others by 0.1 and 0.05: their mean is 0.075.
+    algorithm = Algorithm(surrogate=surrogate, rejection=["token_range"], importance_weight="none")
+    inputs = make_inputs(
+        current=[-0.9, -0.95, -5.0], proximal=[-1.0, -1.0, -10.0], behavior=[-1.0, -1.0, -1.0]
+    )
+    found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+    assert found == pytest.approx([-math.exp(0.075)] * 2 + [0.0], rel=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [{"kl_coefficient": 0.1}, {"entropy_coefficient": 0.1}], ids=str)
+def test_a_rejected_token_has_neither_kl_nor_entropy_bonus(algorithm: dict):
+    chosen = Algorithm(rejection=["token_range"], **algorithm)
+    inputs = make_inputs(current=[-1.0, -1.0], behavior=[-1.0, -4.0], reference=[-2.0, -2.0])
+    total = make_loss(chosen, max_new_tokens=8)(inputs).total
+    slopes = torch.autograd.grad(total, [inputs.current, inputs.entropies], allow_unused=True)
+    for slope in slopes:
+        assert slope is None or slope[1] == 0.0
+    assert slopes[0][0] != 0.0
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+@pytest.mark.parametrize("weight", sorted(WEIGHTS))
+def test_the_gradient_agrees_with_finite_differences_of_the_formula(weight: str, surrogate: str):
+    """Of the docstring's formula, whatever it holds constant (sg) kept at the policy of now."""
+    algorithm = Algorithm(importance_weight=weight, surrogate=surrogate, **SETTINGS)
+    inputs = BATCHES["gae"]
+    parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
+    found = gradient(parts.total, inputs)
+    oracle, step = Oracle(inputs, algorithm), 1e-5
+    now = inputs.current.tolist()
+    for t in range(len(IDS)):
+        ends = [formula(oracle, now, {**dict(enumerate(now)), t: now[t] + d}) for d in (step, -step)]
+        assert found[t] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-6), t
+
+
+def formula(oracle: Oracle, now: list[float], moved: dict[int, float]) -> float:
+    """The sum of the losses at log-probs `moved`, with what is constant taken at `now`."""
+    a, total = oracle.algorithm, 0.0
+    low, high = 1 - (a.clip_low or 1.0), 1 + a.clip_high
+    for t in range(len(IDS)):
+        if not oracle.survives[t]:
+            continue
+        advantage, change, own = (
+            oracle.advantages[t],
+            math.exp(moved[t] - now[t]),
+            oracle.of(t, oracle.survives),
+        )
+        r = math.exp(oracle.log_r[t])
+        if a.surrogate in ("ppo_clip", "gspo"):
+            mean = math.exp(sum(oracle.log_r[u] for u in own) / len(own))
+            ratio = (r if a.surrogate == "ppo_clip" else mean) * change
+            loss = -min(ratio * advantage, min(max(ratio, low), high) * advantage)
+        elif a.surrogate == "gmpo":
+            mean = math.exp(sum(oracle.bounded(u, low, high) for u in own) / len(own))
+            loss = -advantage * mean * (1.0 if oracle.is_beyond(t, r, low, high) else change)
+        else:
+            weight = min(max(r, low), high) if a.surrogate == "cispo" else 1.0
+            loss = -weight * advantage * moved[t]
+        total += oracle.applied(t) * loss
+    return total
+
+
+@pytest.mark.parametrize("surrogate", ["gspo", "gmpo"])
+def test_with_one_advantage_per_sequence_the_gradient_is_that_of_the_papers_objective(surrogate: str):
+    """Sequence terms as they are published, over all tokens and without weights, by central differences."""
+    algorithm = Algorithm(
+        surrogate=surrogate, importance_weight="none", reduction="sequence_mean", **SETTINGS
+    )
+    inputs = dataclasses.replace(BATCHES["rloo"], mask=torch.ones(len(IDS), dtype=torch.bool))
+    found = gradient(make_loss(algorithm, max_new_tokens=LONGEST)(inputs).total, inputs)
+    oracle, step = Oracle(inputs, algorithm), 1e-5
+    low, high = 1 - SETTINGS["clip_low"], 1 + SETTINGS["clip_high"]
+
+    def objective(log_r: list[float]) -> float:
+        total = 0.0
+        for i in range(len(LENGTHS)):
+            own = OWN[i]
+            advantage = oracle.advantages[own[0]]
+            if surrogate == "gspo":
+                s = math.exp(sum(log_r[t] for t in own) / len(own))
+                total -= min(s * advantage, min(max(s, low), high) * advantage)
+            else:
+                sign = math.copysign(1.0, advantage)
+                logs = [
+                    sign * min(sign * log_r[t], sign * min(max(log_r[t], math.log(low)), math.log(high)))
+                    for t in own
+                ]
+                total -= advantage * math.exp(sum(logs) / len(own))
+        return total
+
+    for t in range(len(IDS)):
+        ends = []
+        for change in (step, -step):
+            moved = list(oracle.log_r)
+            moved[t] += change
+            ends.append(objective(moved))
+        assert found[t] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-6), t

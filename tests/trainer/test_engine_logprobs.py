@@ -1,0 +1,67 @@
+"""A real server samples at a temperature other than 1; the trainer finds the log-probs that it sent."""
+
+import asyncio
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.learners import make_learner
+from serving.engine.servers import STOP, VOCABULARY, new_session, post, running_server, write_model
+
+from asyncrl.trainer.batch import rank_micro_batches
+from asyncrl.types import Batch, Sequence
+
+TEMPERATURES = (0.6, 1.7)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        # As a user's shell may have it: SGLang would then report log-probs of temperature 1.
+        patch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
+        with running_server(model, tmp_path_factory.mktemp("log") / "log", max_running_requests=16) as (
+            url,
+            _,
+        ):
+            yield url
+
+
+def sample(url: str, temperature: float) -> list[Sequence]:
+    source = random.Random(round(10 * temperature))
+    prompts = [source.choices(range(2, VOCABULARY), k=length) for length in (3, 9, 17, 30)]
+    settings = {"temperature": temperature, "max_new_tokens": 24, "stop_token_ids": [STOP]}
+    body = {"input_ids": prompts, "sampling_params": settings, "return_logprob": True}
+
+    async def send() -> list[dict]:
+        async with new_session() as session:
+            return await post(session, f"{url}/generate", body)
+
+    sequences = []
+    for i, (prompt, reply) in enumerate(zip(prompts, asyncio.run(send()), strict=True)):
+        tokens, size = reply["output_ids"], len(reply["output_ids"])
+        logprobs = [entry[0] for entry in reply["meta_info"]["output_token_logprobs"]]
+        sequences.append(Sequence(str(i), prompt, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0))
+    return sequences
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_the_trainer_finds_the_log_probs_of_the_distribution_that_was_sampled(
+    url: str, model: Path, temperature: float
+):
+    batch = Batch(0, temperature, sample(url, temperature))
+    learner = make_learner(model)
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    (found,) = learner.evaluate(learner.parallel_chunks, [micro], temperature)
+    assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
+    (untempered,) = learner.evaluate(learner.parallel_chunks, [micro], 1.0)
+    assert (untempered - micro.behavior).abs().max() > 0.1
+    metrics = learner.accumulate([micro], temperature)
+    assert metrics["mismatch_kl"] < 1e-8 and metrics["sequence_log_ratio_max"] < 1e-3
+    assert not math.isnan(metrics["weight_effective_share"])
