@@ -83,10 +83,16 @@ class Verifying(Section):
     """Verifier of rows that name none: a built-in, "package.module:Name" or "./my.py:Name"."""
     options: dict[str, Any] = {}
     """Of the default verifier."""
+    folder: str | None = None
+    """What "./my.py:Name" in the rows is relative to. Default: the recipe's folder."""
     num_workers: Positive = 1
     """Killable processes for symbolic work; plain answers are graded without them."""
     timeout_seconds: PositiveFloat = 2.0
     """Wall-clock limit of one verification; a late worker is killed, the answer is wrong."""
+
+    def own_files(self) -> Path:
+        """What "./my.py:Name" is relative to."""
+        return Path(self.folder or ".")
 
 
 class Rollout(Section):
@@ -383,7 +389,8 @@ class Recipe(Section):
     seed: Count = 0
     """Of data order, initialisation and sampling where the engine allows it."""
     run_folder: str = "runs/{name}"
-    """Where the run writes; running again on the same folder resumes."""
+    """Where the run writes; running again on the same folder resumes. Like every path in a recipe it is
+    relative to the recipe's folder; {name} stands for the name."""
     prepare: Prepare | None = None
     model: Model
     data: Data
@@ -530,4 +537,4 @@ class Recipe(Section):
         return self.rollout.samples_per_group + self.algorithm.needs_greedy()
 
     def folder(self) -> Path:
-        return Path(self.run_folder.format(name=self.name))
+        return Path(self.run_folder.replace("{name}", self.name))

@@ -13,7 +13,7 @@ from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe, shown
 from asyncrl.trainer.folder import ModelShape
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
                 f"checked."
             )
             return 0
-        inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
+        inputs, shape = read_inputs(recipe)
         check_machine(recipe, shape, has_gpu=has_gpu())
-        resumes = RunFolder(recipe.folder()).check(recipe)
+        resumes = RunFolder(shown(recipe.folder())).check(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -72,6 +72,6 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {run_bytes(recipe, shape) / 2**30:.1f} GiB",
-        f"run       {recipe.folder()} ({'resumes' if resumes else 'new'})",
+        f"run       {shown(recipe.folder())} ({'resumes' if resumes else 'new'})",
     ]
     return "\n".join(f"# {line}" for line in lines)

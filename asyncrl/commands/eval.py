@@ -15,7 +15,7 @@ from asyncrl.evaluate import Evaluator
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe_file import absolute, load_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.types import SamplingParams
 
@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
         recipe = load_recipe(arguments.recipe, overrides)
         prepare(recipe, arguments.recipe, overrides)
         if arguments.checkpoint is not None:
-            recipe = load_recipe(arguments.recipe, [*overrides, f"model.path={arguments.checkpoint}"])
+            model = recipe.model.model_copy(update={"path": absolute(str(arguments.checkpoint), Path.cwd())})
+            recipe = recipe.model_copy(update={"model": model})
         if recipe.data.heldout is None:
             raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
-        inputs, _ = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
+        inputs, _ = read_inputs(recipe)
         result = asyncio.run(_evaluate(inputs))
     except InputError as error:
         print(error, file=sys.stderr)

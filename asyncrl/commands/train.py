@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import errno
 import logging
+import shlex
 import sys
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from asyncrl.launch.run_folder import RECIPE, RunFolder
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe_file import load_recipe, shown
 from asyncrl.replay.recovery import read_conservation
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         prepare(recipe, arguments.recipe, arguments.overrides)
-        return _train(recipe, arguments.recipe.parent)
+        return _train(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,15 +71,15 @@ def _explain(error: BaseException) -> int:
     return 1
 
 
-def _train(recipe: Recipe, recipe_folder: Path) -> int:
-    folder = RunFolder(recipe.folder())
+def _train(recipe: Recipe) -> int:
+    folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(
             f"{folder.path} is complete. Raise trainer.num_steps to go on, or set run_folder to start afresh."
         )
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0
-    inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
+    inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, has_gpu=local.has_gpu())
     with folder:
         folder.open(recipe)
@@ -89,10 +90,11 @@ def _train(recipe: Recipe, recipe_folder: Path) -> int:
 
 def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
     checkpoint = folder.newest_export()
-    commands = {"browse trajectories": f"asyncrl view {folder.path}"}
+    path, recipe = shlex.quote(str(folder.path)), shlex.quote(str(folder.path / RECIPE))
+    commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
-        commands["chat with it"] = f"asyncrl chat {folder.path}"
-        commands["evaluate it"] = f"asyncrl eval {folder.path / RECIPE} --checkpoint {checkpoint}"
+        commands["chat with it"] = f"asyncrl chat {path}"
+        commands["evaluate it"] = f"asyncrl eval {recipe} --checkpoint {shlex.quote(str(checkpoint))}"
     if is_stopped:
         commands["resume"] = "the same command again"
     summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)

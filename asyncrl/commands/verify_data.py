@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for row in read_rows(path, recipe.verifying)
             ]
             timeout = recipe.verifying.timeout_seconds
-            report = asyncio.run(_check(rows, arguments.workers, timeout, arguments.recipe.parent))
+            report = asyncio.run(_check(rows, arguments.workers, timeout, recipe.verifying.own_files()))
             _print_report(path, report, arguments.list)
             reports.append(report)
     except (InputError, ValueError) as error:

@@ -36,7 +36,7 @@ def check_distribution() -> None:
         )
 
 
-def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
+def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
     find_advantage(recipe.algorithm)
@@ -56,7 +56,7 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
             f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
-    codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
+    codec, cache = TextCodec(model_folder), VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
     cache.check_machine()

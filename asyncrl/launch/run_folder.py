@@ -14,7 +14,7 @@ import yaml
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_file import PATHS, dump_recipe, load_recipe
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -36,6 +36,7 @@ CHANGEABLE = (
     "rollout.oversampling",
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
+    "verifying.folder",
     "run_folder",
     "serving",
     "replay.keep_steps",
@@ -122,7 +123,8 @@ class RunFolder:
         self._lock.flush()
         self.logs.mkdir(exist_ok=True)
         part = self.path / f"{RECIPE}.part"
-        part.write_text(dump_recipe(recipe), encoding="utf-8")
+        # The folder may be moved or copied: its recipe means the folder where it lies.
+        part.write_text(dump_recipe(recipe.model_copy(update={"run_folder": "."})), encoding="utf-8")
         os.replace(part, self.path / RECIPE)
 
     def close(self) -> None:
@@ -162,7 +164,19 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     if isinstance(there, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*there, *now])
         return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
-    return [] if there == now else [(prefix.removesuffix("."), _plain(there), _plain(now))]
+    if there == now or (prefix.removesuffix(".") in PATHS and _is_moved(there, now)):
+        return []
+    return [(prefix.removesuffix("."), _plain(there), _plain(now))]
+
+
+def _is_moved(there: Any, now: Any) -> bool:
+    """Whether a path only has another name now: a link, or a folder that was moved with what is in it."""
+    if not (isinstance(there, str) and isinstance(now, str)):
+        return False
+    old, new = Path(there), Path(now)
+    if old.exists():
+        return new.exists() and old.samefile(new)
+    return old.name == new.name and new.exists()
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.recipe_file import PATH_RULE
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -55,7 +56,7 @@ def check_model_folder(path: Path) -> ModelShape:
     path = Path(path)
     if not path.is_dir():
         raise InputError(
-            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder."
+            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder. {PATH_RULE}"
         )
     shape = _read_shape(path / "config.json")
     found = {name: size for file in weight_files(path) for name, size in _read_header(file)}

@@ -81,15 +81,18 @@ def test_a_prefill_stays_open_and_has_one_header(tmp_path: Path) -> None:
 
 
 CONSTRUCTS = {
-    "break": "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
-    "continue": "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
+    "break": "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.content }}"
+    "{% endfor %}",
+    "continue": "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}{{ m.content }}"
+    "{% endfor %}",
     "generation": "{% set a = 1 %}{% for m in messages %}{% generation %}{% set a = 2 %}{{ m.content }}"
     "{% endgeneration %}{{ a }}{% endfor %}",
     "the date": "{{ strftime_now('%Y-%m') }}{{ messages[0].content }}",
     "tojson": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2, sort_keys=true) }}"
     "{{ messages[0] | tojson(ensure_ascii=true, separators=(',', ':')) }}",
     "tools": "{{ tools is none }}{{ tools is defined }}{{ documents is none }}{{ messages[0].content }}",
-    "a missing special token": "[{{ pad_token }}{{ pad_token is defined }}{{ cls_token }}]{{ messages[0].content }}",
+    "a missing special token": "[{{ pad_token }}{{ pad_token is defined }}{{ cls_token }}]"
+    "{{ messages[0].content }}",
     "add_bos_token is no token": "{{ add_bos_token is defined }}{{ messages[0].content }}",
     "white space": "  {% if true %}  \n  {{ messages[0].content }}\n  {% endif %}\n\n",
 }
