@@ -1,8 +1,8 @@
 """Recipes as files: YAML and overrides to a validated `Recipe`, and back.
 
 Owns the rule about paths: what a recipe says is relative to the recipe's folder, what the command line says
-to the current one; in a `Recipe` that was loaded all of them are absolute. What is wrong is an InputError that
-names the key, its value and, where one is near, the key that was probably meant.
+to the current one; in a `Recipe` that was loaded all of them are absolute. What is wrong is an InputError
+that names the key, its value and, where one is near, the key that was probably meant.
 """
 
 import difflib

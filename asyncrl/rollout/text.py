@@ -30,6 +30,10 @@ class TextCodec:
         self._template = read_chat_template(model_folder, _read_json(model_folder / "tokenizer_config.json"))
         self.stop_token_ids = _stop_token_ids(model_folder)
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Raises InputError for text that the tokenizer has no tokens for."""
         try:
