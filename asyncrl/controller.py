@@ -138,7 +138,8 @@ class Controller:
         retries = recipe.rollout.max_fault_retries
         run_id = secrets.token_hex(4)
         self._parking = Parking(self.queue, recipe.rollout.oversampling)
-        self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries)
+        prints = None if run_folder is None else run_folder / "logs" / "verifiers.log"
+        self._grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=retries, prints=prints)
         self._generator = Generator(
             queue=self.queue,
             fleet=self.fleet,

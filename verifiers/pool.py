@@ -54,7 +54,9 @@ class VerifierPool:
         memory_limit_bytes: int = 2 << 30,
         recycle_after: int = 2000,
         cache_size: int = 65_536,
+        prints: Path | None = None,
     ) -> None:
+        """What verifiers print in the workers goes to the file `prints`, else to standard error."""
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}, expected at least 1.")
         if timeout_seconds <= 0:
@@ -67,7 +69,7 @@ class VerifierPool:
         self._cache_size = cache_size
         self._cache: dict[tuple[bytes, Hashable], Verdict] = {}
         self._loaded: dict[Hashable, _Loaded] = {}
-        self._template = Template(memory_limit_bytes)
+        self._template = Template(memory_limit_bytes, prints)
         self._idle: asyncio.LifoQueue[Worker | None] = asyncio.LifoQueue()
         self._busy: set[Worker] = set()
         self._is_open = False

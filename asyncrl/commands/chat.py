@@ -5,13 +5,13 @@ import asyncio
 import logging
 import os
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from asyncrl.commands import standard_input
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.run_folder import RunFolder, read_run_recipe
@@ -30,7 +30,6 @@ HELP = (
 )
 NEW = "/new"
 INCOMPLETE = "\ufffd"
-STANDARD_INPUT = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,32 +170,10 @@ def _say(text: str) -> None:
 
 
 async def _typed_lines() -> AsyncIterator[str]:
-    """Lines of standard input that are not empty, with a prompt where a person types them.
-
-    Read by a thread that nobody waits for, so that Ctrl-C ends the chat at once.
-    """
-    loop, arrived = asyncio.get_running_loop(), asyncio.Queue[bytes]()
-
-    def read() -> None:
-        part = b"a first part"
-        while part:
-            try:
-                # Not sys.stdin: a thread that holds its lock cannot be left behind at the end.
-                part = os.read(STANDARD_INPUT, 65536)
-            except OSError:
-                # It is closed.
-                part = b""
-            loop.call_soon_threadsafe(arrived.put_nowait, part)
-
-    threading.Thread(target=read, daemon=True, name="standard input").start()
-    is_typed, rest = os.isatty(STANDARD_INPUT), b""
-    while True:
-        if is_typed:
-            _say("> ")
-        while b"\n" not in rest and (part := await arrived.get()):
-            rest += part
-        line, newline, rest = rest.partition(b"\n")
-        if text := line.decode("utf-8", "replace").rstrip("\r"):
-            yield text
-        if not newline:
-            return
+    """Lines of standard input that are not empty, with a prompt where a person types them."""
+    prompt = "> " if os.isatty(standard_input.FILE) else ""
+    _say(prompt)
+    async for line in standard_input.in_thread(standard_input.lines()):
+        if line.strip():
+            yield line
+        _say(prompt)

@@ -3,8 +3,8 @@
 import argparse
 import importlib
 import sys
-from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
@@ -20,8 +20,7 @@ HELP = "Validate a recipe and its data, print the resolved recipe and what would
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

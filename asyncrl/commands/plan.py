@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
 from asyncrl.recipe import Recipe
@@ -27,8 +28,7 @@ FULL_SHARE = 0.9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
     parser.add_argument(
         "--gpu-memory-gb",
         type=float,

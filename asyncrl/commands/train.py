@@ -6,8 +6,8 @@ import errno
 import logging
 import shlex
 import sys
-from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
@@ -24,10 +24,7 @@ HELP = "Train by a recipe. Run it again to resume after any interruption."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="such as rollout.max_staleness=0"
-    )
+    add_recipe(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

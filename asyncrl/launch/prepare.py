@@ -17,18 +17,24 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
     """Makes `prepare.folder` unless it is up to date. Raises InputError with what the process said."""
     if recipe.prepare is None or is_prepared(recipe.prepare):
         return
-    command = [sys.executable, "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
+    command = [sys.executable, "-P", "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
     with stage(f"preparing {recipe.prepare.folder}") as progress:
         # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            ) as process,
         ):
             assert process.stdout is not None
-            for line in process.stdout:
-                said = json.loads(line)
-                progress.report(said["stage"], said["done"], said["total"])
-            process.wait()
+            try:
+                for line in process.stdout:
+                    said = json.loads(line)
+                    progress.report(said["stage"], said["done"], said["total"])
+                process.wait()
+            except BaseException:
+                process.kill()
+                raise
             errors.seek(0)
             complaint = errors.read()
         if process.returncode != 0:

@@ -3,6 +3,8 @@
 A fault stays a fault: it has no score, and no number stands in for one.
 """
 
+from pathlib import Path
+
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.types import Score, Task
@@ -13,11 +15,19 @@ from verifiers.verdict import Outcome
 class Grader:
     """Owns the pool of verifier workers. Async context manager."""
 
-    def __init__(self, verifying: Verifying, verifiers: VerifierCache, *, max_fault_retries: int) -> None:
+    def __init__(
+        self,
+        verifying: Verifying,
+        verifiers: VerifierCache,
+        *,
+        max_fault_retries: int,
+        prints: Path | None = None,
+    ) -> None:
+        """What verifiers print goes to the file `prints`, else to standard error."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._pool = VerifierPool(
-            num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds
+            num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds, prints=prints
         )
 
     async def __aenter__(self) -> "Grader":

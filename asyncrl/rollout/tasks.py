@@ -5,9 +5,11 @@ cursor.
 """
 
 import codecs
+import contextlib
 import difflib
 import json
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -174,7 +176,9 @@ def read_tasks(
     Raises InputError for an empty file, a prompt that leaves no room in `context_tokens`, or an answer that
     its verifier cannot parse.
     """
-    tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
+    # What a verifier prints is no part of what a command prints.
+    with contextlib.redirect_stdout(sys.stderr):
+        tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
     if not tasks:
         raise InputError(f"data file {path} holds no rows.")
     return tasks

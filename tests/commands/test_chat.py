@@ -122,7 +122,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
 
 def test_lines_come_from_a_pipe_also_the_last_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
-    monkeypatch.setattr(chat, "STANDARD_INPUT", reading)
+    monkeypatch.setattr(chat.standard_input, "FILE", reading)
     os.write(writing, "a\r\n\nzwölf\nlast".encode())
     os.close(writing)
 
