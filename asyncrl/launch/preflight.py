@@ -3,9 +3,12 @@
 Raises InputError with one clear sentence; returns what the run works on.
 """
 
+import importlib.metadata
+import logging
 import os
 import shutil
 import socket
+import urllib.parse
 from pathlib import Path
 
 import psutil
@@ -21,7 +24,11 @@ from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
 from asyncrl.trainer.layout import check_layout
+from asyncrl.types import Task
 
+log = logging.getLogger(__name__)
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
 MIN_DISK_BYTES = 200 * 2**20
 
 
@@ -60,11 +67,14 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
     cache.check_machine()
+    _warn_of_shared_prompts(train, heldout)
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
 
 
 def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
-    """Memory, disk and ports for what the recipe would start here."""
+    """Memory, disk and ports for what the recipe would start here; warns of a GPU that would not be used."""
+    if (warning := unused_gpu()) is not None:
+        log.warning("%s", warning)
     needed = run_bytes(recipe, shape)
     available = psutil.virtual_memory().available
     if not has_gpu and needed > available:
@@ -92,9 +102,44 @@ def check_machine(recipe: Recipe, shape: ModelShape, *, has_gpu: bool) -> None:
 
 
 def _check_reachable(url: str) -> None:
-    address = url.removeprefix("http://").rstrip("/").partition(":")
     try:
-        with socket.create_connection((address[0], int(address[2] or 80)), timeout=5.0):
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
+    except ValueError as error:
+        raise InputError(f"serving.servers names {url!r}, which is no URL: {error}.") from None
+    if host is None or parts.scheme not in DEFAULT_PORTS:
+        raise InputError(
+            f"serving.servers names {url!r}, expected a URL such as http://10.0.0.7:30000 or https://host."
+        )
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
             return
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None
+
+
+def unused_gpu(*, devices: Path = Path("/dev"), torch_version: str | None = None) -> str | None:
+    """What to tell where this machine has a GPU and its torch cannot use one; None where all is well."""
+    found = sorted(devices.glob("nvidia[0-9]*"))
+    version = torch_version or importlib.metadata.version("torch")
+    if not found or not version.endswith("+cpu"):
+        return None
+    return (
+        f"WARNING: this machine has an NVIDIA GPU ({found[0]}), but torch {version} is a build for CPUs: all "
+        f"of the run takes place on the CPU. To use the GPU, install asyncrl with a CUDA build of torch in a "
+        f"fresh environment."
+    )
+
+
+def _warn_of_shared_prompts(train: list[Task], heldout: list[Task]) -> None:
+    trained = {task.prompt: task.task_id for task in train}
+    shared = [task for task in heldout if task.prompt in trained]
+    if shared:
+        log.warning(
+            "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: held-out "
+            "accuracy then measures what was trained. Take them out of data.train or data.heldout.",
+            len(shared),
+            len(heldout),
+            shared[0].task_id,
+            trained[shared[0].prompt],
+        )
