@@ -11,11 +11,12 @@ _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
 
 def add_recipe(parser: argparse.ArgumentParser, *, help: str = "a recipe, or a run's recipe.yaml") -> None:
     """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value"."""
+    parser.usage = "%(prog)s RECIPE [section.key=value ...] [options]"
     parser.add_argument(
         "words",
         nargs="+",
         action=_RecipeAndOverrides,
-        metavar=("RECIPE", "section.key=value"),
+        metavar="RECIPE",
         help=f"{help}, and keys to change in it, such as rollout.max_staleness=0",
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import logging
 import sys
 
 from asyncrl.commands.arguments import add_recipe
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))

@@ -136,8 +136,8 @@ def _warn_of_shared_prompts(train: list[Task], heldout: list[Task]) -> None:
     shared = [task for task in heldout if task.prompt in trained]
     if shared:
         log.warning(
-            "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: held-out "
-            "accuracy then measures what was trained. Take them out of data.train or data.heldout.",
+            "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: "
+            "held-out accuracy then measures what was trained. Take them out of data.train or data.heldout.",
             len(shared),
             len(heldout),
             shared[0].task_id,
