@@ -8,7 +8,7 @@ that names the key, its value and, where one is near, the key that was probably 
 import difflib
 import os
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ PATH_RULE = (
 PATHS = (*("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder"),)
 """Keys that hold the path of a file or folder."""
 OBJECTS = ("prepare.target", "verifying", "algorithm")
-"""Keys that may hold, at any depth, "./file.py:name"."""
+"""Keys that may hold, at any depth, "./file.py:name" (no white space)."""
+JOURNAL = "journal.sqlite"
+"""Beside the recipe of a run."""
 _OBJECT_IN_FILE = re.compile(r"[^\s:]+\.py:[A-Za-z_]\w*")
 
 
@@ -33,6 +35,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     raw = _read_yaml(path)
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
     _make_absolute(raw, path.parent)
+    _follow_move(raw, path.parent)
     for override in overrides:
         _apply_override(raw, override)
     verifying = raw.setdefault("verifying", {})
@@ -150,6 +153,25 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Changes the paths in `raw` from being relative to `folder`."""
+    _change_paths(raw, lambda path: absolute(path, folder))
+
+
+def _follow_move(raw: dict[str, Any], folder: Path) -> None:
+    """Of the recipe of a run that was moved or copied to `folder`: the run is there now, and what was moved
+    along with it is where it was as seen from the run."""
+    new, old = absolute(".", folder), raw["run_folder"]
+    if not (folder / JOURNAL).is_file() or not isinstance(old, str) or old == new:
+        return
+
+    def follow(path: str) -> str:
+        moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
+        return moved if os.path.exists(moved) and not os.path.exists(path) else path
+
+    _change_paths(raw, follow)
+    raw["run_folder"] = new
+
+
+def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
     for key in (*PATHS, *OBJECTS):
         *parents, last = key.split(".")
         place: Any = raw
@@ -158,17 +180,20 @@ def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
         if not isinstance(place, dict) or place.get(last) is None:
             continue
         if key in OBJECTS:
-            place[last] = _with_absolute_files(place[last], folder)
+            place[last] = _with_changed_files(place[last], change)
         elif isinstance(place[last], str):
-            place[last] = absolute(place[last], folder)
+            place[last] = change(place[last])
 
 
-def _with_absolute_files(value: Any, folder: Path) -> Any:
+def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
-        return {key: _with_absolute_files(inner, folder) for key, inner in value.items()}
+        return {key: _with_changed_files(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_absolute_files(inner, folder) for inner in value]
-    return absolute_object(value, folder) if isinstance(value, str) else value
+        return [_with_changed_files(inner, change) for inner in value]
+    if isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value):
+        file, _, name = value.rpartition(":")
+        return f"{change(file)}:{name}"
+    return value
 
 
 def _explain(details: Any) -> str:

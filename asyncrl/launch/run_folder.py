@@ -123,8 +123,9 @@ class RunFolder:
         self._lock.flush()
         self.logs.mkdir(exist_ok=True)
         part = self.path / f"{RECIPE}.part"
-        # The folder may be moved or copied: its recipe means the folder where it lies.
-        part.write_text(dump_recipe(recipe.model_copy(update={"run_folder": "."})), encoding="utf-8")
+        # Where the folder is now: when it is moved, what lies around it is found from there.
+        here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
+        part.write_text(dump_recipe(here), encoding="utf-8")
         os.replace(part, self.path / RECIPE)
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """The run folder: one launcher at a time, resumed only by the same recipe."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,24 @@ def test_a_moved_run_is_its_own_folder_and_resumes_with_data_that_moved_along(tm
     old.rename(new)
     run = new / "runs" / "t"
     assert read_run_recipe(run).folder() == run
+    # The data moved along, and is where it was as seen from the run.
+    assert read_run_recipe(run).data.train == str(new / "d")
     assert RunFolder(run).check(load_recipe(new / "recipe.yaml"))
     (new / "other").write_text("")
     with pytest.raises(InputError, match="data.train"):
         RunFolder(run).check(load_recipe(new / "recipe.yaml", [f"data.train={new / 'other'}"]))
+
+
+def test_a_copied_run_is_its_own_folder_and_keeps_the_data_that_stayed(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: t\nmodel: {path: m}\ndata: {train: d, heldout: h}\n")
+    (tmp_path / "d").write_text("")
+    with RunFolder(tmp_path / "runs" / "t") as folder:
+        folder.open(load_recipe(tmp_path / "recipe.yaml"))
+    make_queue(tmp_path / "runs" / "t").journal.close()
+    copy = shutil.copytree(tmp_path / "runs" / "t", tmp_path / "far" / "away" / "copy")
+    assert read_run_recipe(copy).folder() == copy
+    assert read_run_recipe(copy).data.train == str(tmp_path / "d")
+    assert read_run_recipe(copy).verifying.own_files() == tmp_path
 
 
 def test_the_same_files_under_another_name_resume(tmp_path: Path) -> None:
