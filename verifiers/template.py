@@ -88,6 +88,8 @@ class Template:
             "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
         }
         self._buffer = b""
+        if self._prints is not None:
+            self._prints.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             # Standard output is the caller's: tables and JSON.
             to = stack.enter_context(self._prints.open("ab")) if self._prints is not None else STANDARD_ERROR

@@ -91,6 +91,7 @@ def test_an_export_has_what_transformers_expects(project: Path) -> None:
     assert len(AutoTokenizer.from_pretrained(folder)("3=").input_ids) >= 2
 
 
+@pytest.mark.slow
 def test_a_project_that_was_moved_still_talks_explains_and_repeats_its_steps(project: Path) -> None:
     moved = project.rename(project.with_name("moved"))
     try:
