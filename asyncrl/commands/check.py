@@ -4,6 +4,7 @@ import argparse
 import importlib
 import logging
 import sys
+from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller import Inputs
@@ -35,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
-                f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not "
-                f"checked."
+                f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and data "
+                f"are not checked."
             )
             return 0
         inputs, shape = read_inputs(recipe)
@@ -61,8 +62,8 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, *, resumes: bool) -
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
     lines = [
-        f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
-        f"parameters, "
+        f"model     {shown(Path(recipe.model.path))}: {shape.architecture}, "
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, "
         f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",

@@ -18,7 +18,7 @@ from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import absolute, load_recipe
+from asyncrl.recipe_file import absolute, load_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.types import SamplingParams
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(result) if arguments.json else _text(recipe.model.path, result))
+    print(json.dumps(result) if arguments.json else _text(str(shown(Path(recipe.model.path))), result))
     return 0
 
 

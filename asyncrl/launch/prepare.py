@@ -11,6 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import shown
 
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
@@ -18,7 +19,7 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
     if recipe.prepare is None or is_prepared(recipe.prepare):
         return
     command = [sys.executable, "-P", "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
-    with stage(f"preparing {recipe.prepare.folder}") as progress:
+    with stage(f"preparing {shown(Path(recipe.prepare.folder))}") as progress:
         # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
