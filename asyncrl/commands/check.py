@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
-                f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and data "
-                f"are not checked."
+                f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and "
+                f"data are not checked."
             )
             return 0
         inputs, shape = read_inputs(recipe)

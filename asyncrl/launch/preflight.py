@@ -18,6 +18,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
+from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.servers import check_ports
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
@@ -63,7 +64,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
-    codec, cache = TextCodec(model_folder), VerifierCache(recipe.verifying.own_files())
+    codec = TextCodec(model_folder, now=RunFolder(recipe.folder()).first_admission())
+    cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
     cache.check_machine()

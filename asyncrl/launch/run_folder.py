@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,22 +87,31 @@ class RunFolder:
         committed = self._read("SELECT max(version) FROM commits")
         return committed is not None and committed >= num_steps and self.newest_export() is not None
 
+    def first_admission(self) -> datetime | None:
+        """When the first group of the run was admitted; None before that."""
+        seconds = self._read("SELECT min(admitted_seconds) FROM groups")
+        return None if seconds is None else datetime.fromtimestamp(seconds)
+
     def _has_begun(self) -> bool:
         """Whether anything was ever admitted: before that there is nothing to protect."""
         return self._read("SELECT count(*) FROM groups") not in (None, 0)
 
-    def _read(self, sql: str) -> int | None:
+    def _read(self, sql: str) -> float | None:
         """A number of the journal; None when it is not there."""
         if not self.journal.is_file():
             return None
         address = f"{self.journal.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
             try:
-                number: int | None = reader.execute(sql).fetchone()[0]
+                number: float | None = reader.execute(sql).fetchone()[0]
                 return number
             except sqlite3.OperationalError:
                 # Killed before its tables were made.
                 return None
+            except sqlite3.DatabaseError as error:
+                raise InputError(
+                    f"{self.journal} is damaged: {error}. Restore it, or set run_folder to a new folder."
+                ) from error
 
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""

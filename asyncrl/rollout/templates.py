@@ -31,9 +31,9 @@ _MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplate:
-    """The chat template of one model folder, compiled once."""
+    """The chat template of one model folder, compiled once. For it, now is `now`, else the present."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: dict[str, str], *, now: datetime | None = None) -> None:
         self._source = source
         self._special_tokens = special_tokens
         environment = ImmutableSandboxedEnvironment(
@@ -41,7 +41,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
+        environment.globals["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
@@ -91,7 +91,9 @@ class ChatTemplate:
             raise InputError(f"the chat template does not accept these messages: {error}") from error
 
 
-def read_chat_template(folder: Path, config: dict[str, Any]) -> ChatTemplate | None:
+def read_chat_template(
+    folder: Path, config: dict[str, Any], *, now: datetime | None = None
+) -> ChatTemplate | None:
     """The template of a model folder with this tokenizer_config.json; None when it has none.
 
     Raises InputError when there are several and none is called "default".
@@ -104,7 +106,7 @@ def read_chat_template(folder: Path, config: dict[str, Any]) -> ChatTemplate | N
             f'{folder} has the chat templates {", ".join(sorted(named))} and none is called "default". Name '
             f"the one to use so, in tokenizer_config.json or as chat_template.jinja."
         )
-    return ChatTemplate(named["default"], _read_special_tokens(folder, config))
+    return ChatTemplate(named["default"], _read_special_tokens(folder, config), now=now)
 
 
 def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -171,7 +173,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)

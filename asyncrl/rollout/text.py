@@ -5,6 +5,7 @@ Tokens that a model produced are never re-tokenised: text is only decoded, for v
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from asyncrl.rollout.templates import read_chat_template
 
 
 class TextCodec:
-    """The tokenizer of one model folder. Raises InputError when the folder has none."""
+    """The tokenizer of one model folder. Raises InputError when the folder has none.
 
-    def __init__(self, model_folder: Path) -> None:
+    A chat template may write the date: that of `now`, so that a run has the same prompts on each day.
+    """
+
+    def __init__(self, model_folder: Path, *, now: datetime | None = None) -> None:
         path = model_folder / "tokenizer.json"
         if not path.is_file():
             raise InputError(
@@ -27,7 +31,8 @@ class TextCodec:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file that it cannot read
             raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
-        self._template = read_chat_template(model_folder, _read_json(model_folder / "tokenizer_config.json"))
+        config = _read_json(model_folder / "tokenizer_config.json")
+        self._template = read_chat_template(model_folder, config, now=now)
         self.stop_token_ids = _stop_token_ids(model_folder)
 
     @property

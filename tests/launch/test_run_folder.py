@@ -1,6 +1,7 @@
 """The run folder: one launcher at a time, resumed only by the same recipe."""
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,22 @@ def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
         folder.open(make_recipe())
     make_queue(tmp_path).journal.close()
     assert not RunFolder(tmp_path).check(make_recipe(seed=5))
+
+
+def test_a_run_knows_when_its_first_group_was_admitted(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).first_admission() is None
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    assert RunFolder(tmp_path).first_admission() is None
+    queue.admit(make_task())
+    queue.journal.close()
+    assert RunFolder(tmp_path).first_admission() == datetime.fromtimestamp(0.0)
+
+
+def test_a_journal_of_garbage_is_said(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 1000)
+    with pytest.raises(InputError, match=r"journal\.sqlite is damaged"):
+        RunFolder(tmp_path).first_admission()
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:

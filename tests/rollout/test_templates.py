@@ -1,6 +1,7 @@
 """Chat templates render as transformers renders them: ten families, written here in the style of each."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,12 @@ def test_what_templates_use_beyond_plain_jinja_is_there(tmp_path: Path, construc
     for messages in ([USER], [SYSTEM, USER], CONVERSATIONS["letters of many kinds"]):
         theirs = by_transformers(folder, messages)
         assert TextCodec(folder).render_prompt(messages)[0] == theirs
+
+
+def test_the_date_may_be_that_of_the_first_start_of_a_run(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, "{{ strftime_now('%d %b %Y') }}")
+    codec = TextCodec(folder, now=datetime(2024, 7, 26))
+    assert codec.render_prompt([USER])[0] == "26 Jul 2024"
 
 
 def test_the_default_of_several_named_templates_is_taken(tmp_path: Path) -> None:
