@@ -1,8 +1,8 @@
 """The `asyncrl` command: picks a subcommand and imports it only then, so that each starts as fast as it can.
 
-Exit codes: 0 done, 1 the run failed, 2 something the user can mend, 130 stopped by Ctrl-C, 129 and 143 by a
-terminal that closed and by SIGTERM (a run: 130), 141 when nobody reads what is printed (a run: 1). `sandbox
-run` ends as its program.
+Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 stopped by Ctrl-C, 129 and 143 by
+a terminal that closed and by SIGTERM (a run: 130), 141 when nobody reads what is printed (a run: 1).
+`sandbox run` ends as its program.
 """
 
 import argparse

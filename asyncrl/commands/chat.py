@@ -25,7 +25,7 @@ from asyncrl.types import Finish, SamplingParams
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "
-    "conversation goes on from message to message, and /new begins another one; without a template, or with "
+    "conversation continues from message to message, and /new begins another one; without one, or with "
     "--raw, each line is continued as it stands."
 )
 NEW = "/new"
@@ -105,7 +105,7 @@ class Conversation:
         self._is_raw = is_raw or not codec.has_chat_template
 
     def ask(self, text: str) -> tuple[tuple[int, ...], int]:
-        """(tokens to go on from, most tokens of the answer). Raises InputError, and then forgets `text`."""
+        """(tokens to continue, most tokens of the answer). Raises InputError, and then forgets `text`."""
         messages = [*self.messages, {"role": "user", "content": text}]
         _, tokens = self.codec.render_prompt(text if self._is_raw else messages)
         if not tokens:
@@ -135,7 +135,7 @@ async def talk(
     temperature: float,
     say: Callable[[str], None],
 ) -> None:
-    """Answers `lines` until they end. What cannot be asked is said; the conversation goes on without it."""
+    """Answers `lines` until they end. What cannot be asked is said; the conversation continues without it."""
     codec, number = conversation.codec, 0
     async for line in lines:
         if line == NEW:

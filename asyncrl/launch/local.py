@@ -239,7 +239,7 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def _stop_on_signals(controller: Controller) -> AsyncIterator[asyncio.Event]:
-    """SIGINT, SIGTERM and SIGHUP end the run after the step in work; a second one at once. What `nohup`
+    """SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one at once. What `nohup`
     ignores stays ignored."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()

@@ -48,7 +48,7 @@ class ChatTemplate:
             raise InputError(f"the model folder's chat template cannot be read: {error}") from error
 
     def render(self, messages: list[Message]) -> str:
-        """The conversation up to where the model goes on.
+        """The conversation up to where the model continues.
 
         That is behind the header of a new assistant message or, when the last message is the assistant's,
         behind the last character of that one, which stays open. Raises InputError.
@@ -62,7 +62,7 @@ class ChatTemplate:
         last = messages[-1].get("content")
         if not isinstance(last, str) or "content" not in self._source:
             raise InputError(
-                f"the last message is the assistant's, so the model goes on with it, but its content is "
+                f"the last message is the assistant's, so the model continues it, but its content is "
                 f"{last!r}, which cannot be continued. Expected text."
             )
         marked = copy.deepcopy(messages)
@@ -70,7 +70,7 @@ class ChatTemplate:
         text = self._render(marked, add_generation_prompt=False)
         if last.strip() not in text or _MARK.strip() not in text:
             raise InputError(
-                f"the last message is the assistant's, so the model goes on with it, but the chat template "
+                f"the last message is the assistant's, so the model continues it, but the chat template "
                 f"changes its text {last[:80]!r}: where it ends cannot be found. Shorten it, or end the "
                 f"prompt with another role."
             )
