@@ -1,14 +1,24 @@
 """The `asyncrl` command: picks a subcommand and imports it only then, so that each starts as fast as it can.
 
-Exit codes: 0 done, 1 the run failed, 2 something the user can mend, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 stopped by Ctrl-C, 129 and 143 by
+a terminal that closed and by SIGTERM (a run: 130), 141 when nobody reads what is printed (a run: 1).
+`sandbox run` ends as its program.
 """
 
 import argparse
+import contextlib
+import difflib
 import importlib
 import importlib.metadata
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import FrameType, ModuleType
 
+from asyncrl.proxies import loopback_direct
+
+STANDARD_OUTPUT = 1
 COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
@@ -34,18 +44,65 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not arguments or arguments[0] not in COMMANDS:
         return _usage(arguments)
+    os.environ.update(loopback_direct(os.environ))
     command = importlib.import_module(f"asyncrl.commands.{arguments[0].replace('-', '_')}")
     parser = argparse.ArgumentParser(prog=f"asyncrl {arguments[0]}", description=command.HELP)
     command.add_arguments(parser)
-    code: int = command.run(parser.parse_args(arguments[1:]))
+    with _ends_as_ctrl_c() as received:
+        code = _run(command, _parse(parser, arguments[1:]))
+    return 128 + received[0] if received else code
+
+
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    if parser.prog == "asyncrl sandbox":
+        # It has subcommands of its own, and what follows its program is the program's.
+        return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)
+
+
+def _run(command: ModuleType, arguments: argparse.Namespace) -> int:
+    try:
+        code: int = command.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
+        return 128 + signal.SIGPIPE
     return code
+
+
+@contextlib.contextmanager
+def _ends_as_ctrl_c() -> Iterator[list[int]]:
+    """A terminal that closes and SIGTERM end a command as Ctrl-C does; yields which of them came.
+
+    A run takes its signals itself (launch/local.py). What `nohup` ignores stays ignored.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    taken = [number for number, handler in before.items() if handler is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
 
 
 def _usage(arguments: list[str]) -> int:
     is_question = not arguments or arguments[0] in ("-h", "--help", "help")
     stream = sys.stdout if is_question else sys.stderr
     if not is_question:
-        print(f'asyncrl has no command "{arguments[0]}".', file=stream)
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        print(f'asyncrl has no command "{arguments[0]}".{meant}', file=stream)
     print("usage: asyncrl COMMAND [options]\n", file=stream)
     for name, text in COMMANDS.items():
         print(f"  {name:<12} {text}", file=stream)

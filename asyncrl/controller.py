@@ -155,7 +155,11 @@ class Controller:
         run_id = secrets.token_hex(4)
         self._parking = Parking(self.queue, recipe.rollout.oversampling)
         self._grader = Grader(
-            recipe.verifying, inputs.verifiers, max_fault_retries=retries, note=observer.note
+            recipe.verifying,
+            inputs.verifiers,
+            max_fault_retries=retries,
+            note=observer.note,
+            prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
         )
         self._generator = Generator(
             queue=self.queue,

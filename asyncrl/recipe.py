@@ -95,6 +95,8 @@ class Verifying(Section):
     """Verifier of rows that name none: a built-in, "package.module:Name" or "./my.py:Name"."""
     options: dict[str, Any] = {}
     """Of the default verifier."""
+    folder: str | None = None
+    """What "./my.py:Name" in the rows is relative to. Default: the recipe's folder."""
     num_workers: Positive = 1
     """Killable processes for symbolic work; plain answers are graded without them."""
     timeout_seconds: FiniteFloat = 2.0
@@ -102,6 +104,10 @@ class Verifying(Section):
     max_faults_in_a_row: Positive = 24
     """A verifier that fails so often, retries included, over 20 seconds and without one verdict between, ends
     the run with its own error. Raise it where what it asks may be away for longer."""
+
+    def own_files(self) -> Path:
+        """What "./my.py:Name" is relative to."""
+        return Path(self.folder or ".")
 
 
 class Rollout(Section):
@@ -453,7 +459,8 @@ class Recipe(Section):
     seed: Count = 0
     """Of data order, initialisation and sampling where the engine allows it."""
     run_folder: str = "runs/{name}"
-    """Where the run writes; running again on the same folder resumes."""
+    """Where the run writes; running again on the same folder resumes. Like every path in a recipe it is
+    relative to the recipe's folder; {name} stands for the name."""
     memory_gib: FiniteFloat | None = None
     """What the run may take of this machine's memory, in GiB: a run that is planned to need more is refused.
     Set it where the plan or what is free is wrong. Default: what is free at the start."""
@@ -609,4 +616,4 @@ class Recipe(Section):
         return self.rollout.samples_per_group + self.algorithm.needs_greedy()
 
     def folder(self) -> Path:
-        return Path(self.run_folder.format(name=self.name))
+        return Path(self.run_folder.replace("{name}", self.name))

@@ -1,11 +1,14 @@
 """Recipes as files: YAML and overrides to a validated `Recipe`, and back.
 
-What is wrong is an InputError that names the key, its value and, where one is near, the key that was probably
-meant.
+Owns the rule about paths: what a recipe says is relative to the recipe's folder, what the command line says
+to the current one; in a `Recipe` that was loaded all of them are absolute. What is wrong is an InputError
+that names the key, its value and, where one is near, the key that was probably meant.
 """
 
 import difflib
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +18,111 @@ from pydantic import BaseModel, ValidationError
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 
+PATH_RULE = (
+    "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
+)
+PATHS = (*("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder"),)
+"""Keys that hold the path of a file or folder."""
+OBJECTS = ("prepare.target", "verifying", "algorithm")
+"""Keys that may hold, at any depth, "./file.py:name" (no white space)."""
+JOURNAL = "journal.sqlite"
+"""Beside the recipe of a run."""
+_OBJECT_IN_FILE = re.compile(r"[^\s:]+\.py:[A-Za-z_]\w*")
+
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe at `path` with "section.key=value" overrides (values are YAML). Raises InputError."""
+    raw = _read_yaml(path)
+    raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
+    _make_absolute(raw, path.parent)
+    _follow_move(raw, path.parent)
+    for override in overrides:
+        _apply_override(raw, override)
+    verifying = raw.setdefault("verifying", {})
+    if isinstance(verifying, dict) and verifying.get("folder") is None:
+        verifying["folder"] = absolute(".", path.parent)
+    return _validate(raw, str(path), overrides)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_UniqueKeys)
     except FileNotFoundError:
         raise InputError(f"There is no recipe at {path}. The ones shipped are in recipes/.") from None
+    except IsADirectoryError:
+        raise InputError(
+            f"{path} is a folder, not a recipe. The recipe of a run is recipe.yaml in its folder."
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict):
         raise InputError(
             f"{path} holds {type(raw).__name__}, not the sections of a recipe (name, model, data, ...)."
         )
-    for override in overrides:
-        _apply_override(raw, override)
-    if isinstance(raw.get("algorithm"), dict):
-        raw["algorithm"] = _with_absolute_files(raw["algorithm"], path.parent)
-    return parse_recipe(raw, source=str(path))
+    return raw
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is written twice, of which YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        lines: dict[object, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"{key.value} is there twice, in lines {lines[key.value]} and {line}. Keep one."
+                )
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
 
 
 def parse_recipe(raw: dict[str, Any], *, source: str) -> Recipe:
     """A validated recipe from plain data; `source` names it in errors. Raises InputError."""
+    return _validate(raw, source, ())
+
+
+def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Recipe:
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(details) for details in error.errors()]
-        raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
+        lines = [
+            f"{_origin(details, overrides) or source}: {_explain(details)}" for details in error.errors()
+        ]
+        raise InputError("\n".join(lines)) from None
+
+
+def _origin(details: Any, overrides: Sequence[str]) -> str | None:
+    """The last override that gave the value, or one of those that together are impossible."""
+    place = ".".join(str(part) for part in details["loc"]) + "."
+    for override in reversed(overrides):
+        key = override.partition("=")[0]
+        if place.startswith(f"{key}.") or (details["type"] == "value_error" and key in details["msg"]):
+            return f'override "{override}"'
+    return None
 
 
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML: every key, defaults included; `load_recipe` reads it back."""
     return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def absolute(value: str, folder: Path) -> str:
+    """A path as seen from `folder`; ~ is the home folder."""
+    return os.path.abspath(folder / Path(value).expanduser())
+
+
+def absolute_object(value: str, folder: Path) -> str:
+    """ "./file.py:name" as seen from `folder`; any other text as it is."""
+    return absolute(value, folder) if _OBJECT_IN_FILE.fullmatch(value) else value
+
+
+def shown(path: Path) -> Path:
+    """The same path, relative where it lies below the current folder: for people."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
@@ -64,19 +140,59 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         if not isinstance(place, dict):
             raise InputError(f'"{override}": {parent} is a value, not a section.')
     try:
-        place[last] = yaml.safe_load(value)
+        given = {last: yaml.load(value, Loader=_UniqueKeys)}
     except yaml.YAMLError as error:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
+    for parent in reversed(parents):
+        given = {parent: given}
+    _make_absolute(given, Path.cwd())
+    for parent in parents:
+        given = given[parent]
+    place[last] = given[last]
 
 
-def _with_absolute_files(value: Any, folder: Path) -> Any:
-    """The same with each "./file.py:name" found from the recipe's folder: the run folder gets a copy."""
+def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
+    """Changes the paths in `raw` from being relative to `folder`."""
+    _change_paths(raw, lambda path: absolute(path, folder))
+
+
+def _follow_move(raw: dict[str, Any], folder: Path) -> None:
+    """Of the recipe of a run that was moved or copied to `folder`: the run is there now, and what was moved
+    along with it is where it was as seen from the run."""
+    new, old = absolute(".", folder), raw["run_folder"]
+    if not (folder / JOURNAL).is_file() or not isinstance(old, str) or old == new:
+        return
+
+    def follow(path: str) -> str:
+        moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
+        return moved if os.path.exists(moved) and not os.path.exists(path) else path
+
+    _change_paths(raw, follow)
+    raw["run_folder"] = new
+
+
+def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
+    for key in (*PATHS, *OBJECTS):
+        *parents, last = key.split(".")
+        place: Any = raw
+        for parent in parents:
+            place = place.get(parent) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or place.get(last) is None:
+            continue
+        if key in OBJECTS:
+            place[last] = _with_changed_files(place[last], change)
+        elif isinstance(place[last], str):
+            place[last] = change(place[last])
+
+
+def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
-        return {key: _with_absolute_files(inner, folder) for key, inner in value.items()}
+        return {key: _with_changed_files(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_absolute_files(inner, folder) for inner in value]
-    if isinstance(value, str) and ".py:" in value:
-        return str((folder / value).resolve())
+        return [_with_changed_files(inner, change) for inner in value]
+    if isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value):
+        file, _, name = value.rpartition(":")
+        return f"{change(file)}:{name}"
     return value
 
 
@@ -89,7 +205,7 @@ def _explain(details: Any) -> str:
     if details["type"] == "value_error":
         return str(details["ctx"]["error"])
     message = details["msg"][0].lower() + details["msg"][1:]
-    return f"{location} is {details['input']!r}: {message}."
+    return f"{location} is {repr(details['input'])[:200]}: {message}."
 
 
 def _nearest(location: tuple[str | int, ...]) -> str:

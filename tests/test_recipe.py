@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
-from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe, shown
 
 NO_WEIGHT = "algorithm.importance_weight=none"
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
@@ -22,7 +22,7 @@ def write(folder: Path, text: str = MINIMAL) -> Path:
 def test_a_minimal_recipe_has_a_default_for_everything_else(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path))
     assert (recipe.rollout.groups_per_batch, recipe.rollout.max_staleness) == (16, 2)
-    assert recipe.folder() == Path("runs/t")
+    assert recipe.folder() == tmp_path / "runs" / "t"
 
 
 def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
@@ -183,3 +183,72 @@ def test_remax_asks_for_room_for_its_greedy_trajectory(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="9 requests per group.*at least 9"):
         load_recipe(tmp_path / "recipe.yaml")
     assert load_recipe(tmp_path / "recipe.yaml", ["algorithm.advantage=grpo"]).trajectories_per_group() == 8
+
+
+def test_paths_of_a_recipe_are_relative_to_it_and_those_of_the_command_line_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = write(tmp_path, MINIMAL + "verifying: {default: './mine.py:V', options: {parts: ['./b.py:W']}}\n")
+    for written in (path, Path("../recipe.yaml")):
+        recipe = load_recipe(written, ["data.train=t.jsonl", "evaluation.num_tasks=3", "model={path: ~/m}"])
+        assert recipe.data.train == f"{tmp_path}/elsewhere/t.jsonl"
+        assert recipe.data.heldout == f"{tmp_path}/h.jsonl"
+        assert recipe.model.path == f"{tmp_path}/home/m"
+        assert recipe.verifying.default == f"{tmp_path}/mine.py:V"
+        assert recipe.verifying.options == {"parts": [f"{tmp_path}/b.py:W"]}
+        assert recipe.verifying.own_files() == tmp_path
+        assert recipe.folder() == tmp_path / "runs" / "t"
+    assert load_recipe(path, ["verifying={default: './here.py:V'}"]).verifying.default == (
+        f"{tmp_path}/elsewhere/here.py:V"
+    )
+    assert load_recipe(path, ["run_folder=r-{name}"]).folder() == tmp_path / "elsewhere" / "r-t"
+
+
+def test_people_see_a_path_below_the_current_folder_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "runs" / "t") == Path("runs/t")
+    assert shown(tmp_path.parent / "t") == tmp_path.parent / "t"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINIMAL + "name: u\n", "name is there twice, in lines 1 and 4"),
+        (MINIMAL + "data: {train: e}\n", "data is there twice, in lines 3 and 4"),
+        (MINIMAL + "rollout: {temperature: 1, temperature: 2}\n", "temperature is there twice"),
+    ],
+)
+def test_a_key_that_is_written_twice_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path, text))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(MINIMAL, encoding="utf-8-sig")
+    assert load_recipe(tmp_path / "recipe.yaml").name == "t"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["seed=1", "rollout.max_staleness=many"],
+            r'^override "rollout.max_staleness=many": rollout\.max_st',
+        ),
+        (["rollout={max_staleness: many}"], r'^override "rollout={max_staleness: many}": rollout\.max_st'),
+        (
+            ["seed=1", "serving.max_running_requests=4"],
+            r'^override "serving.max_running_requests=4": rollout',
+        ),
+        (["trainer.zzz=0"], r'^override "trainer.zzz=0": unknown key'),
+    ],
+)
+def test_an_error_that_an_override_made_names_it(tmp_path: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), overrides)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class BlockingVerifierPool:
     """Takes VerifierPool's arguments. May be used from any number of threads at once."""
 
-    def __init__(self, num_workers: int = 1, timeout_seconds: float = 2.0, **limits: int) -> None:
+    def __init__(self, num_workers: int = 1, timeout_seconds: float = 2.0, **limits: Any) -> None:
         self._pool = VerifierPool(num_workers, timeout_seconds, **limits)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="verifier pool", daemon=True)

@@ -65,8 +65,10 @@ class VerifierPool:
         recycle_after: int = 2000,
         cache_size: int = 65_536,
         cache_bytes: int = 64 << 20,
+        prints: Path | None = None,
     ) -> None:
-        """`cache_size` in entries; `cache_bytes` bounds their memory (programs are long answers)."""
+        """`cache_size` in entries; `cache_bytes` bounds their memory (programs are long answers). What
+        verifiers print in the workers goes to the file `prints`, else to standard error."""
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}, expected at least 1.")
         if timeout_seconds <= 0:
@@ -79,7 +81,7 @@ class VerifierPool:
         self._cache = VerdictCache(max_entries=cache_size, max_bytes=cache_bytes)
         self._digests = ReferenceDigests()
         self._loaded: dict[Hashable, _Loaded] = {}
-        self._template = Template(memory_limit_bytes)
+        self._template = Template(memory_limit_bytes, prints)
         self._idle: asyncio.LifoQueue[Worker | None] = asyncio.LifoQueue()
         self._busy: set[Worker] = set()
         self._is_open = False

@@ -97,7 +97,7 @@ def _module_of_file(name: str, file: str, folder: Path | None) -> ModuleType:
     path = ((folder or Path.cwd()) / file).resolve()
     if not path.is_file():
         raise ValueError(
-            f"Verifier {name!r}: there is no file {path}. The path is relative to {path.parent}."
+            f"Verifier {name!r}: there is no file {path}. The path is relative to {folder or Path.cwd()}."
         )
     # A name of its own per path: two files called reward.py must not replace each other, and a verifier's
     # reference must unpickle in a worker, which loads the same path and so gets the same name.

@@ -60,10 +60,15 @@ class Worker:
         self._writer.close()
 
 
-class Template:
-    """The warm process from which workers are forked."""
+STANDARD_ERROR = 2
 
-    def __init__(self, memory_limit_bytes: int) -> None:
+
+class Template:
+    """The warm process from which workers are forked. What verifiers print goes to the file `prints`, else to
+    standard error."""
+
+    def __init__(self, memory_limit_bytes: int, prints: Path | None = None) -> None:
+        self._prints = prints
         self._memory_limit_bytes = memory_limit_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -83,10 +88,16 @@ class Template:
             "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
         }
         self._buffer = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid())],
-            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment,
-        )  # fmt: skip
+        if self._prints is not None:
+            self._prints.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            # Standard output is the caller's: tables and JSON.
+            to = stack.enter_context(self._prints.open("ab")) if self._prints is not None else STANDARD_ERROR
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "verifiers.worker", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=environment, stdout=to,
+                stderr=to if self._prints is not None else None,
+            )  # fmt: skip
         theirs.close()
         self._control = ours
         try:

@@ -10,8 +10,10 @@ one verification at a time over its socket, until that closes."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import pickle
@@ -184,4 +186,9 @@ def _timed(verdict: Verdict, seconds: float) -> Verdict:
 
 
 if __name__ == "__main__":
-    main()
+    # A worker ends by a signal: what a verifier printed would be lost in its buffer.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    # The caller may be gone before the first word reaches it; nobody is left to tell.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        main()

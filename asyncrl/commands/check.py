@@ -2,9 +2,11 @@
 
 import argparse
 import importlib
+import logging
 import sys
 from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
@@ -14,7 +16,7 @@ from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.resuming import Resumption
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, load_recipe, shown
 from asyncrl.recipe_notes import notes
 from asyncrl.trainer.folder import ModelShape
 
@@ -22,12 +24,12 @@ HELP = "Validate a recipe and its data, print the resolved recipe and what would
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
@@ -38,13 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
         if recipe.prepare is not None and not is_prepared(recipe.prepare):
             print(
-                f"# {recipe.prepare.folder} is not made yet: train makes it first. Model and data are not "
-                f"checked."
+                f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and "
+                f"data are not checked."
             )
             return 0
-        inputs, shape = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
+        inputs, shape = read_inputs(recipe)
         check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
-        folder = RunFolder(recipe.folder())
+        folder = RunFolder(shown(recipe.folder()))
         resumes = folder.check(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
@@ -70,8 +72,8 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     needed = run_bytes(recipe, shape, longest_prompt=inputs.longest_prompt())
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
-        f"model     {recipe.model.path}: {shape.architecture}, {shape.num_parameters() / 1e6:.1f} M "
-        f"parameters, "
+        f"model     {shown(Path(recipe.model.path))}: {shape.architecture}, "
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, "
         f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
@@ -82,6 +84,6 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"trajectories{again}, "
         f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {needed / 2**30:.1f} GiB",
-        f"run       {recipe.folder()} ({begin})",
+        f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
@@ -9,6 +10,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller import Inputs
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluate import Evaluator
@@ -17,7 +19,8 @@ from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.observe.live import printable
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import absolute, load_recipe, shown
 from asyncrl.rollout.grade import Grader
 from asyncrl.types import SamplingParams
 
@@ -25,8 +28,7 @@ HELP = "Evaluate a recipe's model, or a checkpoint of it, on its held-out tasks.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path, help="a recipe, or a run's recipe.yaml")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
     parser.add_argument("--checkpoint", type=Path, help="a Hugging Face folder; default: the recipe's model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -35,15 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when evaluated, 1 when a server failed, 2 for bad input."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
-        overrides = list(arguments.overrides)
-        recipe = load_recipe(arguments.recipe, overrides)
-        prepare(recipe, arguments.recipe, overrides)
-        if arguments.checkpoint is not None:
-            recipe = load_recipe(arguments.recipe, [*overrides, f"model.path={arguments.checkpoint}"])
-        if recipe.data.heldout is None:
-            raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
-        inputs, _ = read_inputs(recipe, recipe_folder=arguments.recipe.parent)
-        result = asyncio.run(_evaluate(inputs))
+        # With --json standard output holds the object alone.
+        with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+            recipe, result = _result(arguments)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -58,8 +54,20 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(result) if arguments.json else _text(recipe.model.path, result))
+    print(json.dumps(result) if arguments.json else _text(str(shown(Path(recipe.model.path))), result))
     return 0
+
+
+def _result(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    prepare(recipe, arguments.recipe, arguments.overrides)
+    if arguments.checkpoint is not None:
+        model = recipe.model.model_copy(update={"path": absolute(str(arguments.checkpoint), Path.cwd())})
+        recipe = recipe.model_copy(update={"model": model})
+    if recipe.data.heldout is None:
+        raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
+    inputs, _ = read_inputs(recipe)
+    return recipe, asyncio.run(_evaluate(inputs))
 
 
 async def _evaluate(inputs: Inputs) -> dict[str, float]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import psutil
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe_file import load_recipe, shown
 from asyncrl.trainer.folder import ModelShape, read_shape
 from asyncrl.trainer.memory import (
     KINDS,
@@ -27,8 +28,7 @@ FULL_SHARE = 0.9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
     parser.add_argument(
         "--gpu-memory-gb",
         type=float,
@@ -61,7 +61,7 @@ def describe(recipe: Recipe, shape: ModelShape) -> str:
     """All lines of the plan."""
     return "\n".join(
         [
-            f"model      {recipe.model.path}: {shape.architecture}, {recipe.model.dtype}",
+            f"model      {shown(Path(recipe.model.path))}: {shape.architecture}, {recipe.model.dtype}",
             *_parameter_lines(shape),
             *_trainer_lines(recipe, shape),
             *_server_lines(recipe, shape),

@@ -49,15 +49,25 @@ def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
 
 def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     world = recipe.trainer.num_processes
-    command = [sys.executable, "-m", "asyncrl.trainer.retrain", "--run-folder", str(run), "--step", str(step)]
+    command = [sys.executable, "-P", "-m", "asyncrl.trainer.retrain", "--run-folder", str(run)]
+    command += ["--step", str(step)]
     environment = {"WORLD_SIZE": str(world), "OMP_NUM_THREADS": str(recipe.trainer.threads_per_process)}
     if world > 1:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    # Sessions of their own: Ctrl-C ends them by their parent alone, without a traceback from each.
     processes = [
-        subprocess.Popen(command, env={**os.environ, **environment, "RANK": str(r), "LOCAL_RANK": str(r)})
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environment, "RANK": str(r), "LOCAL_RANK": str(r)},
+            start_new_session=True,
+        )
         for r in range(world)
     ]
-    return [process.wait() for process in processes]
+    try:
+        return [process.wait() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def _free_port() -> int:

@@ -1,16 +1,22 @@
 """`asyncrl sandbox run|doctor`: one untrusted program in the sandbox, and what isolation this machine offers.
 
-Owns the command line only; a program's own failure is a result (exit code 0), the sandbox's is not (1)."""
+Owns the command line only. `run` prints the result as JSON and ends as the program did: with its exit code,
+128 and the number of the signal that ended it, 124 at the time limit, 137 at the memory or output limit.
+Without a result on standard output the failure is the sandbox's (1) or the caller's (2)."""
 
 import argparse
 import asyncio
 import base64
 import json
+import os
+import signal
+import stat
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from asyncrl.commands import standard_input
 from sandbox.doctor import report
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import MEBIBYTE, Limits
@@ -40,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = getattr(defaults, f"{name}_bytes") / MEBIBYTE
         run_parser.add_argument(f"--{name}-mb", type=float, default=default, metavar="N", help=megabytes)
     run_parser.add_argument("--processes", type=int, default=defaults.processes, metavar="N")
-    run_parser.add_argument("--stdin", type=Path, metavar="FILE", help="the program's standard input")
+    run_parser.add_argument(
+        "--stdin", type=Path, metavar="FILE", help="the program's standard input; else what is piped in"
+    )
     run_parser.add_argument(
         "--fresh", action="store_true", help="start a new interpreter, not a fork of a warm one"
     )
@@ -102,15 +110,26 @@ def _read(path: str | Path) -> bytes:
     return sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
 
 
+def _piped(program: str) -> bytes:
+    """What is piped or redirected into this command, unless the program itself came that way; never waits for
+    a person to type."""
+    kind = os.fstat(standard_input.FILE).st_mode
+    if program == "-" or not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
+        return b""
+    with open(standard_input.FILE, "rb", closefd=False) as stream:
+        return stream.read()
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """0 with a result or a usable tier, 1 when the sandbox cannot run anything, 2 for bad input."""
+    """As the program ended, or 0 with a usable tier; 1 when the sandbox cannot run anything, 2 for bad
+    input."""
     try:
         if arguments.sandbox_command == "doctor":
             tier, lines = report(_settings(arguments))
             print("\n".join(lines))
             return 0 if tier is not None else 1
         source = _read(arguments.program)
-        stdin = _read(arguments.stdin) if arguments.stdin else b""
+        stdin = _read(arguments.stdin) if arguments.stdin else _piped(arguments.program)
         result = asyncio.run(_run(arguments, source, stdin))
     except (OSError, ValueError) as error:
         print(f"asyncrl sandbox: {error}", file=sys.stderr)
@@ -119,4 +138,16 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"asyncrl sandbox: the sandbox failed, not the program: {error}", file=sys.stderr)
         return 1
     print(json.dumps(as_json(result)))
-    return 1 if result.status is Status.REFUSED else 0
+    return _exit_code(result)
+
+
+def _exit_code(result: Result) -> int:
+    if result.status is Status.TIME_LIMIT:
+        return 124
+    if result.status in (Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT):
+        return 128 + signal.SIGKILL
+    if result.status is Status.REFUSED:
+        return 1
+    if result.signal is not None:
+        return 128 + result.signal
+    return result.exit_code or 0

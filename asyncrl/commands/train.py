@@ -4,9 +4,10 @@ import argparse
 import asyncio
 import errno
 import logging
+import shlex
 import sys
-from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
@@ -16,7 +17,7 @@ from asyncrl.launch.stopping import INTERRUPTED, LastResort
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe_file import load_recipe, shown
 from asyncrl.replay.recovery import read_conservation
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -24,10 +25,7 @@ HELP = "Train by a recipe. Run it again to resume after any interruption."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="such as rollout.max_staleness=0"
-    )
+    add_recipe(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         prepare(recipe, arguments.recipe, arguments.overrides)
-        return _train(recipe, arguments.recipe.parent)
+        return _train(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -71,15 +69,15 @@ def _explain(error: BaseException) -> int:
     return 1
 
 
-def _train(recipe: Recipe, recipe_folder: Path) -> int:
-    folder = RunFolder(recipe.folder())
+def _train(recipe: Recipe) -> int:
+    folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(
             f"{folder.path} is complete. Raise trainer.num_steps to go on, or set run_folder to start afresh."
         )
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0
-    inputs, shape = read_inputs(recipe, recipe_folder=recipe_folder)
+    inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, has_gpu=local.has_gpu(), longest_prompt=inputs.longest_prompt())
     with folder, LastResort() as last_resort:
         folder.open(recipe)
@@ -90,10 +88,11 @@ def _train(recipe: Recipe, recipe_folder: Path) -> int:
 
 def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
     checkpoint = folder.newest_export()
-    commands = {"browse trajectories": f"asyncrl view {folder.path}"}
+    path, recipe = shlex.quote(str(folder.path)), shlex.quote(str(folder.path / RECIPE))
+    commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
-        commands["chat with it"] = f"asyncrl chat {folder.path}"
-        commands["evaluate it"] = f"asyncrl eval {folder.path / RECIPE} --checkpoint {checkpoint}"
+        commands["chat with it"] = f"asyncrl chat {path}"
+        commands["evaluate it"] = f"asyncrl eval {recipe} --checkpoint {shlex.quote(str(checkpoint))}"
     if is_stopped:
         commands["resume"] = "the same command again"
     summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)

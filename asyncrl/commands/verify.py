@@ -5,15 +5,16 @@ error."""
 
 import argparse
 import asyncio
-import itertools
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from asyncrl.commands.standard_input import in_thread, lines
 from verifiers.contract import check_contract
 from verifiers.files import Row, RowError, Summary, grade_rows, read_rows, verdict_fields
 from verifiers.pool import VerifierPool
@@ -54,12 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
             return asyncio.run(_contract(arguments, options))
         if arguments.file is None:
             raise ValueError("No FILE is given, expected a file of JSON lines, or - for standard input.")
-        load_verifier(arguments.verifier, options, folder=Path.cwd())
-        return asyncio.run(_verify(arguments, options))
+        rows = sys.stdout
+        # What a verifier prints is no row.
+        with contextlib.redirect_stdout(sys.stderr):
+            load_verifier(arguments.verifier, options, folder=Path.cwd())
+            return asyncio.run(_verify(arguments, options, rows))
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Point stdout elsewhere, or its flush at exit complains.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # Nobody reads on, which the command line deals with; it is no mistake in the input.
+        raise
     except (ValueError, OSError) as error:
         print(f"asyncrl verify: {error}", file=sys.stderr)
         return 2
@@ -79,7 +82,7 @@ def parse_settings(settings: list[str]) -> dict[str, object]:
     return options
 
 
-async def _verify(arguments: argparse.Namespace, options: dict[str, object]) -> int:
+async def _verify(arguments: argparse.Namespace, options: dict[str, object], output: TextIO) -> int:
     summary, started = Summary(), time.perf_counter()
     progress = _Progress(arguments.file)
     async with VerifierPool(arguments.workers, arguments.timeout) as pool:
@@ -90,27 +93,23 @@ async def _verify(arguments: argparse.Namespace, options: dict[str, object]) -> 
         async for row, verdict, is_bad_gold in graded:
             summary.add(verdict)
             summary.num_bad_golds += is_bad_gold
-            print(json.dumps({**row.fields, "verdict": verdict_fields(verdict)}))
+            print(json.dumps({**row.fields, "verdict": verdict_fields(verdict)}), file=output)
             progress.step()
-    sys.stdout.flush()
+    output.flush()
     progress.clear()
     print(summary.sentence(time.perf_counter() - started), file=sys.stderr)
     return 0
 
 
 async def _rows(name: str) -> AsyncIterator[Row]:
-    """The rows of a file; of standard input as they arrive, read in a thread so that verdicts go on
-    meanwhile."""
+    """The rows of a file; of standard input as they arrive."""
     if name != "-":
-        with Path(name).open(encoding="utf-8") as lines:
-            for row in read_rows(lines, name):
+        with Path(name).open(encoding="utf-8-sig") as file:
+            for row in read_rows(file, name):
                 yield row
         return
-    rows = read_rows(sys.stdin, "standard input")
-    loop = asyncio.get_running_loop()
-    # StopIteration cannot cross a future: the end is an empty list.
-    while chunk := await loop.run_in_executor(None, lambda: list(itertools.islice(rows, 1))):
-        yield chunk[0]
+    async for row in in_thread(read_rows(lines(), "standard input")):
+        yield row
 
 
 class _Progress:

@@ -7,9 +7,11 @@ error rates."""
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 
+from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.recipe_file import load_recipe
 from asyncrl.rollout.tasks import read_rows
@@ -20,8 +22,7 @@ HELP = "Check the data of a recipe against its verifiers: false negatives and fa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value")
+    add_recipe(parser)
     parser.add_argument("--workers", type=int, default=1, help="worker processes")
     parser.add_argument("--list", type=int, default=20, metavar="N", help="complaints of each kind to print")
 
@@ -38,7 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
                 for row in read_rows(path, recipe.verifying)
             ]
             timeout = recipe.verifying.timeout_seconds
-            report = asyncio.run(_check(rows, arguments.workers, timeout, arguments.recipe.parent))
+            # What a verifier prints is no part of the report.
+            with contextlib.redirect_stdout(sys.stderr):
+                report = asyncio.run(_check(rows, arguments.workers, timeout, recipe.verifying.own_files()))
             _print_report(path, report, arguments.list)
             reports.append(report)
     except (InputError, ValueError) as error:

@@ -13,6 +13,7 @@ from asyncrl.launch.local import has_gpu
 from asyncrl.launch.servers import LocalServers
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import shown
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.signal import Signal
@@ -45,7 +46,7 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
             has_gpu=has_gpu(),
         )
         stack.push_async_callback(servers.stop)
-        with stage(f"starting {len(servers.urls)} server(s) on {model_folder}"):
+        with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
             await servers.start()
         signal = Signal()
         fleet = Fleet(

@@ -267,7 +267,8 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> AsyncIterator[asyncio.Event]:
-    """SIGINT and SIGTERM end the run after the step in work; a second one at once."""
+    """SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one at once. What `nohup`
+    ignores stays ignored."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()
     assert main_task is not None
@@ -280,13 +281,15 @@ async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> A
         log.warning("stopping: the step in work is finished and saved; once more to stop at once")
         controller.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    for number in numbers:
         loop.add_signal_handler(number, on_signal)
-    last_resort.watch(signal.SIGINT, signal.SIGTERM)
+    last_resort.watch(*numbers)
     try:
         yield stopped
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

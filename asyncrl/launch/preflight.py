@@ -3,9 +3,12 @@
 Raises InputError with one clear sentence; returns what the run works on.
 """
 
+import importlib.metadata
+import logging
 import os
 import shutil
 import socket
+import urllib.parse
 from pathlib import Path
 
 import psutil
@@ -15,6 +18,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
+from asyncrl.launch.run_folder import RunFolder
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Recipe
@@ -22,7 +26,11 @@ from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
 from asyncrl.trainer.layout import check_layout
+from asyncrl.types import Task
 
+log = logging.getLogger(__name__)
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
 MIN_DISK_BYTES = 200 * 2**20
 
 
@@ -37,7 +45,7 @@ def check_distribution() -> None:
         )
 
 
-def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelShape]:
+def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
     find_advantage(recipe.algorithm)
@@ -57,9 +65,11 @@ def read_inputs(recipe: Recipe, *, recipe_folder: Path) -> tuple[Inputs, ModelSh
             f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
-    codec, cache = TextCodec(model_folder), VerifierCache(recipe_folder)
+    codec = TextCodec(model_folder, now=RunFolder(recipe.folder()).first_admission())
+    cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
+    _warn_of_shared_prompts(train, heldout)
     try:
         cache.check_machine()
         try_verifiers(cache, recipe.verifying)
@@ -72,7 +82,9 @@ def check_machine(
     recipe: Recipe, shape: ModelShape, *, has_gpu: bool, longest_prompt: int | None = None
 ) -> None:
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
-    bounds what a batch can hold."""
+    bounds what a batch can hold. Warns of a GPU that would not be used."""
+    if (warning := unused_gpu()) is not None:
+        log.warning("%s", warning)
     needed = run_bytes(recipe, shape, longest_prompt=longest_prompt)
     free = psutil.virtual_memory().available
     available = free if recipe.memory_gib is None else recipe.memory_gib * 2**30
@@ -103,9 +115,44 @@ def check_machine(
 
 
 def _check_reachable(url: str) -> None:
-    address = url.removeprefix("http://").rstrip("/").partition(":")
     try:
-        with socket.create_connection((address[0], int(address[2] or 80)), timeout=5.0):
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme)
+    except ValueError as error:
+        raise InputError(f"serving.servers names {url!r}, which is no URL: {error}.") from None
+    if host is None or parts.scheme not in DEFAULT_PORTS:
+        raise InputError(
+            f"serving.servers names {url!r}, expected a URL such as http://10.0.0.7:30000 or https://host."
+        )
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
             return
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None
+
+
+def unused_gpu(*, devices: Path = Path("/dev"), torch_version: str | None = None) -> str | None:
+    """What to tell where this machine has a GPU and its torch cannot use one; None where all is well."""
+    found = sorted(devices.glob("nvidia[0-9]*"))
+    version = torch_version or importlib.metadata.version("torch")
+    if not found or not version.endswith("+cpu"):
+        return None
+    return (
+        f"WARNING: this machine has an NVIDIA GPU ({found[0]}), but torch {version} is a build for CPUs: all "
+        f"of the run takes place on the CPU. To use the GPU, install asyncrl with a CUDA build of torch in a "
+        f"fresh environment."
+    )
+
+
+def _warn_of_shared_prompts(train: list[Task], heldout: list[Task]) -> None:
+    trained = {task.prompt: task.task_id for task in train}
+    shared = [task for task in heldout if task.prompt in trained]
+    if shared:
+        log.warning(
+            "WARNING: %d of %d held-out rows have the prompt of a training row, first %s that of %s: "
+            "held-out accuracy then measures what was trained. Take them out of data.train or data.heldout.",
+            len(shared),
+            len(heldout),
+            shared[0].task_id,
+            trained[shared[0].prompt],
+        )

@@ -13,6 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
+from asyncrl.recipe_file import shown
 from verifiers.limits import die_with_parent
 
 
@@ -20,8 +21,8 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
     """Makes `prepare.folder` unless it is up to date. Raises InputError with what the process said."""
     if recipe.prepare is None or is_prepared(recipe.prepare):
         return
-    command = [sys.executable, "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
-    with stage(f"preparing {recipe.prepare.folder}") as progress:
+    command = [sys.executable, "-P", "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
+    with stage(f"preparing {shown(Path(recipe.prepare.folder))}") as progress:
         # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
@@ -30,15 +31,20 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                start_new_session=True,
                 # Whatever ends this process ends that one.
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),
             ) as process,
         ):
             assert process.stdout is not None
-            for line in process.stdout:
-                said = json.loads(line)
-                progress.report(said["stage"], said["done"], said["total"])
-            process.wait()
+            try:
+                for line in process.stdout:
+                    said = json.loads(line)
+                    progress.report(said["stage"], said["done"], said["total"])
+                process.wait()
+            except BaseException:
+                process.kill()
+                raise
             errors.seek(0)
             complaint = errors.read()
         if process.returncode != 0:

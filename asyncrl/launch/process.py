@@ -27,7 +27,9 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._arguments = list(arguments)
-        self._environment = {**os.environ, **environment}
+        # Nothing in the folder where the run was started is imported by accident, such as a random.py;
+        # processes that the child starts inherit that.
+        self._environment = {**os.environ, "PYTHONSAFEPATH": "1", **environment}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -43,6 +45,7 @@ class ChildProcess:
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

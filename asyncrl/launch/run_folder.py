@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import sqlite3
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe, load_recipe
+from asyncrl.recipe_file import PATHS, dump_recipe, load_recipe
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -39,6 +40,7 @@ CHANGEABLE = (
     "rollout.stream_interval_tokens",
     "verifying.num_workers",
     "verifying.max_faults_in_a_row",
+    "verifying.folder",
     "run_folder",
     "memory_gib",
     "serving",
@@ -92,22 +94,31 @@ class RunFolder:
         committed = self._read("SELECT max(version) FROM commits")
         return committed is not None and committed >= num_steps and self.newest_export() is not None
 
+    def first_admission(self) -> datetime | None:
+        """When the first group of the run was admitted; None before that."""
+        seconds = self._read("SELECT min(admitted_seconds) FROM groups")
+        return None if seconds is None else datetime.fromtimestamp(seconds)
+
     def _has_begun(self) -> bool:
         """Whether anything was ever admitted: before that there is nothing to protect."""
         return self._read("SELECT count(*) FROM groups") not in (None, 0)
 
-    def _read(self, sql: str) -> int | None:
+    def _read(self, sql: str) -> float | None:
         """A number of the journal; None when it is not there."""
         if not self.journal.is_file():
             return None
         address = f"{self.journal.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
             try:
-                number: int | None = reader.execute(sql).fetchone()[0]
+                number: float | None = reader.execute(sql).fetchone()[0]
                 return number
             except sqlite3.OperationalError:
                 # Killed before its tables were made.
                 return None
+            except sqlite3.DatabaseError as error:
+                raise InputError(
+                    f"{self.journal} is damaged: {error}. Restore it, or set run_folder to a new folder."
+                ) from error
 
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
@@ -129,7 +140,9 @@ class RunFolder:
         self._lock.flush()
         self.logs.mkdir(exist_ok=True)
         part = self.path / f"{RECIPE}.part"
-        part.write_text(dump_recipe(recipe), encoding="utf-8")
+        # Where the folder is now: when it is moved, what lies around it is found from there.
+        here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
+        part.write_text(dump_recipe(here), encoding="utf-8")
         os.replace(part, self.path / RECIPE)
 
     def close(self) -> None:
@@ -180,7 +193,19 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     if isinstance(there, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*there, *now])
         return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
-    return [] if there == now else [(prefix.removesuffix("."), _plain(there), _plain(now))]
+    if there == now or (prefix.removesuffix(".") in PATHS and _is_moved(there, now)):
+        return []
+    return [(prefix.removesuffix("."), _plain(there), _plain(now))]
+
+
+def _is_moved(there: Any, now: Any) -> bool:
+    """Whether a path only has another name now: a link, or a folder that was moved with what is in it."""
+    if not (isinstance(there, str) and isinstance(now, str)):
+        return False
+    old, new = Path(there), Path(now)
+    if old.exists():
+        return new.exists() and old.samefile(new)
+    return old.name == new.name and new.exists()
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,7 @@ class Browser:
             )
         recipe = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
         self._name = str(recipe["name"])
-        self._texts = TokenTexts(Path(recipe["model"]["path"]))
+        self._texts = TokenTexts(_tokenizer_folder(run_folder, Path(recipe["model"]["path"])))
         self._journal = Journal(run_folder / JOURNAL_FILE)
         self._metrics_path = run_folder / METRICS_FILE
         # What cannot be read is said here, not by a page that stays empty.
@@ -92,3 +92,9 @@ def _tokens(texts: Iterator[str], segment: Row) -> list[list[Any]]:
         [next(texts), token, round(logprob, 5) if math.isfinite(logprob) else None]
         for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
     ]
+
+
+def _tokenizer_folder(run_folder: Path, model: Path) -> Path:
+    """The base model's folder; of a run that was copied without it, an exported checkpoint's."""
+    exported = sorted((run_folder / "checkpoints").glob("step-*/hf/tokenizer.json"))
+    return exported[-1].parent if exported and not model.is_dir() else model

@@ -4,6 +4,7 @@ A fault stays a fault: it has no score, and no number stands in for one.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.faults import FaultWatch
@@ -23,13 +24,15 @@ class Grader:
         *,
         max_fault_retries: int,
         note: Callable[[str], None] = lambda text: None,
+        prints: Path | None = None,
     ) -> None:
-        """`note` tells a person of the first fault of each cause."""
+        """`note` tells a person of the first fault of each cause. What verifiers print goes to the file
+        `prints`, else to standard error."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row, note)
         self._pool = VerifierPool(
-            num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds
+            num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds, prints=prints
         )
 
     async def __aenter__(self) -> "Grader":

@@ -4,9 +4,13 @@ The order of tasks is a pure function of (seed, position), so the number of admi
 cursor.
 """
 
+import codecs
+import contextlib
+import difflib
 import json
 import pickle
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +19,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe, Verifying
+from asyncrl.recipe_file import PATH_RULE, absolute_object
 from asyncrl.rollout.text import TextCodec
 from asyncrl.types import Task, VerifierSpec
 from verifiers.registry import load_verifier
@@ -96,48 +101,100 @@ def _key(spec: VerifierSpec) -> str:
 
 
 def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:
-    """The rows of a JSONL file. Raises InputError with file and line."""
+    """The rows of a JSONL file in UTF-8, with or without a byte order mark. Raises InputError with file and
+    line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        content = path.read_bytes()
     except FileNotFoundError:
         raise InputError(
-            f"data file {path} does not exist. Set data.train / data.heldout to a JSONL file."
+            f"data file {path} does not exist. Set data.train / data.heldout to a JSONL file. {PATH_RULE}"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"data file {path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    # JSON may hold other characters that end a line of text, such as U+2028, as they are.
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
             yield _parse_row(path, number, line, verifying)
 
 
-def _parse_row(path: Path, number: int, line: str, verifying: Verifying) -> Row:
+def _parse_row(path: Path, number: int, line: bytes, verifying: Verifying) -> Row:
     where = f"{path}:{number}"
-    try:
-        raw = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where}: not JSON: {error}") from None
+    raw = _parse_json(line, where)
     if not isinstance(raw, dict):
         raise InputError(f'{where}: {type(raw).__name__}, expected an object with "prompt" and "answer"')
     for key in ("prompt", "answer"):
         if key not in raw:
-            raise InputError(f'{where}: no "{key}"; the row has {", ".join(raw) or "no keys"}')
+            meant = _nearest_key(key, raw)
+            raise InputError(f'{where}: no "{key}"; the row has {", ".join(raw) or "no keys"}.{meant}')
+    # A row may have more keys than we read, so only what looks like a slip is refused.
+    if "verifier" not in raw and (meant := _nearest_key("verifier", raw)):
+        raise InputError(f"{where}: the row has {', '.join(raw)}.{meant}")
     prompt = raw["prompt"]
-    is_chat = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "role" in m for m in prompt)
-    if not (isinstance(prompt, str) and prompt) and not is_chat:
+    if isinstance(prompt, list) and prompt:
+        for position, message in enumerate(prompt):
+            _check_message(message, f"{where}: message {position + 1}", is_last=position == len(prompt) - 1)
+    elif not (isinstance(prompt, str) and prompt):
         raise InputError(
             f'{where}: "prompt" is {str(prompt)[:80]!r}, expected text or a list of chat messages'
         )
     return Row(path, number, prompt, raw["answer"], _verifier_spec(raw.get("verifier"), where, verifying))
 
 
+def _parse_json(line: bytes, where: str) -> Any:
+    try:
+        text = line.decode("utf-8")
+        raw = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8: {error}. Save the file as UTF-8.") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: not JSON that can be read: it is nested too deeply") from None
+    if "\\u" in text:
+        try:
+            json.dumps(raw, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            raise InputError(
+                f"{where}: {half} is half of a surrogate pair, which is no character. Write the character "
+                f"itself, or both halves."
+            ) from None
+    return raw
+
+
+def _check_message(message: Any, where: str, *, is_last: bool) -> None:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InputError(
+            f'{where} is {str(message)[:80]!r}, expected an object with "role" and "content", both text'
+        )
+    content = message.get("content")
+    if isinstance(content, str) or (content is None and message.get("tool_calls") and not is_last):
+        return
+    if "content" not in message:
+        raise InputError(f'{where} has no "content"; it has {", ".join(message)}')
+    if isinstance(content, list):
+        raise InputError(f'{where}: "content" is a list of parts, expected text. Join the texts to one.')
+    raise InputError(f'{where}: "content" is {str(content)[:80]!r}, expected text')
+
+
+def _nearest_key(key: str, raw: dict[str, Any]) -> str:
+    """' Did you mean ...' where the row has a key that is almost `key`, with a value that it might have."""
+    kinds = (str, dict) if key == "verifier" else (object,)
+    near = [name for name in difflib.get_close_matches(key, raw, cutoff=0.8) if isinstance(raw[name], kinds)]
+    return f' Did you mean "{key}" where it says "{near[0]}"?' if near else ""
+
+
 def _verifier_spec(raw: Any, where: str, verifying: Verifying) -> VerifierSpec:
     if raw is None:
         return VerifierSpec(verifying.default, verifying.options)
     if isinstance(raw, str):
-        options = verifying.options if raw == verifying.default else {}
+        is_default = absolute_object(raw, verifying.own_files()) == verifying.default
+        options = verifying.options if raw == verifying.default or is_default else {}
         return VerifierSpec(raw, options)
     if isinstance(raw, dict) and isinstance(raw.get("name"), str) and raw.keys() <= {"name", "options"}:
-        return VerifierSpec(raw["name"], raw.get("options") or {})
+        options = raw.get("options") or {}
+        if isinstance(options, dict):
+            return VerifierSpec(raw["name"], options)
     raise InputError(
         f'{where}: "verifier" is {str(raw)[:80]!r}, expected a name or {{"name": ..., "options": ...}}'
     )
@@ -151,7 +208,9 @@ def read_tasks(
     Raises InputError for an empty file, a prompt that leaves no room in `context_tokens`, or an answer that
     its verifier cannot parse.
     """
-    tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
+    # What a verifier prints is no part of what a command prints.
+    with contextlib.redirect_stdout(sys.stderr):
+        tasks = [_task(row, codec, verifiers, context_tokens) for row in read_rows(path, verifying)]
     if not tasks:
         raise InputError(f"data file {path} holds no rows.")
     return tasks

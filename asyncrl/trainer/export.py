@@ -20,6 +20,7 @@ from asyncrl.trainer.folder import other_files, weight_files
 from asyncrl.trainer.model import Policy, PolicyModel
 
 WEIGHTS = "model.safetensors"
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 5 * 10**9
 """Of one file, as transformers writes them."""
 
@@ -79,17 +80,44 @@ def _write_shard(folder: Path, number: int, weights: dict[str, Tensor]) -> list[
 
 
 def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> None:
-    """Writes `target`: the model's weights with configuration and tokenizer of `base`."""
+    """Writes `target`: the model's weights with configuration and tokenizer of `base`.
+
+    config.json says the weights' type, and there is a generation_config.json, whatever `base` has.
+    """
     weights = export_weights(model)
     if not ranks.is_first():
         drain(weights)
         return
-    part = fresh_part(target)
-    write_weights(part, weights)
+    part, kinds = fresh_part(target), set[str]()
+    write_weights(part, _note_kinds(weights, kinds))
     for file in other_files(base):
         shutil.copyfile(file, part / file.name)
+    if (templates := base / "additional_chat_templates").is_dir():
+        shutil.copytree(templates, part / templates.name)
+    (kind,) = kinds
+    _write_configuration(part, kind)
     sync_tree(part)
     replace(part, target)
+
+
+def _note_kinds(weights: Iterable[tuple[str, Tensor]], kinds: set[str]) -> Iterator[tuple[str, Tensor]]:
+    """The same tensors; the names of their types are in `kinds` afterwards."""
+    for name, tensor in weights:
+        kinds.add(str(tensor.dtype).removeprefix("torch."))
+        yield name, tensor
+
+
+def _write_configuration(folder: Path, kind: str) -> None:
+    """Completes the files that were copied from the base model. `kind` is the weights' type."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    # transformers 5 writes the first name, transformers 4 and SGLang read the second.
+    config |= {"dtype": kind, "torch_dtype": kind}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    generation = folder / "generation_config.json"
+    if not generation.exists():
+        ids = {name: config[name] for name in SPECIAL_IDS if config.get(name) is not None}
+        generation.write_text(json.dumps({"_from_model_config": True, **ids}, indent=2) + "\n")
 
 
 def drain(weights: Iterable[tuple[str, Tensor]]) -> None:

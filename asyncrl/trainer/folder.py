@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.recipe_file import PATH_RULE
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
+TRAINED_FROM = ("F32", "BF16", "F16")
+"""Types of tensors, as safetensors names them, that are read as what they stand for."""
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
@@ -55,7 +58,7 @@ def check_model_folder(path: Path) -> ModelShape:
     path = Path(path)
     if not path.is_dir():
         raise InputError(
-            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder."
+            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder. {PATH_RULE}"
         )
     shape = _read_shape(path / "config.json")
     found = {name: size for file in weight_files(path) for name, size in _read_header(file)}
@@ -184,6 +187,11 @@ def _read_experts(config: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
     """Settings under which this trainer would compute something else than transformers does."""
+    if quantisation := config.get("quantization_config"):
+        method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
+        raise InputError(
+            f"{file}: the model is quantised ({method}), which cannot be trained. Take the original."
+        )
     wanted: dict[str, object] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
     wanted |= {"use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
     for key, value in wanted.items():
@@ -213,9 +221,25 @@ def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(length))
-        yield from ((name, tuple(entry["shape"])) for name, entry in header.items() if name != "__metadata__")
+        header.pop("__metadata__", None)
+        end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        kinds = {name: entry["dtype"] for name, entry in header.items()}
+        shapes = [(name, tuple(entry["shape"])) for name, entry in header.items()]
+        size = file.stat().st_size
     except (ValueError, KeyError, AttributeError, TypeError, OSError, MemoryError, OverflowError) as error:
         raise InputError(f"{file} is not a safetensors file: {error}") from error
+    if size != end:
+        raise InputError(
+            f"{file} has {size:,} bytes, its header says {end:,}: it was not copied or downloaded in full. "
+            f"Fetch it again."
+        )
+    for name, kind in kinds.items():
+        if kind not in TRAINED_FROM:
+            raise InputError(
+                f"{file}: tensor {name} is stored as {kind}; a quantised model cannot be trained. Take the "
+                f"original, with weights of {', '.join(TRAINED_FROM)}."
+            )
+    yield from shapes
 
 
 def _holds_weights(file: Path) -> bool:

@@ -55,6 +55,7 @@ def test_what_it_leaves_behind_is_what_a_person_needs(finished: WholeRun) -> Non
     assert {path.name for path in (finished.run_folder / "logs").iterdir()} == {
         "server-0.log",
         "trainer-0.log",
+        "verifiers.log",
     }
     output = finished.output()
     for words in ("held-out before training", "conservation", "asyncrl chat", "100.0%"):

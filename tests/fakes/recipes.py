@@ -12,7 +12,7 @@ def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
     raw: dict[str, Any] = {
         "name": "test",
         "model": {"path": str(folder)},
-        "data": {"train": "none.jsonl"},
+        "data": {"train": str(folder / "none.jsonl")},
         "evaluation": {"every_steps": 0},
     }
     for name, section in sections.items():

@@ -3,10 +3,12 @@
 import argparse
 import base64
 import json
+import os
 
 import pytest
 
 from asyncrl.commands import sandbox as command
+from asyncrl.commands import standard_input
 from sandbox.doctor import gaps
 from sandbox.result import Tier
 
@@ -31,19 +33,31 @@ def test_run_prints_the_result_as_one_json_object(tmp_path, capsys):
     assert {"cpu_seconds", "wall_seconds", "peak_memory_bytes", "stderr", "signal", "detail"} <= set(result)
 
 
-@pytest.mark.parametrize(("source", "words", "status"), [
-    ("import time; time.sleep(9)", ("--wall-seconds", "0.2"), "time_limit"),
-    ("while True: pass", ("--cpu-seconds", "1"), "time_limit"),
-    ("bytearray(1 << 30)", ("--memory-mb", "100"), "memory_limit"),
-    ("while True: print('x' * 9999)", ("--output-mb", "0.1"), "output_limit"),
-    ("raise SystemExit(4)", (), "wrong_exit"),
-    ("import os; os.abort()", (), "signal"),
+@pytest.mark.parametrize(("source", "words", "status", "code"), [
+    ("import time; time.sleep(9)", ("--wall-seconds", "0.2"), "time_limit", 124),
+    ("while True: pass", ("--cpu-seconds", "1"), "time_limit", 124),
+    ("bytearray(1 << 30)", ("--memory-mb", "100"), "memory_limit", 137),
+    ("while True: print('x' * 9999)", ("--output-mb", "0.1"), "output_limit", 137),
+    ("raise SystemExit(4)", (), "wrong_exit", 4),
+    ("import os; os.abort()", (), "signal", 134),
 ])  # fmt: skip
-def test_a_programs_own_failure_is_a_result(tmp_path, capsys, source, words, status):
+def test_a_programs_own_failure_is_a_result_and_the_exit_code(tmp_path, capsys, source, words, status, code):
     program = tmp_path / "p.py"
     program.write_text(source)
-    code, out, _ = call(capsys, "run", str(program), *words)
-    assert (code, json.loads(out)["status"]) == (0, status)
+    ended, out, _ = call(capsys, "run", str(program), *words)
+    assert (ended, json.loads(out)["status"]) == (code, status)
+
+
+def test_what_is_piped_in_is_the_programs_standard_input(tmp_path, capsys, monkeypatch):
+    program = tmp_path / "p.py"
+    program.write_text("print(input()[::-1])")
+    reading, writing = os.pipe()
+    os.write(writing, b"abc\n")
+    os.close(writing)
+    monkeypatch.setattr(standard_input, "FILE", reading)
+    code, out, _ = call(capsys, "run", str(program))
+    os.close(reading)
+    assert (code, json.loads(out)["stdout"]) == (0, "cba\n")
 
 
 def test_output_that_is_no_text_is_given_in_base64_besides(tmp_path, capsys):

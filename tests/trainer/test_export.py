@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
 from asyncrl.trainer import export
@@ -27,11 +28,34 @@ def test_transformers_loads_an_export_and_computes_the_same(tmp_path: Path, is_t
         "model.safetensors",
         "tokenizer.json",
     ]
-    assert json.loads((target / "config.json").read_text()) == json.loads((base / "config.json").read_text())
+    config, wanted_config = (json.loads((folder / "config.json").read_text()) for folder in (target, base))
+    assert config == wanted_config | {"dtype": "float32", "torch_dtype": "float32"}
     sequence = random_batch(0).sequences[0]
     got, wanted = (reference_logprobs(reference_model(folder), sequence, 1.0) for folder in (target, trained))
     assert torch.equal(got, wanted)
     assert check_model_folder(target) == check_model_folder(base)
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])
+def test_the_configuration_says_what_the_weights_are_and_when_to_stop(
+    tmp_path: Path, dtype: torch.dtype, name: str
+):
+    base = write_model(tmp_path / "base", eos_token_id=7)
+    # As of models that were saved without one, in another type, by transformers 4.
+    (base / "generation_config.json").unlink()
+    config = json.loads((base / "config.json").read_text())
+    del config["dtype"]
+    (base / "config.json").write_text(json.dumps(config | {"torch_dtype": "float16"}))
+    (base / "additional_chat_templates").mkdir()
+    (base / "additional_chat_templates" / "tool_use.jinja").write_text("t")
+    model = build_model(check_model_folder(base), dtype)
+    load_weights(model, open_weights(base))
+    export_model(model, base=base, target=tmp_path / "hf")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype="auto")
+    assert loaded.dtype is dtype and {p.dtype for p in loaded.parameters()} == {dtype}
+    assert loaded.generation_config.eos_token_id == 7
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["torch_dtype"] == name
+    assert (tmp_path / "hf" / "additional_chat_templates" / "tool_use.jinja").read_text() == "t"
 
 
 def test_a_large_model_becomes_several_files_that_transformers_and_the_trainer_read(

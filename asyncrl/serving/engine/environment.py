@@ -6,6 +6,7 @@ Imports neither torch nor SGLang: the controller calls it.
 import os
 from pathlib import Path
 
+from asyncrl.proxies import loopback_direct
 from asyncrl.recipe import Model, Serving
 
 CPU_PATH = Path(__file__).with_name("cpu_path")
@@ -17,6 +18,8 @@ _KEPT_BYTES = str(128 * 2**20)
 def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
     """Variables to add to a server process's environment."""
     environment = {
+        # SGLang asks itself over HTTP whether it is ready.
+        **loopback_direct(os.environ),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
         # Longer than a client keeps an idle connection: one that the server closes looks like a dead server.

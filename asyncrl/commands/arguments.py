@@ -1,0 +1,45 @@
+"""The arguments that commands on a recipe share: one recipe and overrides, in any order, between options."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
+
+
+def add_recipe(parser: argparse.ArgumentParser, *, help: str = "a recipe, or a run's recipe.yaml") -> None:
+    """Parsed to `recipe`, a path, and `overrides`, a list of "section.key=value"."""
+    parser.usage = "%(prog)s RECIPE [section.key=value ...] [options]"
+    parser.add_argument(
+        "words",
+        nargs="+",
+        action=_RecipeAndOverrides,
+        metavar="RECIPE",
+        help=f"{help}, and keys to change in it, such as rollout.max_staleness=0",
+    )
+
+
+class _RecipeAndOverrides(argparse.Action):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        words = [str(word) for word in values or ()]
+        overrides = [word for word in words if is_override(word)]
+        recipes = [word for word in words if word not in overrides]
+        if len(recipes) != 1:
+            parser.error(
+                f"expected one recipe, found {' and '.join(recipes) or 'none'}. A key is changed by "
+                f"section.key=value, such as rollout.max_staleness=0."
+            )
+        namespace.recipe, namespace.overrides = Path(recipes[0]), overrides
+
+
+def is_override(word: str) -> bool:
+    """Whether a word of the command line says "section.key=value"; a file of that name is a recipe."""
+    return _OVERRIDE.match(word) is not None and not Path(word).is_file()

@@ -1,0 +1,175 @@
+"""Chat messages -> the text that a model's chat template makes of them, as transformers renders it.
+
+Owns the template's language: the tags, filters and functions that templates of public models use, which are
+those of `transformers.PreTrainedTokenizerBase.apply_chat_template`. Imports no transformers. A template is a
+program of the model folder: it runs in jinja's sandbox, and whatever it raises is an InputError.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.ext
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from asyncrl.errors import InputError
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""What a template may call by name."""
+
+Message = dict[str, Any]
+
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Stands where the last message ends. The space tells whether the template strips its messages."""
+
+
+class ChatTemplate:
+    """The chat template of one model folder, compiled once. For it, now is `now`, else the present."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str], *, now: datetime | None = None) -> None:
+        self._source = source
+        self._special_tokens = special_tokens
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: (now or datetime.now()).strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise InputError(f"the model folder's chat template cannot be read: {error}") from error
+
+    def render(self, messages: list[Message]) -> str:
+        """The conversation up to where the model continues.
+
+        That is behind the header of a new assistant message or, when the last message is the assistant's,
+        behind the last character of that one, which stays open. Raises InputError.
+        """
+        if messages[-1].get("role") == "assistant":
+            return self._render_open(messages)
+        return self._render(messages, add_generation_prompt=True)
+
+    def _render_open(self, messages: list[Message]) -> str:
+        """As `continue_final_message` of transformers: a mark behind the message shows where to cut."""
+        last = messages[-1].get("content")
+        if not isinstance(last, str) or "content" not in self._source:
+            raise InputError(
+                f"the last message is the assistant's, so the model continues it, but its content is "
+                f"{last!r}, which cannot be continued. Expected text."
+            )
+        marked = copy.deepcopy(messages)
+        marked[-1]["content"] = last + _MARK
+        text = self._render(marked, add_generation_prompt=False)
+        if last.strip() not in text or _MARK.strip() not in text:
+            raise InputError(
+                f"the last message is the assistant's, so the model continues it, but the chat template "
+                f"changes its text {last[:80]!r}: where it ends cannot be found. Shorten it, or end the "
+                f"prompt with another role."
+            )
+        end = text.rindex(_MARK.strip())
+        keeps_spaces = text[end : end + len(_MARK)] == _MARK
+        return text[:end] if keeps_spaces else text[:end].rstrip()
+
+    def _render(self, messages: list[Message], *, add_generation_prompt: bool) -> str:
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except Exception as error:  # the boundary: a template is somebody's program and may raise anything
+            raise InputError(f"the chat template does not accept these messages: {error}") from error
+
+
+def read_chat_template(
+    folder: Path, config: dict[str, Any], *, now: datetime | None = None
+) -> ChatTemplate | None:
+    """The template of a model folder with this tokenizer_config.json; None when it has none.
+
+    Raises InputError when there are several and none is called "default".
+    """
+    named = _read_named_templates(folder, config)
+    if not named:
+        return None
+    if "default" not in named:
+        raise InputError(
+            f'{folder} has the chat templates {", ".join(sorted(named))} and none is called "default". Name '
+            f"the one to use so, in tokenizer_config.json or as chat_template.jinja."
+        )
+    return ChatTemplate(named["default"], _read_special_tokens(folder, config), now=now)
+
+
+def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """By name. Files come before the configuration."""
+    files = {"default": folder / "chat_template.jinja"}
+    files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    found = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
+    if found:
+        return found
+    given = config.get("chat_template")
+    if isinstance(given, str):
+        return {"default": given}
+    if isinstance(given, dict):
+        return {name: text for name, text in given.items() if isinstance(text, str)}
+    if isinstance(given, list):
+        return {entry["name"]: entry["template"] for entry in given}
+    return {}
+
+
+def _read_special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    tokens = dict(config)
+    legacy = folder / "special_tokens_map.json"
+    # As transformers: the older file counts only where the newer one does not list the added tokens.
+    if "added_tokens_decoder" not in config and legacy.is_file():
+        tokens |= json.loads(legacy.read_text(encoding="utf-8"))
+    contents = {name: _content(tokens.get(name)) for name in SPECIAL_TOKENS}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _content(token: Any) -> str | None:
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} ... {% endgeneration %}`: marks what the assistant wrote, for masks of supervised
+    training; here it is text like any other."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A block of its own, as in transformers: what is set inside is not seen outside.
+        call: Callable[..., nodes.Call] = self.call_method
+        return nodes.CallBlock(call("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja's own filter escapes for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)

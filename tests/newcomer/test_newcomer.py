@@ -1,0 +1,326 @@
+"""What a new user types and gets wrong: one table of input, sentence, exit code.
+
+Each case runs in a folder with a recipe that would run, spoils one thing and calls the command line. Nothing
+ends in a traceback, and nothing is written where a command refuses.
+"""
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.newcomer import CONFIG, RECIPE, row, write_project, write_zeros
+from fakes.records import make_queue
+
+from asyncrl import cli
+
+Change = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    words: str
+    """The command line behind `asyncrl`, as a shell reads it."""
+    said: str
+    """A part of what is printed, to standard error unless the exit code is 0."""
+    code: int = 2
+    change: Change = lambda folder: None
+
+
+def train_row(line: str) -> Change:
+    """train.jsonl has a good row and this one."""
+    return lambda folder: (folder / "train.jsonl").write_text(f"{row()}\n{line}\n")
+
+
+def train_bytes(content: bytes) -> Change:
+    return lambda folder: (folder / "train.jsonl").write_bytes(content)
+
+
+def chat_row(*messages: Any) -> Change:
+    def change(folder: Path) -> None:
+        (folder / "model" / "chat_template.jinja").write_text(
+            "{% for m in messages %}{{ m['role'] }}={{ m['content'] }};{% endfor %}"
+        )
+        train_row(row(list(messages)))(folder)
+
+    return change
+
+
+def recipe(old: str, new: str) -> Change:
+    assert old in RECIPE
+    return lambda folder: (folder / "recipe.yaml").write_text(RECIPE.replace(old, new))
+
+
+def text(name: str, content: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+    return change
+
+
+def config(**changes: Any) -> Change:
+    return lambda folder: (folder / "model" / "config.json").write_text(json.dumps(CONFIG | changes))
+
+
+def without(name: str) -> Change:
+    def change(folder: Path) -> None:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    def change(folder: Path) -> None:
+        for each in changes:
+            each(folder)
+
+    return change
+
+
+def a_run(folder: Path) -> None:
+    """runs/old, as a run leaves it that has trained nothing."""
+    (folder / "runs" / "old").mkdir(parents=True)
+    (folder / "runs" / "old" / "recipe.yaml").write_text(RECIPE.replace(": model", ": ../../model"))
+    queue = make_queue(folder / "runs" / "old")
+    queue.announce(0)
+    queue.journal.close()
+
+
+CHECK = "check recipe.yaml"
+USER = {"role": "user", "content": "1+1="}
+
+TABLE = [
+    # The command line.
+    Case("no command", "", "usage: asyncrl COMMAND", 0),
+    Case("help", "--help", "usage: asyncrl COMMAND", 0),
+    Case("a misspelt command", "tain recipe.yaml", 'no command "tain". Did you mean train?'),
+    Case("an unknown command", "frobnicate", 'asyncrl has no command "frobnicate"'),
+    Case("no recipe", "check", "RECIPE"),
+    Case("only an override", "check seed=1", "expected one recipe, found none"),
+    Case("two recipes", "check recipe.yaml other.yaml",
+         "expected one recipe, found recipe.yaml and other.yaml"),
+    Case("an override without =", f"{CHECK} seed", "A key is changed by section.key=value"),
+    Case("an unknown option", f"{CHECK} --frobnicate", "unrecognized arguments: --frobnicate"),
+    Case("a good recipe", CHECK, "4 training tasks, 4 held-out tasks", 0),
+    Case("overrides before the recipe", "check seed=7 recipe.yaml rollout.max_staleness=1", "seed: 7", 0),
+    Case("an override between options", "plan --gpu-memory-gb 80 seed=7 recipe.yaml", "parameters", 0),
+    Case("a recipe called like an override", "check a=b", "name: mine", 0, text("a=b", RECIPE)),
+    # The recipe file.
+    Case("a missing recipe", "check nowhere.yaml", "There is no recipe at nowhere.yaml"),
+    Case("a folder", "check model", "model is a folder, not a recipe"),
+    Case("a train of a run folder", "train runs/old", "The recipe of a run is recipe.yaml", 2, a_run),
+    Case("broken YAML", CHECK, "cannot be read as YAML", 2, text("recipe.yaml", "a: [")),
+    Case("tabs", CHECK, "cannot be read as YAML", 2, text("recipe.yaml", "model:\n\tpath: m\n")),
+    Case("an empty recipe", CHECK, "holds NoneType, not the sections", 2, text("recipe.yaml", "")),
+    Case("a list", CHECK, "holds list, not the sections", 2, text("recipe.yaml", "- a\n")),
+    Case("JSON lines", "check train.jsonl", "cannot be read as YAML"),
+    Case("a section twice", CHECK, "data is there twice, in lines 4 and 9", 2,
+         recipe("16\n", "16\ndata: {}\n")),
+    Case("a key twice", CHECK, "path is there twice", 2, recipe("path: model", "path: a\n  path: b")),
+    Case("a byte order mark", CHECK, "4 training tasks", 0, recipe("name", "\ufeffname")),
+    Case("an unknown section", CHECK, "unknown key datas. Did you mean data?", 2, recipe("data:", "datas:")),
+    Case("an unknown key", CHECK, "Did you mean heldout?", 2, recipe("heldout:", "held_out:")),
+    Case("no model", CHECK, "model is missing", 2, recipe("model:\n  path: model\n", "")),
+    Case("no data", f"{CHECK} data=null", "data is None"),
+    Case("no held-out data", f"{CHECK} data.heldout=null", "or set evaluation.every_steps to 0"),
+    Case("an empty section", CHECK, "model is None", 2, recipe("  path: model\n", "")),
+    Case("a number for a section", f"{CHECK} trainer=3", "trainer is 3"),
+    # Values.
+    Case("a word for a number", f"{CHECK} seed=many", 'override "seed=many": seed is \'many\''),
+    Case("a negative number", f"{CHECK} trainer.num_steps=-1", "trainer.num_steps is -1"),
+    Case("a fraction for a count", f"{CHECK} trainer.num_steps=1.5", "trainer.num_steps is 1.5"),
+    Case("a word for yes or no", f"{CHECK} data.is_shuffled=perhaps", "data.is_shuffled is 'perhaps'"),
+    Case("not a number", f"{CHECK} rollout.temperature=.nan", "rollout.temperature is nan"),
+    Case("no temperature", f"{CHECK} rollout.temperature=0", "rollout.temperature is 0"),
+    Case("an unknown advantage", f"{CHECK} algorithm.advantage=gpro", "algorithm.advantage is 'gpro'"),
+    Case("an unknown type", f"{CHECK} model.dtype=float16", "'float32' or 'bfloat16'"),
+    Case("a misspelt override", f"{CHECK} rollout.max_stalenes=0",
+         'override "rollout.max_stalenes=0": unknown'),
+    Case("a value as a section", f"{CHECK} name.x=1", "name is a value, not a section"),
+    Case("a broken override", f"{CHECK} seed=[", '"seed=[": the value is not YAML'),
+    Case("groups of one", f"{CHECK} rollout.samples_per_group=1", 'override "rollout.samples_per_group=1"'),
+    Case("no room for a prompt", f"{CHECK} rollout.max_new_tokens=128", "Lower rollout.max_new_tokens"),
+    Case("a longer context than the model's", f"{CHECK} model.context_tokens=500",
+         "Lower model.context_tokens"),
+    Case("more memory than there is", f"{CHECK} serving.max_total_tokens=999999999999", "GiB are free"),
+    Case("a layout that does not fit", f"{CHECK} trainer.num_processes=3 trainer.parallel.tensor=2",
+         "multiple"),
+    # Paths.
+    Case("a missing data file", f"{CHECK} data.train=x.jsonl", "x.jsonl does not exist. Set data.train"),
+    Case("the rule about paths", f"{CHECK} data.train=x.jsonl", "relative to the recipe's folder"),
+    Case("a folder for data", f"{CHECK} data.train=model", "model cannot be read"),
+    Case("a missing model", f"{CHECK} model.path=x", "which is not a folder. Expected a Hugging Face"),
+    Case("the rule about the model's path", f"{CHECK} model.path=x",
+         "those on the command line to the current"),
+    Case("the name of a hub", f"{CHECK} model.path=Qwen/Qwen3-0.6B",
+         "Qwen/Qwen3-0.6B, which is not a folder"),
+    Case("a file for a run folder", f"{CHECK} run_folder=train.jsonl", "is a file. Name a folder"),
+    Case("a full run folder", f"{CHECK} run_folder=model", "is not empty and holds no run"),
+    Case("a recipe from another folder", "check sub/r.yaml", "4 training tasks", 0, both(
+        text("sub/r.yaml", RECIPE.replace(": model", ": ../model").replace(": train", ": ../train")
+             .replace(": heldout", ": ../heldout")))),
+    # Rows.
+    Case("no rows", CHECK, "holds no rows", 2, text("train.jsonl", "\n\n")),
+    Case("no JSON", CHECK, "train.jsonl:2: not JSON", 2, train_row("{oops")),
+    Case("a list for a row", CHECK, "train.jsonl:2: list, expected an object", 2, train_row("[1]")),
+    Case("no prompt", CHECK, 'no "prompt"; the row has answer', 2, train_row('{"answer": "2"}')),
+    Case("a misspelt prompt", CHECK, 'Did you mean "prompt" where it says "promt"?', 2,
+         train_row('{"promt": "1+1=", "answer": "2"}')),
+    Case("a misspelt verifier", CHECK,
+         'train.jsonl:2: the row has prompt, answer, verfier. Did you mean "verifier"',
+         2, train_row(row(verfier="math"))),
+    Case("other keys in a row", CHECK, "2 training tasks", 0, train_row(row(source="x", verified=True))),
+    Case("an empty prompt", CHECK, 'train.jsonl:2: "prompt" is \'\'', 2, train_row(row(""))),
+    Case("a number for a prompt", CHECK, 'train.jsonl:2: "prompt" is \'3\'', 2, train_row(row(3))),
+    Case("no messages", CHECK, "expected text or a list of chat messages", 2, train_row(row([]))),
+    Case("an answer that cannot be read", CHECK, "train.jsonl:2: ", 2, train_row(row(answer="\\frac{1}{"))),
+    Case("an unknown verifier", CHECK, "There is no verifier 'mth'. Did you mean", 2,
+         train_row(row(verifier="mth"))),
+    Case("a number for a verifier", CHECK, 'train.jsonl:2: "verifier" is', 2, train_row(row(verifier=7))),
+    Case("a list of options", CHECK, 'train.jsonl:2: "verifier" is', 2,
+         train_row(row(verifier={"name": "math", "options": [1]}))),
+    Case("a missing file of a verifier", CHECK, "there is no file", 2,
+         train_row(row(verifier="./none.py:V"))),
+    Case("a verifier with a mistake in it", CHECK, "own.py failed to load: NameError", 2,
+         both(text("own.py", "frobnicate"), train_row(row(verifier="./own.py:V")))),
+    Case("a prompt that is too long", CHECK, "train.jsonl:2: the prompt has 300 tokens", 2,
+         train_row(row("1" * 300))),
+    Case("half a surrogate pair", CHECK, "train.jsonl:2: '\\ud83d' is half of a surrogate pair", 2,
+         train_row('{"prompt": "\\ud83d", "answer": "2"}')),
+    Case("Latin-1", CHECK, "train.jsonl:2: not UTF-8", 2,
+         train_bytes(f"{row()}\n".encode() + b'{"prompt": "\xe9"}')),
+    Case("a byte order mark in the data", CHECK, "1 training tasks", 0,
+         train_bytes(b"\xef\xbb\xbf" + row().encode())),
+    Case("a line separator inside of text", CHECK, "2 training tasks", 0,
+         train_row('{"prompt": "1+1=\u2028", "answer": "2"}')),
+    Case("nested without end", CHECK, "nested too deeply", 2, train_row('{"prompt": ' + "[" * 200_000)),
+    Case("equal rows in both files", CHECK,
+         "WARNING: 1 of 4 held-out rows have the prompt of a training row", 0,
+         train_row(row("5+1=", "6"))),
+    # Chat rows.
+    Case("chat messages", CHECK, "2 training tasks", 0, chat_row(USER)),
+    Case("a prefill", CHECK, "2 training tasks", 0,
+         chat_row(USER, {"role": "assistant", "content": "think"})),
+    Case("no chat template", CHECK, "has no chat template", 2, train_row(row([USER]))),
+    Case("no role", CHECK, "train.jsonl:2: message 1 is", 2, chat_row({"content": "x"})),
+    Case("a word for a message", CHECK, 'expected an object with "role" and "content"', 2, chat_row("hello")),
+    Case("no content", CHECK, 'message 2 has no "content"; it has role', 2, chat_row(USER, {"role": "user"})),
+    Case("null content", CHECK, "train.jsonl:2: message 1: \"content\" is 'None'", 2,
+         chat_row({"role": "user", "content": None})),
+    Case("a number for content", CHECK, "message 1: \"content\" is '3', expected text", 2,
+         chat_row({"role": "user", "content": 3})),
+    Case("content in parts", CHECK, '"content" is a list of parts, expected text', 2,
+         chat_row({"role": "user", "content": [{"type": "text", "text": "1"}]})),
+    Case("a template that refuses", CHECK,
+         "train.jsonl:2: the chat template does not accept these messages: no", 2,
+         both(chat_row(USER), text("model/chat_template.jinja", "{{ raise_exception('no') }}"))),
+    Case("a broken template", CHECK, "chat template cannot be read", 2,
+         text("model/chat_template.jinja", "{% if %}")),
+    # The model folder.
+    Case("no config.json", CHECK, "it is not a Hugging Face model folder", 2, without("model/config.json")),
+    Case("no weights", CHECK, "holds no *.safetensors file", 2, without("model/model.safetensors")),
+    Case("no tokenizer", CHECK, "has no tokenizer.json", 2, without("model/tokenizer.json")),
+    Case("a broken tokenizer", CHECK, "cannot be read as a tokenizer", 2, text("model/tokenizer.json", "{}")),
+    Case("a broken tokenizer_config.json", CHECK, "is not JSON", 2, text("model/tokenizer_config.json", "{")),
+    Case("a broken config.json", CHECK, "cannot be read as JSON", 2, text("model/config.json", "{")),
+    Case("an unknown architecture", CHECK, "architecture GPT2LMHeadModel cannot be trained", 2,
+         config(architectures=["GPT2LMHeadModel"])),
+    Case("a model in part", CHECK, "it was not copied or downloaded in full", 2,
+         lambda folder: write_zeros(folder / "model", num_missing_bytes=9)),
+    Case("weights of 8 bits", CHECK, "is stored as F8_E4M3; a quantised model cannot be trained", 2,
+         lambda folder: write_zeros(folder / "model", dtype="F8_E4M3")),
+    Case("a quantised model", CHECK, "the model is quantised (gptq)", 2,
+         config(quantization_config={"quant_method": "gptq"})),
+    Case("weights of another model", CHECK, "but config.json makes it", 2, config(hidden_size=32)),
+    Case("a model that nothing stops", CHECK, "names no eos_token_id", 2,
+         both(without("model/generation_config.json"), config(eos_token_id=None))),
+    # Servers elsewhere.
+    Case("a server that does not answer", f"{CHECK} serving.servers=[http://127.0.0.1:1]",
+         "which does not answer"),
+    Case("a secure server that does not answer", f"{CHECK} serving.servers=['https://127.0.0.1:1']",
+         "https://127.0.0.1:1, which does not answer: [Errno 111]"),
+    Case("a server without http", f"{CHECK} serving.servers=['127.0.0.1:30000']",
+         "expected a URL such as http://"),
+    Case("a port that is a word", f"{CHECK} serving.servers=['http://a:b']", "which is no URL"),
+    # Commands on runs.
+    Case("chat without a run", "chat nowhere", "nowhere is not a run folder"),
+    Case("chat with a recipe", "chat recipe.yaml", "recipe.yaml is not a run folder"),
+    Case("chat before a checkpoint", "chat runs/old", "no exported checkpoint yet. Use --base", 2, a_run),
+    Case("chat below zero", "chat runs/old --temperature -1", "expected 0 or more", 2, a_run),
+    Case("view without a run", "view nowhere", "so it is not a run folder"),
+    Case("journal without a run", "journal nowhere", "There is no journal at"),
+    Case("a group that is not there", "journal runs/old --group 9", "holds no group 9", 2, a_run),
+    Case("replay without a run", "replay nowhere 1", "is not a run folder"),
+    Case("replay before a step", "replay runs/old 1", "nothing was trained", 2, a_run),
+    Case("a word for a step", "replay runs/old one", "invalid int value: 'one'", 2, a_run),
+    Case("servers without a run", "servers nowhere list", "is not the folder of a run that goes on"),
+    Case("an unknown change of servers", "servers runs/old drop", "invalid choice: 'drop'", 2, a_run),
+    Case("evaluation of nothing", "eval recipe.yaml evaluation.every_steps=0 data.heldout=null",
+         "there is nothing to evaluate on"),
+    Case("evaluation of a missing checkpoint", "eval recipe.yaml --checkpoint x", "x, which is not a folder"),
+    # Verifiers and the sandbox by themselves.
+    Case("nothing to verify", "verify", "expected a file of JSON lines, or - for standard input"),
+    Case("a missing file of answers", "verify none.jsonl", "none.jsonl"),
+    Case("a setting without =", "verify a --set x", "expected KEY=VALUE"),
+    Case("an unknown verifier of answers", "verify train.jsonl --verifier mth", "There is no verifier 'mth'"),
+    Case("answers without a response", "verify train.jsonl", "train.jsonl:1"),
+    Case("a missing program", "sandbox run none.py", "none.py"),
+    Case("an unknown language", "sandbox run train.jsonl --lang cobol", "cobol"),
+    Case("no subcommand", "sandbox", "the following arguments are required: COMMAND"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    write_project(folder)
+    write_zeros(folder / "model")
+    return folder
+
+
+@pytest.fixture
+def here(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project, in which the test runs."""
+    folder = shutil.copytree(project, tmp_path / "project")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    try:
+        code = cli.main(words)
+    except SystemExit as end:  # of argparse
+        code = int(end.code or 0)
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def files(folder: Path) -> set[Path]:
+    """Reading a journal makes SQLite create its two companions, importing a file its bytecode."""
+    ours = (path for path in folder.rglob("*") if path.suffix not in (".sqlite-shm", ".sqlite-wal", ".pyc"))
+    return {path for path in ours if path.name != "__pycache__"}
+
+
+def test_the_table_has_no_case_twice() -> None:
+    assert len({case.name for case in TABLE}) == len(TABLE) >= 80
+
+
+@pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name.replace(" ", "_"))
+def test_the_command_line_says(
+    case: Case, here: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    case.change(here)
+    before = files(here)
+    code, out, err = call(shlex.split(case.words), capfd)
+    # Warnings are logged, which pytest takes away from standard error.
+    err += caplog.text
+    assert (code, case.said in (out + err if code == 0 else err)) == (case.code, True), out + err
+    assert "Traceback" not in out + err
+    assert files(here) == before
