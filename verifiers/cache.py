@@ -26,6 +26,9 @@ _PROTOCOL = 5
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, Fraction, Decimal)
 # The dict's slot, the key and the Verdict itself, measured.
 _ENTRY_BYTES = 500
+# References that cannot be watched weakly (they have slots) are held, if they are small.
+_MAX_HELD = 1024
+_MAX_HELD_BYTES = 4096
 
 
 def _digest(data: bytes) -> bytes:
@@ -66,17 +69,21 @@ def source_stamp(verifier: object) -> tuple[int, int, int] | None:
 
 
 class ReferenceDigests:
-    """Digests of references. One that cannot change is digested once, as long as it lives."""
+    """Digests of references. One that cannot change is digested once, not once per response."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+        self._watched: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+        self._held: dict[int, tuple[Any, bytes]] = {}
 
     def digest(self, reference: Any) -> bytes | None:
         """None: it cannot be pickled, or not twice alike."""
         number = id(reference)
-        known = self._known.get(number)
-        if known is not None and known[0]() is reference:
-            return known[1]
+        held = self._held.get(number)
+        if held is not None and held[0] is reference:
+            return held[1]
+        watched = self._watched.get(number)
+        if watched is not None and watched[0]() is reference:
+            return watched[1]
         try:
             pickled = pickle.dumps(reference, _PROTOCOL)
             if pickle.dumps(reference, _PROTOCOL) != pickled:
@@ -84,11 +91,20 @@ class ReferenceDigests:
         except Exception:  # whatever a custom reference raises when it is pickled
             return None
         found = _digest(pickled)
-        # Atoms and tuples cannot be watched; they are quick to pickle.
-        if is_dataclass(reference) and _is_immutable(reference) and type(reference).__weakrefoffset__:
-            watch = weakref.ref(reference, lambda _: self._known.pop(number, None))
-            self._known[number] = (watch, found)
+        # Atoms and tuples are quick to pickle.
+        if is_dataclass(reference) and _is_immutable(reference):
+            self._remember(reference, found, len(pickled))
         return found
+
+    def _remember(self, reference: Any, digest: bytes, size: int) -> None:
+        number = id(reference)
+        if type(reference).__weakrefoffset__:
+            watch = weakref.ref(reference, lambda _: self._watched.pop(number, None))
+            self._watched[number] = (watch, digest)
+        elif size <= _MAX_HELD_BYTES:
+            if len(self._held) >= _MAX_HELD:
+                del self._held[next(iter(self._held))]
+            self._held[number] = (reference, digest)
 
 
 class VerdictCache:

@@ -126,9 +126,13 @@ def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> 
     async def work(ask: Ask, pool: VerifierPool) -> None:
         for _ in range(2):
             verdict = await ask(response, 1)
-            assert verdict.outcome is Outcome.WRONG and not verdict.is_repeatable
+            # On a machine so busy that the worker gets no CPU time, "spin" is a fault.
+            assert verdict.outcome is Outcome.FAULT or (
+                verdict.outcome is Outcome.WRONG and not verdict.is_repeatable
+            )
+        assert pool.num_cached == len(pool._cache) == 0
 
-    assert with_pool(folder, work) == 2
+    assert with_pool(folder, work) >= 2
 
 
 @pytest.mark.parametrize("gold", ["lock", "restless"])
@@ -213,19 +217,23 @@ def test_a_reference_that_changes_gets_another_digest() -> None:
         assert first == digests.digest(reference) is not None
         members.append(2)
         assert digests.digest(reference) != first
-    assert not digests._known
+    assert not digests._watched and not digests._held
 
 
 def test_a_reference_that_cannot_change_is_digested_once_while_it_lives() -> None:
     digests = ReferenceDigests()
     reference = Frozen(("a" * 10, 1))
     first = digests.digest(reference)
-    assert list(digests._known) == [id(reference)]
+    assert list(digests._watched) == [id(reference)]
     assert digests.digest(reference) == first == ReferenceDigests().digest(Frozen(("a" * 10, 1)))
-    assert digests.digest(Slotted((1,))) == digests.digest(Slotted((1,))) is not None
+    # One with slots cannot be watched: the small ones are held, up to a number.
+    for number in range(1200):
+        assert digests.digest(Slotted((number,))) == digests.digest(Slotted((number,))) is not None
+    assert digests.digest(Slotted(("a" * 5000,))) is not None
+    assert len(digests._held) == 1024
     del reference
     gc.collect()
-    assert not digests._known
+    assert not digests._watched
 
 
 @pytest.mark.parametrize("part", [object(), [1], (1, [2]), Open(), lambda: 1, float])

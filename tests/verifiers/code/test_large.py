@@ -154,3 +154,13 @@ def test_the_files_that_come_with_a_command_do_not_count_against_its_disk_limit(
     assert program.limits == dataclasses.replace(verifier._limits, disk_bytes=100)
     # Three files: 0, 5,000 and 1 bytes; each takes whole pages and one for its entry.
     assert checker.limits.disk_bytes == 100 + (2 + 3 + 2) * 4096
+
+
+@pytest.mark.parametrize("odd", ["\ud800", "\x00", "\udcff", "\U0010ffff", "\u2028", "\x1a"])
+def test_a_program_of_odd_characters_gets_a_verdict(grade, odd):
+    for lang, test in (("python", {"call": "f()", "expect": "5"}), ("python", {"stdout": "1"}),
+                       ("python", {"assert": "assert abs(f()) == 5"}), ("bash", {"stdout": "1"})):  # fmt: skip
+        verdict = grade(
+            f"```{lang}\n{odd}x = '{odd}'\nraise ValueError('{odd}')\n```", [test], lang=lang, limits=LIMITS
+        )
+        assert verdict.outcome is Outcome.WRONG, verdict.detail
