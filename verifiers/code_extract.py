@@ -26,10 +26,10 @@ _ALL_TAGS = "|".join(
 )
 # After the marks of lists and quotations.
 _OPENING = re.compile(
-    r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,3}[.)])[ \t]+){0,4})(?P<fence>`{3,}|~{3,})(?P<info>.*)"
+    r"(?P<indent>[ \t]*+(?:(?:[-*+>]|\d{1,3}[.)])[ \t]++){0,4})(?P<fence>`{3,}+|~{3,}+)(?P<info>.*)"
 )
 # Glued to the end of a sentence, which takes a tag to tell it from inline code.
-_LATE_OPENING = re.compile(rf"(?P<fence>`{{3,}})(?P<info>{_ALL_TAGS})[ \t]*$")
+_LATE_OPENING = re.compile(rf"(?<!`)(?P<fence>`{{3,}}+)(?P<info>{_ALL_TAGS})[ \t]*$")
 _INFO = re.compile(r"[ \t]*(?P<tag>[\w+#.-]*)(?P<rest>.*)")
 _GLUED_INFO = re.compile(r"[ \t]*(?P<tag>python3|python|py)(?P<rest>(?:def|class|import|from|async) .*)")
 _PYTHON_LINE = re.compile(r"(?:async +)?def \w|class \w+ *[(:]|import \w|from [\w.]+ +import |print\(|@\w")
