@@ -21,13 +21,13 @@ from asyncrl.recipe import Recipe
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
-PATHS = (*("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder"),)
+PATHS = ("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder")
 """Keys that hold the path of a file or folder."""
 OBJECTS = ("prepare.target", "verifying", "algorithm")
-"""Keys that may hold, at any depth, "./file.py:name" (no white space)."""
+"""Keys that may hold, at any depth, "./file.py:name"."""
 JOURNAL = "journal.sqlite"
 """Beside the recipe of a run."""
-_OBJECT_IN_FILE = re.compile(r"[^\s:]+\.py:[A-Za-z_]\w*")
+_OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

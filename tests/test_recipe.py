@@ -202,8 +202,8 @@ def test_paths_of_a_recipe_are_relative_to_it_and_those_of_the_command_line_to_t
         assert recipe.verifying.options == {"parts": [f"{tmp_path}/b.py:W"]}
         assert recipe.verifying.own_files() == tmp_path
         assert recipe.folder() == tmp_path / "runs" / "t"
-    assert load_recipe(path, ["verifying={default: './here.py:V'}"]).verifying.default == (
-        f"{tmp_path}/elsewhere/here.py:V"
+    assert load_recipe(path, ["verifying={default: './over here.py:V'}"]).verifying.default == (
+        f"{tmp_path}/elsewhere/over here.py:V"
     )
     assert load_recipe(path, ["run_folder=r-{name}"]).folder() == tmp_path / "elsewhere" / "r-t"
 
