@@ -83,6 +83,8 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
         *("continued_share", "continued_kl"),
         *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),
         *("policy_kl", "clipped_share", "staleness_mean", "staleness_max"),
+        *("weight_mean", "weight_effective_share", "chi_square", "sequence_chi_square"),
+        *("sequence_log_ratio_mean", "sequence_log_ratio_absolute_mean", "sequence_log_ratio_max"),
         *(f"{cause}_{number}" for cause in ("mismatch", "staleness") for number in PER_CAUSE),
         *(f"staleness_kl_lag_{lag}" for lag in ("1", "2_3", "4_7", "8_15", "16_up")),
     }
