@@ -3,11 +3,13 @@
 Raises InputError with one clear sentence; returns what the run works on.
 """
 
+import contextlib
 import importlib.metadata
 import logging
 import os
 import shutil
 import socket
+import sys
 import urllib.parse
 from pathlib import Path
 
@@ -72,7 +74,9 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     _warn_of_shared_prompts(train, heldout)
     try:
         cache.check_machine()
-        try_verifiers(cache, recipe.verifying)
+        # What a verifier prints is no part of a table or of JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            try_verifiers(cache, recipe.verifying)
     finally:
         cache.close()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
