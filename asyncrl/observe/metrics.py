@@ -129,9 +129,9 @@ def _row(path: Path, number: int, line: bytes) -> Row:
         # What readers rely on.
         match row["kind"]:
             case "step":
-                is_row = type(row["step"]) is int
+                is_row = type(row["step"]) in (int, float)
             case "eval":
-                is_row = type(row["step"]) is int and isinstance(row["when"], str)
+                is_row = type(row["step"]) in (int, float) and isinstance(row["when"], str)
             case _:
                 is_row = row["event"] != RESUMED or type(row["version"]) is int
     except (ValueError, KeyError, TypeError):
