@@ -1,6 +1,7 @@
 """Which sizes go together, told before any process starts."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from fakes.recipes import make_recipe
@@ -16,7 +17,7 @@ EXPERTS = dataclasses.replace(SHAPE, num_experts=6, experts_per_token=2, expert_
 
 
 def section(num_processes: int, **parallel: object) -> Trainer:
-    return make_recipe("nowhere", trainer={"num_processes": num_processes, "parallel": parallel}).trainer
+    return make_recipe(Path("unused"), trainer={"num_processes": num_processes, "parallel": parallel}).trainer
 
 
 def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
