@@ -10,10 +10,10 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 |             |               |                                    | with room             | a new version   |
 | rollout x K | an open group | segments as they stream; at the    | tokens, then verdicts | the stream, the |
 |             |               | end verdicts and advantages: ready |                       | verifier pool   |
-| recall      | -             | streams that end early, to go on   | a round's end, a      | the queue, the  |
+| recall      | -             | streams that end early, to resume  | a round's end, a      | the queue, the  |
 |             |               | from their prefixes                | drop, silence, removal| fleet, a timer  |
 | serve       | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
-| drain       | `drain`       | servers that generate nothing      | what is in work, with | rollout         |
+| drain       | `drain`       | servers that generate nothing      | what is in flight, for| rollout         |
 |             |               |                                    | interrupt: drain      |                 |
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
@@ -279,7 +279,7 @@ class Controller:
         await self._grader.__aexit__(*exception)
 
     def stop(self) -> None:
-        """Ends the run after the step in work; what streams is aborted and kept as a prefix."""
+        """Stops after the current step; in-flight requests are aborted, their prefixes kept."""
         self.is_stopped = self.desk.is_over = self._generator.is_stopping = True
         self._must_end_at = now_seconds() + ENDING_SECONDS
         self.signal.notify()
@@ -444,7 +444,7 @@ class Controller:
             what="the trainer has a batch and did not come back",
             knob="trainer.step_timeout_seconds",
             is_due=lambda: self.desk.num_waiting == 0 and self._is_training,
-            # A trainer that was killed and started anew has its own time, a few times.
+            # A trainer that was killed and restarted has its own time, a few times.
             progress=lambda: (self.desk.num_asked, min(self._num_trainer_kills, MAX_TRAINER_KILLS)),
             act=self._kill_hung_trainer,
             warn_seconds=0.5 * step_seconds,

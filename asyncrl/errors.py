@@ -17,7 +17,7 @@ class AsyncrlError(Exception):
 
 
 class InputError(AsyncrlError, ValueError):
-    """Something the user can mend. The message: what was wrong, the value, what was expected, the knob."""
+    """Something the user can correct. The message: what was wrong, the value, what was expected, the knob."""
 
 
 class ServerError(AsyncrlError):
@@ -33,14 +33,14 @@ class WeightMismatch(ServerError):
 
 
 class DiskError(AsyncrlError):
-    """The disk refuses: no restart mends that, the user does, and the same command resumes."""
+    """The disk refuses: no restart helps; the user makes room, and the same command resumes."""
 
     EXIT_CODE = 3
     """Of a trainer that ends with it."""
 
 
 class Diverged(AsyncrlError, FloatingPointError):
-    """A gradient is not finite. The same batch on the same weights gives the same: no restart mends it."""
+    """A gradient is not finite. The same batch on the same weights would fail again."""
 
     EXIT_CODE = 4
     """Of a trainer that ends with it."""

@@ -1,6 +1,6 @@
 """Held-out evaluation on the serving fleet: greedy accuracy, avg@k and pass@k, each with a 95% interval.
 
-Runs beside training without stopping it; the result says which policy versions answered. A fault leaves the
+Runs during training without stopping it; the result says which policy versions answered. A fault leaves the
 evaluation and is counted: it is neither right nor wrong.
 """
 

@@ -1,4 +1,4 @@
-"""The held-out evaluations of a run: each once per version and occasion, beside training.
+"""The held-out evaluations of a run: each once per version and occasion, during training.
 
 Owns what they found. An evaluation that fails is a note: training does not depend on it.
 """

@@ -69,7 +69,7 @@ class Prepare(Section):
     folder: str
     """Where it writes, and where `model.path` and `data.*` usually point."""
     options: dict[str, Any] = {}
-    """Passed on; a change makes everything anew."""
+    """Passed to the function; a change makes everything again."""
 
 
 class Model(Section):
@@ -129,16 +129,18 @@ class Rollout(Section):
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk: smaller loses less at a crash, larger costs less."""
     interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"
-    """What a publish does to a trajectory in work: it goes on over the old version's keys and values (tagged
-    so), has them computed anew, or is aborted and resumed from its prefix on any server. With drain it ends
-    first and nothing begins meanwhile: every trajectory is of one version, and servers and trainer idle."""
+    """What a publish does to trajectories in flight.
+    continue: keep generating on the old KV cache; such tokens are tagged.
+    retract: recompute the KV cache with the new weights.
+    abort: stop, and resume from the prefix on any server.
+    drain: let them end first and start none; each has one version, and servers and trainer idle."""
     tokens_per_round: Positive | None = None
     """At most this many tokens per request: a longer trajectory is parked in the queue, which frees its place
     on the server, and resumed from its prefix where there is room (Kimi k1.5). Default: no limit."""
     oversampling: Annotated[float, Field(ge=1)] | None = None
     """Partial rollouts (APRIL): that many times groups_per_batch groups are generated at once; when the next
-    batch is ready before the trainer asks for it, the stragglers are parked with their prefixes and go on
-    first, with the newest weights, when it was taken. Default: all that max_staleness admits is generated."""
+    batch is ready before the trainer asks for it, the stragglers are parked with their prefixes and resume
+    first, with the newest weights, once it is taken. Default: all that max_staleness admits is generated."""
     max_fault_retries: Count = 2
     """Times a faulty verification or a broken stream is tried again before its trajectory is dropped."""
 
@@ -150,15 +152,15 @@ class Replay(Section):
     waits for stragglers: no length bias, but the trainer waits with them. stalest waits until all that the
     bound admits is ready: every batch is as stale as allowed, for experiments."""
     repeated_groups_per_batch: Count = 0
-    """So many groups that were trained before join each batch, beside its rollout.groups_per_batch new ones:
-    more training per generated token (replay ratio). Never staler than rollout.max_staleness allows."""
+    """Previously trained groups added to each batch (0: none): more training per generated token (replay
+    ratio). Never staler than rollout.max_staleness allows."""
     max_uses: Annotated[int, Field(ge=2)] = 2
     """How often a group is trained at most where groups are repeated, the first time included."""
     drops_no_signal: bool = False
     """Dynamic sampling: groups to which raw correctness gives advantages of 0 are dropped and others
     admitted, under most advantages those whose trajectories are all equally correct."""
     max_dropped_in_a_row: Positive = 256
-    """After so many groups without a signal the next is trained anyway, so that a run always goes on."""
+    """After this many groups without a signal the next is trained anyway, so that a run cannot starve."""
     keep_steps: Positive = 200
     """Steps behind the last checkpoint whose tokens stay in the journal, for `asyncrl replay` and `view`; of
     older ones verdicts, versions and lengths stay. What a kept checkpoint may still need always stays."""
@@ -189,7 +191,7 @@ class Serving(Section):
     slow_seconds: PositiveFloat = 60.0
     """How long; as long it is left out, then tried again."""
     hedge_seconds: PositiveFloat | None = None
-    """A group one of whose trajectories got no token for so long is aborted there and goes on from its
+    """A group with a trajectory that got no token for this long is aborted there and resumes from its
     prefixes on another server, where there is room; well above the time of a publish. Default: only after
     request_timeout_seconds."""
     weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
@@ -226,8 +228,8 @@ class Algorithm(Section):
     mask_high: PositiveFloat = 5.0
     """Ratio above which they do."""
     rejection: list[RejectionName] = []
-    """Which tokens teach at all, beside any weight: token_range, geometric_mean, second_moment, token_veto. A
-    token must pass each."""
+    """Filters; a token must pass all of them to enter the loss: token_range, geometric_mean, second_moment,
+    token_veto."""
     geometric_low: NonNegativeFloat = 0.99
     """Smallest geometric mean ratio of a sequence that geometric_mean keeps."""
     geometric_high: PositiveFloat = 1.01
@@ -264,16 +266,16 @@ class Algorithm(Section):
     entropy_coefficient: NonNegativeFloat = 0.0
     """Strength of the entropy bonus."""
     overlong_buffer_tokens: Count = 0
-    """Over the last so many tokens before a response is cut off its reward falls; 0: off."""
+    """Reward falls linearly within this many tokens of the limit; 0: off."""
     overlong_penalty: PositiveFloat = 1.0
-    """By how much at the end."""
+    """How far the reward has fallen at the limit."""
 
     def needs_greedy(self) -> bool:
         """Whether each group has one more trajectory, greedy and never trained on."""
         return self.advantage == "remax"
 
     def needs_critic(self) -> bool:
-        """Whether a value model is trained beside the policy."""
+        """Whether a value model is trained with the policy."""
         return self.advantage == "gae"
 
     def has_kl_reward(self) -> bool:
@@ -355,7 +357,7 @@ class Critic(Section):
     """First steps of the run that train the critic alone, so that the policy never follows a critic that
     knows nothing. Each still makes a version, of the same weights."""
     value_clip: PositiveFloat | None = 0.5
-    """A value earns nothing by moving further than this from what it was before the step; null: no clip."""
+    """PPO value-clip range around the pre-step value; null: no clip."""
 
 
 class Parallel(Section):
@@ -407,7 +409,7 @@ class Trainer(Section):
     """How many of the latest checkpoints stay on disk."""
     keep_best: bool = False
     """Also checkpoints each version that is evaluated during training, keeps the one with the best greedy
-    held-out accuracy, and exports it beside the last one at the end."""
+    held-out accuracy, and exports it with the last one at the end."""
 
     @model_validator(mode="after")
     def _check_processes(self) -> "Trainer":
@@ -519,8 +521,8 @@ class Recipe(Section):
         if rollout.interrupt == "drain":
             raise ValueError(
                 f"rollout.oversampling is {rollout.oversampling} but rollout.interrupt is drain: what is "
-                f"left over goes on with the next version, and drain wants trajectories of one. Take one of "
-                f"the two out."
+                f"left over would resume with the next version, and drain wants trajectories of one. Take "
+                f"one of the two out."
             )
         if rollout.oversampling > 1 and rollout.max_staleness == 0:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What a recipe that is valid does not do, or does beside what it says: sentences for `asyncrl check`."""
+"""What a valid recipe does not do, or does in addition: sentences for `asyncrl check`."""
 
 from asyncrl.recipe import Recipe
 

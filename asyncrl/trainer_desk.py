@@ -190,7 +190,7 @@ class TrainerDesk:
             self._heldout.start(publication, "during")
 
     def _is_newest(self, request: TakeRequest) -> bool:
-        """A trainer that died leaves its request waiting here; it must not act beside its successor's."""
+        """A trainer that died leaves its request waiting here; it must not act along with its successor's."""
         return request is self._newest_take
 
     def _check_is_newest(self, request: TakeRequest) -> None:

@@ -64,7 +64,7 @@ async def watch(
     describe: Callable[[], str],
     note: Callable[[str], None],
 ) -> None:
-    """Looks at all watches every `interval_seconds`, for ever. Raises Stalled."""
+    """Looks at all watches every `interval_seconds`, without end. Raises Stalled."""
     while True:
         await asyncio.sleep(interval_seconds)
         for one in watches:

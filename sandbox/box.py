@@ -34,7 +34,7 @@ _KEPT_REPORT = 60
 
 def pack_spec(spec: dict[str, Any]) -> bytes:
     """The head of a box's first descriptor; the files' contents follow."""
-    # Not JSON: its decoder touches so many pages that a fresh fork pays half a millisecond. Version 2 of the
+    # Not JSON: its decoder touches enough pages that a fresh fork pays half a millisecond. Version 2 of the
     # format is the same for every Python from 3.9 on; both ends are ours.
     text = marshal.dumps(spec, 2)
     return LENGTH.pack(len(text)) + text
@@ -47,7 +47,7 @@ def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
 
 
 def disk_space(spec: dict[str, Any]) -> int:
-    """Bytes of a run's private directory: what the program may write, beside the files that it is given."""
+    """Bytes of a run's private directory: what the program may write, and the files that it is given."""
     page = resource.getpagesize()
     given: int = sum(-(-size // page) * page for _, size in spec["files"])
     return given + int(spec["limits"]["disk_bytes"])

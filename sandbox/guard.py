@@ -12,7 +12,7 @@ from sandbox.running import Running
 
 _SECONDS = 0.05
 _SHARE = 4
-"""Looking takes at most one part in so many of a worker's time, however much there is to see."""
+"""Looking takes at most one part in this many of a worker's time, however much there is to see."""
 _HIDDEN_SAMPLES = 2
 
 

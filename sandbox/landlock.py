@@ -62,7 +62,7 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def restrict(*, readable: list[str], writable: list[str], devices: list[str]) -> None:
-    """Restricts the caller for ever: read and execute below `readable`, everything below `writable`."""
+    """Restricts the caller for good: read and execute below `readable`, everything below `writable`."""
     version = abi()
     files = _handled_files(version)
     network = _BIND_TCP | _CONNECT_TCP if version >= 4 else 0

@@ -17,7 +17,7 @@ class Limits:
     memory_bytes: int = 1024 * MEBIBYTE
     """Address space of each process (less the main stack), and resident memory of all together."""
     stack_bytes: int = 256 * MEBIBYTE
-    """Address space beside memory_bytes, for the main stack. Other threads have 2 MiB, in warm Python 8."""
+    """Address space added to memory_bytes for the main stack. Other threads have 2 MiB, in warm Python 8."""
     processes: int = 64
     """Processes and threads alive at once."""
     open_files: int = 512

@@ -250,5 +250,5 @@ class Filter:
         self._program = kernel.SockFprog(len(instructions), ctypes.addressof(self._buffer))
 
     def install(self) -> None:
-        """Applies to the calling process and all it starts, for ever."""
+        """Applies to the calling process and all it starts, for good."""
         kernel.install_filter(self._program)

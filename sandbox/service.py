@@ -1,7 +1,7 @@
 """A SandboxPool on its own event loop in a background thread, usable from any thread and any event loop.
 
 Owns the thread and the pool; both begin with the first use and end with `close` or the process. After a fork
-the child starts anew, because a fork copies no thread."""
+the child starts its own, because a fork copies no thread."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ class SandboxService:
         self._pool: SandboxPool | None = None
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, SandboxPool]:
-        # One lock per process: after a fork the parent's may be held for ever. setdefault is atomic.
+        # One lock per process: after a fork the parent's may never be released. setdefault is atomic.
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._loop is None or self._pool is None or self._owner_pid != os.getpid():
                 self._loop = asyncio.new_event_loop()

@@ -173,7 +173,7 @@ def look(
     so of more bytes than `enough_memory`.
 
     Without `enough_memory` no memory is measured, without a `directory` (the run's own, on a disk that
-    nothing bounds) no files. What cannot be seen in so many seconds, because the kernel lets the caller wait
+    nothing bounds) no files. What cannot be seen within `seconds`, because the kernel lets the caller wait
     for busy processes, is left out."""
     until = time.monotonic() + seconds
     sample, pending, seen = Sample(), children(root), set[tuple[int, int]]()

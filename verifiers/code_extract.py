@@ -204,7 +204,7 @@ def _only_uses(tree: ast.Module, others: set[str]) -> bool:
 
 
 def _acts(tree: ast.Module) -> bool:
-    """Whether the block does something when it is run, beside defining."""
+    """Whether the block does something when it is run, apart from defining."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     passive = (*definitions, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
     return any(

@@ -21,7 +21,7 @@ from verifiers.code_bundle import bundle
 from verifiers.code_compare import same_output
 from verifiers.code_tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
-# More than this is compared in a thread, so that the event loop goes on meanwhile.
+# More than this is compared in a thread, so that the event loop stays free.
 _QUICK_BYTES = 1 << 16
 _PAGE_BYTES = 4096
 _MAX_MESSAGE_BYTES = 4096
@@ -73,7 +73,7 @@ def _failed(result: Result, why: str) -> TestOutcome:
 
 
 def _with_room(command: Command) -> Command:
-    """The command with disk space for the files it comes with beside what the program may write."""
+    """The command with disk space for the files it comes with, on top of what the program may write."""
     # Else a compiled program, or an output beside a checker, that is larger than the limit could not be
     # placed: a failure of the sandbox that the response has caused.
     pages = sum(2 + len(content) // _PAGE_BYTES for _, content in command.files)

@@ -224,7 +224,7 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
             depth -= 1
             if depth == 0:
                 return brace.end(), text[at + 1 : brace.start()]
-    # A box that goes on past the limit is an answer too long to read, not a reason to look for an earlier
+    # A box that reaches past the limit is an answer too long to read, not a reason to look for an earlier
     # one.
     return (limit, text[at + 1 : limit]) if limit < len(text) else None
 

@@ -12,7 +12,7 @@ __all__ = ["RegexVerifier"]
 
 
 class RegexVerifier:
-    """The gold is a regular expression (Python's syntax). A pattern that backtracks for ever is cut off by
+    """The gold is a regular expression (Python's syntax). A pattern that backtracks without end is cut off by
     the pool."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`asyncrl journal RUN`: what became of every token, or of one group or trajectory, and why."""
+"""`asyncrl journal RUN`: the fate of every token, or of one group or trajectory, and why."""
 
 import argparse
 import sys
@@ -13,8 +13,8 @@ from asyncrl.replay.recovery import read_conservation, read_counter
 from asyncrl.replay.why import conservation_lines, explain_group, explain_trajectory
 
 HELP = (
-    "Say what became of the tokens of a run: a table of all, or sentences about one group or trajectory. The "
-    "journal is one SQLite file that any tool can query, also while the run goes on: groups(group_id, "
+    "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. The "
+    "journal is one SQLite file that any tool can query, also while the run trains: groups(group_id, "
     "task_id, prompt, state, admitted_version, admitted_seconds, step, reason), trajectories(trajectory_id, "
     "group_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, detail, "
     "verify_seconds, text), segments(trajectory_id, position, version, is_continued, tokens int32, logprobs "

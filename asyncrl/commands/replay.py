@@ -14,7 +14,7 @@ from asyncrl.trainer.repeat import plan_repetition
 
 HELP = (
     "Train step STEP of a run again: from the nearest checkpoint before it (or the base model), on the "
-    "batches that the journal recorded. Prints every number beside the recorded one; exit code 1 when one "
+    "batches that the journal recorded. Prints every number next to the recorded one; exit code 1 when one "
     "differs. Steps count from 1: step n made version n."
 )
 

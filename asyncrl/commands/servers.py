@@ -1,4 +1,4 @@
-"""`asyncrl servers RUN list | add URL | remove URL`: the rollout servers of a run, while it goes on."""
+"""`asyncrl servers RUN list | add URL | remove URL`: the rollout servers of a live run."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ from asyncrl.replay.service import SERVERS_PATH
 HELP = (
     "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "
     "that was added serves once its weights are verified; one that is removed gets nothing new, and what "
-    "streams from it goes on elsewhere from its prefix; a local one then ends, and starts again when its URL "
+    "streams from it resumes elsewhere from its prefix; a local one then ends, and starts again when its URL "
     "is added. Run it where the controller runs. A run that is started again keeps the changes until its "
     "recipe names other servers; a local server that was removed is then one less."
 )
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 2 when the run does not go on or refuses."""
+    """0, or 2 when the run is not live or refuses."""
     try:
         servers = change_servers(arguments.run, arguments.action, arguments.url)
     except InputError as error:
@@ -47,9 +47,7 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
     try:
         controller = (run / CONTROLLER_URL).read_text()
     except OSError:
-        raise InputError(
-            f"{run} is not the folder of a run that goes on: it holds no {CONTROLLER_URL}."
-        ) from None
+        raise InputError(f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}.") from None
     request = urllib.request.Request(
         controller + SERVERS_PATH, json.dumps({"action": action, "url": url}).encode(), method="POST"
     )

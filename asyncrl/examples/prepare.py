@@ -4,7 +4,7 @@
 
 Owns the folder's stamp, which says what made it: the folder is there in full or not at all. It is made
 beside its place, under another name; what a killed call leaves there, the next one removes. Progress goes to
-stdout as JSON lines {"stage", "done", "total"}; what the user can mend goes to stderr, with exit code 2.
+stdout as JSON lines {"stage", "done", "total"}; what the user can correct goes to stderr, with exit code 2.
 """
 
 import argparse

@@ -74,7 +74,7 @@ class Ending:
     is_stopped: bool
     """Ended by Ctrl-C or SIGTERM before its last step."""
     conservation: dict[str, int]
-    """Tokens: generated, and what became of them (`ReplayQueue.conservation`)."""
+    """Tokens: generated, trained, dropped and queued (`ReplayQueue.conservation`)."""
 
 
 async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> Ending:
@@ -278,7 +278,7 @@ async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> A
             main_task.cancel()
             return
         stopped.set()
-        log.warning("stopping: the step in work is finished and saved; once more to stop at once")
+        log.warning("stopping after the current step, which is saved; press again to stop at once")
         controller.stop()
 
     numbers = [signal.SIGINT, signal.SIGTERM]

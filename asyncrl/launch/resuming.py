@@ -1,4 +1,4 @@
-"""What is left of a run that was begun before: readable or refused, and from which version it goes on.
+"""What is left of a run that was begun before: readable or refused, and the version that it resumes from.
 
 Looked at before anything starts, so that what the terminal says is what the trainer does: it chooses its
 checkpoint by the same function.
@@ -37,12 +37,12 @@ def find_resumption(run_folder: Path) -> Resumption:
     if version > num_taken:
         raise InputError(
             f"{run_folder} has a checkpoint of step {version}, but its journal.sqlite knows of {num_taken} "
-            f"steps: it is of another run, or was begun anew. Put the run's own journal back, {AFRESH}."
+            f"steps: it is of another run, or was begun again. Put the run's own journal back, {AFRESH}."
         )
     if version < compacted:
         whys = "".join(f" The one of step {step} is damaged: {why}." for step, why in newest.faults.items())
         raise InputError(
-            f"{run_folder} cannot go on: its journal no longer holds the tokens of steps 1 to {compacted}, "
+            f"{run_folder} cannot resume: its journal no longer holds the tokens of steps 1 to {compacted}, "
             f"and the newest complete checkpoint is of step {version}.{whys} Put a checkpoint of step "
             f"{compacted} or later back, {AFRESH}."
         )

@@ -62,7 +62,7 @@ class RunFolder:
         self.controller_url = path / CONTROLLER_URL
         """Where the running controller listens; there only while it runs."""
         self.resumption = Resumption(0, [])
-        """From where `check` found that the run goes on."""
+        """From where `check` found that the run resumes."""
         self._lock: IO[str] | None = None
 
     def check(self, recipe: Recipe) -> bool:

@@ -21,14 +21,14 @@ CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 
 
 class TrainerFailed(AsyncrlError):
-    """The trainer ended with an error that a restart did not mend; the message holds its last lines."""
+    """The trainer ended with an error that a restart did not cure; the message holds its last lines."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
         self.was_killed = exit_code < 0
         """By a signal: says nothing against the recipe."""
         self.is_certain = exit_code in CERTAIN
-        """No restart mends it."""
+        """No restart helps."""
 
 
 class TrainerRanks:

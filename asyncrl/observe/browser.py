@@ -1,6 +1,6 @@
 """What the page of trajectories shows, as plain data: the run, its groups, one group with each token's text.
 
-Reads the run folder at every call, so the same page follows a run that is going on.
+Reads the run folder at every call, so the same page follows a live run.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run goes on.
+"""metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run trains.
 
 A row has a `kind` (step, eval or event) and `time_seconds` (Unix time). Nothing is ever rewritten: after a
 resume the rows of steps that are trained again stay in the file and readers let the later ones supersede
@@ -20,7 +20,7 @@ from verifiers.storable import storable
 Row = dict[str, Any]
 
 RESUMED = "resumed"
-"""The event that says from which policy version a restarted run goes on."""
+"""The event that says from which policy version a restarted run continues."""
 
 
 class MetricsWriter:

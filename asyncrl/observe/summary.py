@@ -63,7 +63,7 @@ def summarize(
     checkpoint: Path | None = None,
     commands: Mapping[str, str] | None = None,
 ) -> Summary:
-    """`tokens` says what became of what was generated, as `Conservation.tokens`; groups are the journal's."""
+    """`tokens` accounts for what was generated, as `Conservation.tokens`; groups are the journal's."""
     metrics = read_metrics(run_folder / METRICS_FILE)
     journal = run_folder / JOURNAL_FILE
     groups, faults = (Journal(journal).fates(), Journal(journal).faults()) if journal.exists() else ({}, [])

@@ -1,4 +1,4 @@
-"""Compaction: tokens that nothing will ask for again leave the journal, what became of them stays.
+"""Compaction: tokens that nothing will ask for again leave the journal; their fate stays.
 
 Of a compacted trajectory the versions and lengths of its segments, verdict, reward and fate remain, about a
 third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file grows no

@@ -1,10 +1,10 @@
 """The journal: every group, segment, verdict, take and commit in one SQLite file (WAL), as it happens.
 
-One writer thread owns the connection; callers hand it statements and go on, so the event loop never waits for
-a disk except at a `barrier`. What is behind a passed barrier survives kill -9 and power loss. Statements that
+One writer thread owns the connection; callers hand it statements and return, so the event loop waits for a
+disk at a `barrier` only. What is behind a passed barrier survives kill -9 and power loss. Statements that
 were handed over together are committed together. Whatever fails in the writer stops the journal for good, is
 told to `on_failure` and raised by every later call, barriers that wait included: the run must end rather than
-go on unrecorded.
+continue unrecorded.
 
 Tables, for plain SQL (`sqlite3 RUN/journal.sqlite`): a group is one row of `groups`, each of its trajectories
 one of `trajectories`, each streamed chunk of a trajectory one of `segments` (`tokens` little-endian int32,
@@ -89,7 +89,7 @@ class JournalError(AsyncrlError):
 
 
 class JournalReader:
-    """Reads the file at `path` while its writer goes on, or after; never writes."""
+    """Reads the file at `path` while its writer writes, or after; never writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -41,7 +41,7 @@ DROPPED = "tokens_dropped:"
 
 
 class ReplayQueue:
-    """`changed` is called after each change that could let somebody go on."""
+    """`changed` is called after each change that could end somebody's wait."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ReplayQueue:
         return group
 
     def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None:
-        """Records which server goes on with them, for who asks later; no state depends on it."""
+        """Records which server continues them, for who asks later; no state depends on it."""
         now = self._wall_clock()
         self.journal.write(
             *(

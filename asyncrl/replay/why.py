@@ -25,7 +25,7 @@ ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit
 
 
 def explain_trajectory(journal: Journal, group: Row, trajectory: Row) -> list[str]:
-    """When it was admitted, who wrote it, how it was judged, what became of it."""
+    """When it was admitted, who wrote it, its verdict and its fate."""
     name, number = trajectory["trajectory_id"], group["group_id"]
     return [
         f"Trajectory {name} is sample {trajectory['sample']} of group {number} (task {group['task_id']}).",

@@ -1,4 +1,4 @@
-"""Draining before a publish (rollout.interrupt: drain): what is in work ends, and nothing new begins.
+"""Draining before a publish (rollout.interrupt: drain): what is in flight ends, and nothing new begins.
 
 This is how trainers without partial rollouts publish: every trajectory then has exactly one policy version,
 and servers idle until the longest has ended. SGLang itself would wait with an update that nobody paused for;
@@ -6,7 +6,7 @@ but it serves such an update before its digests are compared, and lets requests 
 transport. So the controller waits, and the publish finds idle servers. Evaluations end too, and so does what
 streams from servers that the trainer does not publish to: they join with the new version once announced.
 
-Groups that have tokens go on, in rounds and on other servers too, while one can take them. What cannot go on
+Groups that have tokens continue, in rounds and on other servers too, while one can take them. What cannot
 (its only server died, or the run stops) is dropped when the next version would have to (`Generator.run`).
 """
 
@@ -43,12 +43,12 @@ class Drain:
         await self.signal.wait_until(
             lambda: self.fleet.gate is Gate.OPEN or self._is_idle(),
             owner=f"the publish of version {version}",
-            blocker="trajectories in work",
+            blocker="trajectories in flight",
         )
         if self.fleet.gate is Gate.OPEN:
             raise QueueError(f"The drain for version {version} was given up: a take came after it.")
         self.fleet.gate = Gate.CLOSED
-        # A controller that lost the end of a trajectory would go on with it, under the new version.
+        # A controller that lost the end of a trajectory would continue it, under the new version.
         with self.signal.waiting(f"the publish of version {version}", "the journal's disk"):
             await self.queue.journal.barrier()
 

@@ -47,7 +47,7 @@ class FaultWatch:
         self._rows.pop(task.verifier.name, None)
 
     def failed(self, task: Task, detail: str) -> None:
-        """It gave none. Raises VerifierFailed when that goes on for too long."""
+        """It gave none. Raises VerifierFailed when that lasts too long."""
         name, now = task.verifier.name, self._clock()
         row = self._rows.setdefault(name, _Row(0, now))
         row.num_faults += 1

@@ -1,7 +1,7 @@
 """Generating the trajectories of one group: streams from any server, resumes from confirmed prefixes.
 
 What a server confirmed is journaled by the queue at once and never generated again. A stream that breaks
-costs its unconfirmed tokens; the rest goes on from its prefix, on this or another server.
+costs its unconfirmed tokens; the rest resumes from its prefix, on this or another server.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ class Connection:
     """Request id -> what still streams."""
     limit: asyncio.Timeout
     is_ending: bool = False
-    """Somebody asked it to end early; its trajectories go on from their prefixes."""
+    """Somebody asked it to end early; its trajectories resume from their prefixes."""
     is_shunned: bool = False
-    """It was too slow here: the group goes on elsewhere if there is an elsewhere."""
+    """It was too slow here: the group resumes on another server if there is one."""
 
     def silence_seconds(self) -> float:
         """Of the request that waits longest for a token."""
@@ -128,7 +128,7 @@ class Generator:
     async def interrupt(self, *, timeout_seconds: float, has_lost_trainer: bool = False) -> bool:
         """Aborts everything that streams; False when some stream has not ended within `timeout_seconds`.
 
-        A trainer that died while it published leaves servers paused, and aborts take effect when they go on.
+        A trainer that died while it published leaves servers paused, and aborts take effect when they resume.
         """
         streaming = dict(self.running)
         for request_id, server in streaming.items():
@@ -223,7 +223,7 @@ class Generator:
                         yield request.trajectory
         except TimeoutError:
             assert connection.is_ending
-            log.info("group %d leaves %s and goes on from its prefixes", group.group_id, server.url)
+            log.info("group %d leaves %s and resumes from its prefixes", group.group_id, server.url)
         finally:
             self.connections.remove(connection)
             for request_id, request in requests.items():
@@ -280,7 +280,7 @@ class Generator:
 
 
 def _has_outlived_version(group: Group, server: Server) -> bool:
-    """Whether `server` would go on with a trajectory that another version began."""
+    """Whether `server` would continue a trajectory that another version began."""
     return any(segment.version != server.newest_version() for t in _pending(group) for segment in t.segments)
 
 

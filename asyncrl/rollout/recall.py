@@ -3,7 +3,7 @@
 A stream is recalled when its group is parked or was dropped, when its server was removed, or when one of its
 trajectories got no token for `hedge_seconds` and another server has room for them. Its server is asked to end
 it, so that it still carries what it has; a server that does not answer is left after GRACE_SECONDS. Confirmed
-tokens stay: the trajectory goes on from its prefix, so none is confirmed twice.
+tokens stay: the trajectory resumes from its prefix, so none is confirmed twice.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Recall:
                 if self._is_hedged(connection):
                     connection.is_shunned = True
                     log.warning(
-                        "group %d got no token from %s for %.0f s: it goes on elsewhere from its prefixes",
+                        "group %d got no token from %s for %.0f s: it resumes elsewhere from its prefixes",
                         connection.group.group_id,
                         connection.server.url,
                         connection.silence_seconds(),

@@ -3,7 +3,7 @@
 A server serves only after its weights were verified equal to the trainer's latest publication. Of each server
 one side writes the weights: the trainer, from the reply to a take that named it until the next take, else the
 fleet; so two publications never mix on a server. Failing servers leave at once, are restarted and join again
-as stale. A trainer that dies leaves the servers it was handed in an unknown state: they join anew.
+as stale. A trainer that dies leaves the servers it was handed in an unknown state: they join again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 5
 """Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
 REPUBLISH_SECONDS = 30.0
-"""Longest wait for a trainer that is not in a step to write a publication anew."""
+"""Longest wait for a trainer that is not in a step to write a publication again."""
 MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 
@@ -77,7 +77,7 @@ class Fleet:
         weights."""
         self.trainer_owns_wire = False
         self._handed: dict[str, None] = {}
-        """URLs that the trainer was last told to publish to, until it says what became of them."""
+        """URLs that the trainer was last told to publish to, until it reports the outcome."""
         self.gate = Gate.OPEN
         self.num_in_work = 0
         """Requests that run, also on servers that were removed and are no longer in `servers`."""
@@ -236,7 +236,7 @@ class Fleet:
         self._signal.notify()
 
     def remove(self, url: str) -> None:
-        """Drains a server: what streams from it goes on elsewhere, then it is forgotten
+        """Drains a server: what streams from it resumes elsewhere, then it is forgotten
         and its process ends.
 
         Raises ServerError when it is unknown or the last one that is not given up.
@@ -252,7 +252,7 @@ class Fleet:
         if not staying:
             raise ServerError(f"{url} is the last rollout server. Add another one first.")
         server.state, server.reason = ServerState.LEAVING, "removed"
-        log.warning("server %s was removed: %d requests go on elsewhere", url, server.num_running)
+        log.warning("server %s was removed: %d requests resume elsewhere", url, server.num_running)
         if not server.num_running:
             self._forget(server)
         self._signal.notify()
@@ -285,13 +285,13 @@ class Fleet:
         await self._stop(server.url)
 
     async def _return(self, server: Server, ending: "asyncio.Task[None]") -> None:
-        """A server whose process was ended, or is about to be, starts anew."""
+        """A server whose process was ended, or is about to be, restarts."""
         await asyncio.gather(ending, return_exceptions=True)
         await self._restart_and_join(server)
 
     async def suspect(self, server: Server, error: ServerError) -> None:
         """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
-        anew unless it holds the weights it should (a process may have been restarted by somebody else).
+        again unless it holds the weights it should (a process may have been restarted by somebody else).
 
         One that went silent is restarted whatever it answers: its front end may outlive its scheduler.
         """
@@ -330,7 +330,7 @@ class Fleet:
 
     def _verify_anew(self, server: Server, why: str, *, is_routine: bool = False) -> None:
         server.state, server.reason = ServerState.STALE, why
-        log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins anew: %s", server.url, why)
+        log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins again: %s", server.url, why)
         self._spawn(server, self._join(server))
         self._signal.notify()
 
@@ -368,7 +368,7 @@ class Fleet:
                     await self._signal.wait_until(
                         lambda: self._publication is not damaged,
                         owner=f"server {server.url}",
-                        blocker="the trainer's publication, written anew",
+                        blocker="the trainer's publication, written again",
                     )
             except TimeoutError:
                 # In the middle of a step the trainer cannot answer; its next publication comes for certain.

@@ -15,7 +15,7 @@ class ServerState(StrEnum):
     DEAD = "dead"
     """Given up."""
     LEAVING = "leaving"
-    """Somebody removed it: gets nothing new, and its streams go on elsewhere."""
+    """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class SpeedGauge:
 
 
 async def watch_speed(fleet: Fleet, *, recipe: Serving) -> None:
-    """Judges all servers every `slow_seconds`, for ever; returns at once where no slow_share is set."""
+    """Judges all servers every `slow_seconds`, without end; returns at once where no slow_share is set."""
     if recipe.slow_share is None:
         return
     gauge = SpeedGauge(recipe.slow_share)

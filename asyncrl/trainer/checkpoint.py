@@ -2,7 +2,7 @@
 too, where there is one), RNG, version.
 
 Megatron's dist_checkpointing in its fully reshardable format, so that another layout can load them. The
-state is copied and written beside training (`saving`). A checkpoint is written beside its place, synced, and
+state is copied and written during training (`saving`). A checkpoint is written beside its place, synced, and
 renamed with its manifest inside: a folder under its own name is complete. On loading, the manifest's digests
 tell a damaged one, which is skipped for the one before it.
 
@@ -63,7 +63,7 @@ class Checkpoints:
         return checkpoint_path(self.folder, version)
 
     def begin(self, learner: Learner, version: PolicyVersion) -> None:
-        """Copies the state; it becomes durable while training goes on. A call of every rank.
+        """Copies the state; it becomes durable while training continues. A call of every rank.
 
         Raises CheckpointError when the save before failed, DiskError when it or this one finds no room.
         """

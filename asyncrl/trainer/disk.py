@@ -1,7 +1,7 @@
 """What the disk refuses, said in a sentence: writers below it report it as their own errors, not all of which
 are OSErrors or name the cause (torch.save: "unexpected pos 64 vs 0").
 
-A full disk is not mended by starting the trainer again: the run ends, and resumes once there is room.
+Restarting the trainer does not help against a full disk: the run ends, and resumes once there is room.
 """
 
 import contextlib

@@ -53,7 +53,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         with watch("wait_seconds"):
             request = TakeRequest(version, outcomes, str(publication.folder), metrics)
             while (reply := _take(queue, request)).must_republish:
-                log.warning("%s does not verify on a server: it is written anew", publication.folder)
+                log.warning("%s does not verify on a server: it is written again", publication.folder)
                 publication = publisher.write(version, learner.model)
         checkpoints.check()
         if ranks.is_first():
@@ -112,7 +112,7 @@ def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
 
 
 def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str, base: Path) -> PolicyVersion:
-    """The newest checkpoint, else the base model. A crash between a save and its commit is mended here."""
+    """The newest checkpoint, else the base model. A crash between a save and its commit is repaired here."""
     version = checkpoints.load_newest(learner)
     if version is None:
         load_weights(learner.model, open_weights(base))

@@ -28,7 +28,7 @@ class RankMemory:
     gradients: int
     optimizer: int
     checkpoint_copy: int
-    """Lives while a checkpoint is written beside training."""
+    """Lives while a checkpoint is written during training."""
     activations: int
     activations_recomputed: int
     """With full recomputation in place of `activations`."""

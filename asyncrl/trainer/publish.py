@@ -1,7 +1,7 @@
 """Publishing a version: a folder of weights with digests, then installed on every server at once.
 
-A server that fails becomes an outcome for the controller, which decides what to do with it; training goes on.
-Publications are not synced to disk: after a crash they are written anew from the checkpoint.
+A server that fails becomes an outcome for the controller, which decides what to do; training continues.
+Publications are not synced to disk: after a crash they are written again from the checkpoint.
 """
 
 import asyncio

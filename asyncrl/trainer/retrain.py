@@ -96,7 +96,7 @@ def _verdict(plan: Repetition, last: int, differing: dict[int, list[str]]) -> st
     return (
         f"step {first} is the first that is not what was recorded: {', '.join(names)}. Seed, batches and "
         f"layout were the recorded ones ({layout}). What remains: another version of asyncrl or torch, "
-        f"another machine, a base model that was made anew, or a step that depends on more than its batch."
+        f"another machine, a base model that was made again, or a step that depends on more than its batch."
     )
 
 

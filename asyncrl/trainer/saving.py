@@ -1,4 +1,4 @@
-"""Writing a checkpoint beside training: the state is copied, then a thread of each rank writes the copy.
+"""Writing a checkpoint during training: the state is copied, then a thread of each rank writes the copy.
 
 Owns one save at a time. Training waits for the copy alone, or for the save before when that one is not done.
 The threads of all ranks speak over a gloo group of their own, so training's collectives never meet theirs.
@@ -97,7 +97,7 @@ class BackgroundWriter:
             log.error("%s", self._failure)
         else:
             name = part.name.removeprefix(".").removesuffix(".part")
-            log.info("%s written in %.2f s beside training", name, time.perf_counter() - begin)
+            log.info("%s written in %.2f s during training", name, time.perf_counter() - begin)
 
 
 def _cause(error: BaseException) -> str:

@@ -82,7 +82,7 @@ class Broadcast:
                 await self._send(session, url, name, group, bucket, label)
             await post(session, url, "/end_weight_update", {})
         except (ServerError, RuntimeError) as error:
-            # A new group is made next time: this one may be in the middle of a broadcast for ever.
+            # A new group is made next time: this one may be stuck in the middle of a broadcast.
             self._groups.pop(url, None)
             raise ServerError(f"{url}: sending weights failed: {error}") from error
 

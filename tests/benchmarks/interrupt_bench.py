@@ -8,7 +8,7 @@ that other load on the machine meets all of them. Figures are of the steady stat
     step        seconds from one request for a batch to the next
     tokens      generated per second
     publish     seconds to write a version, install it on the server and compare digests
-    drained     seconds before that until the last answer in work had ended
+    drained     seconds before that until the last answer in flight had ended
     trainer, rollout idle   share of the time in which the trainer waited, the server ran no request
     old cache   trained tokens of answers that went on over keys and values of the version before
     staleness   trainer version - version that made the token, mean over trained tokens

@@ -37,7 +37,7 @@ def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(t
     numbers = list(range(100, 160))
     write_rows(run, numbers)
     run.start().wait_for_step(6)
-    # At once: what is in work has no verdict yet.
+    # At once: what is in flight has no verdict yet.
     run.kill(signal.SIGKILL)
     run.finish()
     saved = sorted(int(path.name[5:]) for path in (run.run_folder / "checkpoints").glob("step-*"))

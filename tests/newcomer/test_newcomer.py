@@ -260,7 +260,7 @@ TABLE = [
     Case("replay without a run", "replay nowhere 1", "is not a run folder"),
     Case("replay before a step", "replay runs/old 1", "nothing was trained", 2, a_run),
     Case("a word for a step", "replay runs/old one", "invalid int value: 'one'", 2, a_run),
-    Case("servers without a run", "servers nowhere list", "is not the folder of a run that goes on"),
+    Case("servers without a run", "servers nowhere list", "is not the folder of a live run"),
     Case("an unknown change of servers", "servers runs/old drop", "invalid choice: 'drop'", 2, a_run),
     Case("evaluation of nothing", "eval recipe.yaml evaluation.every_steps=0 data.heldout=null",
          "there is nothing to evaluate on"),

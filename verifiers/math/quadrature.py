@@ -39,7 +39,7 @@ def integral(
     `is_closed`: no letter inside has its value from outside, so the result can be kept."""
     ends = [getattr(context, _ENDS[part]) if part in _ENDS else value_of(part) for part in node.parts]
     if context.dps > MAX_DIGITS:
-        raise NotConverged("an integral to so many digits")
+        raise NotConverged("an integral to that many digits")
     if is_closed:
         return _kept(context, context.dps, node, tuple(ends), _Same(integrand))
     return _quadrature(context, ends, integrand)

@@ -1,6 +1,6 @@
 """The digests of a server's weights on a CPU, by several threads: SGLang 0.5.23 hashes one tensor at a time.
 
-The server is paused meanwhile and the trainer waits for it, so there are cores; hashlib lets go of the lock.
+The server is paused meanwhile and the trainer waits for it, so there are cores; hashlib releases the GIL.
 """
 
 import os

@@ -13,7 +13,7 @@ import types
 
 STAND_INS = ("torchvision", "triton")
 UNUSED = ("megatron",)
-"""SGLang imports these where they are installed, for debugging tools, and goes on where they are not."""
+"""SGLang imports these where they are installed, for debugging tools, and needs none of them."""
 
 
 def _is_decorated(arguments, keywords):
