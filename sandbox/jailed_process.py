@@ -2,9 +2,10 @@
 
 import contextlib
 import os
-import select
 import signal
 import socket
+
+from sandbox.polling import readable
 
 
 class JailedProcess:
@@ -18,8 +19,7 @@ class JailedProcess:
         """Whether it was killed or hung up."""
         if self.control.fileno() < 0:
             return True
-        readable, _, _ = select.select([self.control], [], [], 0)
-        return bool(readable)
+        return bool(readable(self.control.fileno(), timeout_seconds=0))
 
     def kill(self) -> None:
         """Ends and reaps it, once: afterwards its number may be another process's."""

@@ -18,6 +18,7 @@ from sandbox import box as inside
 from sandbox import cgroup, frames, kernel, leftovers, tree, users, watch
 from sandbox.guard import Guard
 from sandbox.kept import Keeper, Kept
+from sandbox.polling import readable
 from sandbox.result import SandboxError, Status
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
@@ -117,8 +118,7 @@ class Worker:
     def _read_exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            readable, _, _ = select.select([self._host.fileno(), self._host_life], [], [])
-            if self._host_life in readable:
+            if self._host_life in readable(self._host.fileno(), self._host_life):
                 raise HostGone
             chunk = self._host.recv(min(size - len(data), 1 << 20))
             if not chunk:

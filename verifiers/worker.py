@@ -17,7 +17,6 @@ import io
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import struct
@@ -26,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sandbox.polling import readable
 from verifiers.limits import die_with_parent, limit_memory, no_core_file
 from verifiers.registry import load_verifier
 from verifiers.storable import fault_of, storable_verdict
@@ -72,14 +72,15 @@ def main() -> None:
     control.sendall(frame(b'{"ready": true}'))
     is_warm = False
     while True:
-        readable, _, _ = select.select([control], [], [], _PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS)
-        if not readable and not is_warm:
+        patience = _PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS
+        has_request = bool(readable(control.fileno(), timeout_seconds=patience))
+        if not has_request and not is_warm:
             importlib.import_module(_WARM_WHEN_IDLE)
             gc.collect()
             gc.freeze()
             is_warm = True
             continue
-        if not readable:
+        if not has_request:
             if os.getppid() != pool_process:
                 # A child of the pool's process may hold a copy of our socket open: its end never comes.
                 return

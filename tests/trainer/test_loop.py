@@ -1,7 +1,6 @@
 """Whole trainer processes against a queue that hands out prepared batches."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import engine_digests
 from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
+from sandbox.polling import readable
 
 NUM_STEPS = 4
 PER_CAUSE = ("ratio_mean", "ratio_max", "effective_share", *(f"kl_quarter_{n}" for n in range(1, 5)))
@@ -257,5 +257,5 @@ def test_a_trainer_dies_with_its_parent(folder: Path, queue: QueueService, tmp_p
         trainer = os.pidfd_open(int(parent.stdout.readline()))
         queue.wait_for_take(0)
         parent.kill()
-    assert select.select([trainer], [], [], 10)[0] == [trainer], "the trainer outlived its parent by 10 s"
+    assert readable(trainer, timeout_seconds=10) == [trainer], "the trainer outlived its parent by 10 s"
     os.close(trainer)
