@@ -92,20 +92,20 @@ def left_behind():
     }
 
 
-def victims():
-    """The workers, and what each has started itself: zygote, keeper, inits."""
+def victims(spared):
+    """The workers, and what each has started itself: zygote, keeper, inits. Not those of other tests' pools."""
     found = []
     for worker in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "sandbox.worker" in " ".join(worker.cmdline()):
+            if worker.pid not in spared and "sandbox.worker" in " ".join(worker.cmdline()):
                 found += [worker, *worker.children()]
     return found
 
 
-async def kill_at_random(dice, mean_seconds, counts):
+async def kill_at_random(dice, mean_seconds, counts, spared):
     while True:
         await asyncio.sleep(dice.expovariate(1 / mean_seconds))
-        found = await asyncio.to_thread(victims)
+        found = await asyncio.to_thread(victims, spared)
         if found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 dice.choice(found).kill()
@@ -152,18 +152,19 @@ def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
     tasks += [(*dice.choice(hostile), Outcome.WRONG) for _ in range(num_verifications // 5)]
     dice.shuffle(tasks)
 
+    before = living(), left_behind(), Path("/proc/self/mountinfo").read_text()
+
     async def main():
         async with SandboxPool(replace(settings_for(user, tier, public_folder), workers=3)) as sandbox:
             await sandbox.start()
             if sandbox.tier is None:
                 pytest.skip(f"no {tier.value} for {user}: {sandbox.reasons}")
             verifier = CodeVerifier(sandbox=sandbox, limits=LIMITS)
-            killer = asyncio.create_task(kill_at_random(dice, seconds_between, counts))
+            killer = asyncio.create_task(kill_at_random(dice, seconds_between, counts, before[0]))
             wrong = await verify_all(verifier, tasks, counts)
             killer.cancel()
             return wrong
 
-    before = living(), left_behind(), Path("/proc/self/mountinfo").read_text()
     with adopting_orphans():
         wrong = asyncio.run(main())
         deadline = time.monotonic() + 20
