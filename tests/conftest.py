@@ -1,4 +1,4 @@
-"""What a test opens and leaves is closed after it: hundreds of tests in one process run out of descriptors."""
+"""What a test opens and leaves is closed after it: hundreds of tests in one process share one table."""
 
 import contextlib
 from collections.abc import Iterator

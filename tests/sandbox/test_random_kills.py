@@ -93,7 +93,7 @@ def left_behind():
 
 
 def victims(spared):
-    """The workers, and what each has started itself: zygote, keeper, inits. Not those of other tests' pools."""
+    """The workers but for `spared`, and what each has started itself: zygote, keeper, inits."""
     found = []
     for worker in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
