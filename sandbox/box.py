@@ -48,9 +48,13 @@ def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
 
 def disk_space(spec: dict[str, Any]) -> int:
     """Bytes of a run's private directory: what the program may write, and the files that it is given."""
+    return given_bytes(spec) + int(spec["limits"]["disk_bytes"])
+
+
+def given_bytes(spec: dict[str, Any]) -> int:
+    """Of the files that a run is given, in whole pages."""
     page = resource.getpagesize()
-    given: int = sum(-(-size // page) * page for _, size in spec["files"])
-    return given + int(spec["limits"]["disk_bytes"])
+    return sum(-(-size // page) * page for _, size in spec["files"])
 
 
 def num_inodes(disk_bytes: int) -> int:
