@@ -78,8 +78,8 @@ class Guard:
         return self._disk_excess(box, directory, found.unnamed_bytes)
 
     def _disk_excess(self, box: Running, directory: str, unnamed: int) -> tuple[Status, str] | None:
-        # What it was given does not count, nor does its input, which is a file without a name. While the run is
-        # set up, what it is given is there twice: in the file without a name that it came in too.
+        # What it was given does not count, nor does its input, which is a file without a name. While the run
+        # is set up, what it is given is there twice: also in the file without a name that it came in.
         allowed = inside.disk_space(box.spec) + box.num_stdin_bytes + inside.given_bytes(box.spec)
         entries = inside.num_inodes(box.limits["disk_bytes"])
         found = tree.measure(directory, enough_bytes=allowed, enough_entries=entries)
