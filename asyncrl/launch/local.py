@@ -30,7 +30,7 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import changed_data, record_data, record_start
+from asyncrl.replay.starts import changed_data, record_data, record_rendering, record_start
 from asyncrl.serving.client import new_session
 from asyncrl.trainer.manifest import find_newest
 
@@ -125,6 +125,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         version = folder.resumption.version
         record_start(journal, version, dump_recipe(recipe))
         record_data(journal, digests)
+        record_rendering(journal, inputs.rendered)
         for key in changed:
             observer.note(
                 f"the file of {key} has changed since the last start: unfinished answers are graded by the "

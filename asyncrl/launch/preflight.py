@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import urllib.parse
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -67,7 +68,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
-    codec = TextCodec(model_folder, now=RunFolder(recipe.folder()).first_admission())
+    rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
+    codec = TextCodec(model_folder, now=rendered)
     cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
@@ -79,7 +81,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             try_verifiers(cache, recipe.verifying)
     finally:
         cache.close()
-    return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
+    return Inputs(recipe, train, heldout, codec, cache, context_tokens, rendered=rendered), shape
 
 
 def check_machine(

@@ -18,6 +18,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import PATHS, dump_recipe, load_recipe
+from asyncrl.replay.starts import RENDERED
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -94,8 +95,14 @@ class RunFolder:
         committed = self._read("SELECT max(version) FROM commits")
         return committed is not None and committed >= num_steps and self.newest_export() is not None
 
-    def first_admission(self) -> datetime | None:
-        """When the first group of the run was admitted; None before that."""
+    def rendering_time(self) -> datetime | None:
+        """The time that the run's prompts were rendered at; None before its first start.
+
+        A journal of before that was recorded knows about when: its first group was admitted then.
+        """
+        rendered = self._read(f"SELECT value FROM meta WHERE key = '{RENDERED}'")
+        if rendered is not None:
+            return datetime.fromisoformat(rendered)
         seconds = self._read("SELECT min(admitted_seconds) FROM groups")
         return None if seconds is None else datetime.fromtimestamp(seconds)
 
@@ -103,15 +110,15 @@ class RunFolder:
         """Whether anything was ever admitted: before that there is nothing to protect."""
         return self._read("SELECT count(*) FROM groups") not in (None, 0)
 
-    def _read(self, sql: str) -> float | None:
-        """A number of the journal; None when it is not there."""
+    def _read(self, sql: str) -> Any:
+        """The first value of the journal's answer; None when there is none."""
         if not self.journal.is_file():
             return None
         address = f"{self.journal.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
             try:
-                number: float | None = reader.execute(sql).fetchone()[0]
-                return number
+                row = reader.execute(sql).fetchone()
+                return None if row is None else row[0]
             except sqlite3.OperationalError:
                 # Killed before its tables were made.
                 return None

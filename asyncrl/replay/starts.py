@@ -2,13 +2,17 @@
 
 Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
 repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
-file as the run read it last.
+file as the run read it last, and the time that its chat template was told.
 """
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 from asyncrl.replay.journal import Journal, JournalReader
+
+RENDERED = "prompts rendered at"
+"""Key of `meta`: the time that the run's chat templates were told, in ISO 8601."""
 
 
 def record_start(journal: Journal, version: int, recipe: str) -> None:
@@ -18,6 +22,11 @@ def record_start(journal: Journal, version: int, recipe: str) -> None:
         ("DELETE FROM starts WHERE version >= ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
     )
+
+
+def record_rendering(journal: Journal, rendered: datetime) -> None:
+    """Remembers, of the first start alone, the local time that chat templates were told."""
+    journal.write(("INSERT OR IGNORE INTO meta VALUES (?, ?)", (RENDERED, rendered.isoformat())))
 
 
 def changed_data(journal: JournalReader, digests: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.run_folder import RunFolder, read_run_recipe
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import load_recipe, parse_recipe
+from asyncrl.replay.starts import record_rendering
 
 
 def make_recipe(**changes: object) -> Recipe:
@@ -107,20 +108,26 @@ def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
     assert not RunFolder(tmp_path).check(make_recipe(seed=5))
 
 
-def test_a_run_knows_when_its_first_group_was_admitted(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path).first_admission() is None
+def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).rendering_time() is None
     queue = make_queue(tmp_path)
     queue.announce(0)
-    assert RunFolder(tmp_path).first_admission() is None
+    assert RunFolder(tmp_path).rendering_time() is None
     queue.admit(make_task())
+    queue.journal.barrier_blocking()
+    # A journal of before the time was recorded: that of the first group is near.
+    assert RunFolder(tmp_path).rendering_time() == datetime.fromtimestamp(0.0)
+    first = datetime(2026, 1, 2, 3, 4, 5, 678901)
+    record_rendering(queue.journal, first)
+    record_rendering(queue.journal, datetime(2027, 1, 1))
     queue.journal.close()
-    assert RunFolder(tmp_path).first_admission() == datetime.fromtimestamp(0.0)
+    assert RunFolder(tmp_path).rendering_time() == first
 
 
 def test_a_journal_of_garbage_is_said(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match=r"journal\.sqlite is damaged"):
-        RunFolder(tmp_path).first_admission()
+        RunFolder(tmp_path).rendering_time()
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
