@@ -17,7 +17,7 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import PATHS, dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, is_moved, load_recipe
 from asyncrl.replay.starts import RENDERED
 
 RECIPE = "recipe.yaml"
@@ -200,19 +200,9 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     if isinstance(there, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*there, *now])
         return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
-    if there == now or (prefix.removesuffix(".") in PATHS and _is_moved(there, now)):
+    if there == now or is_moved(prefix.removesuffix("."), there, now):
         return []
     return [(prefix.removesuffix("."), _plain(there), _plain(now))]
-
-
-def _is_moved(there: Any, now: Any) -> bool:
-    """Whether a path only has another name now: a link, or a folder that was moved with what is in it."""
-    if not (isinstance(there, str) and isinstance(now, str)):
-        return False
-    old, new = Path(there), Path(now)
-    if old.exists():
-        return new.exists() and old.samefile(new)
-    return old.name == new.name and new.exists()
 
 
 def _plain(value: Any) -> Any:

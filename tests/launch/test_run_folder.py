@@ -8,9 +8,9 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.launch.run_folder import RunFolder, read_run_recipe
+from asyncrl.launch.run_folder import RunFolder, first_difference, read_run_recipe
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe, parse_recipe
+from asyncrl.recipe_file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.replay.starts import record_rendering
 
 
@@ -61,6 +61,35 @@ def test_a_moved_run_is_its_own_folder_and_resumes_with_data_that_moved_along(tm
     (new / "other").write_text("")
     with pytest.raises(InputError, match="data.train"):
         RunFolder(run).check(load_recipe(new / "recipe.yaml", [f"data.train={new / 'other'}"]))
+
+
+def test_a_moved_run_resumes_with_terms_of_its_own_that_moved_along(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for part in ("m", "d", "soft_clip.py", "far.py"):
+        (old / part).mkdir(parents=True)
+    (old / "recipe.yaml").write_text(
+        "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\nalgorithm:\n"
+        '  surrogate: "./soft_clip.py:soft_clip"\n  rejection: [token_veto, "./far.py:far"]\n'
+    )
+    with RunFolder(old / "runs" / "t") as folder:
+        folder.open(load_recipe(old / "recipe.yaml"))
+    trained = load_recipe(old / "recipe.yaml")
+    queue = make_queue(old / "runs" / "t")
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    old.rename(new)
+    run = new / "runs" / "t"
+    # The folder that it lies in is what verifying.folder names: it moved too.
+    assert RunFolder(run).check(load_recipe(new / "recipe.yaml"))
+    # As `asyncrl replay` reads what a start was recorded with.
+    moved = with_moved_files(trained, read_run_recipe(run))
+    assert moved.algorithm == load_recipe(new / "recipe.yaml").algorithm
+    assert moved.model.path == str(new / "m")
+    assert first_difference(moved, read_run_recipe(run)) is None
+    other = load_recipe(new / "recipe.yaml", [f"algorithm.surrogate={new}/soft_clip.py:other"])
+    with pytest.raises(InputError, match=r"algorithm\.surrogate"):
+        RunFolder(run).check(other)
 
 
 def test_a_copied_run_is_its_own_folder_and_keeps_the_data_that_stayed(tmp_path: Path) -> None:
