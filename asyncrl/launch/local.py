@@ -30,8 +30,9 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import changed_data, record_data, record_rendering, record_start
+from asyncrl.replay.starts import changed_data, record_data, record_model, record_rendering, record_start
 from asyncrl.serving.client import new_session
+from asyncrl.trainer.folder import model_digest
 from asyncrl.trainer.manifest import find_newest
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         version = folder.resumption.version
         record_start(journal, version, dump_recipe(recipe))
         record_data(journal, digests)
+        if (digest := model_digest(Path(recipe.model.path))) is not None:
+            record_model(journal, digest)
         record_rendering(journal, inputs.rendered)
         for key in changed:
             observer.note(

@@ -18,7 +18,8 @@ from asyncrl.errors import InputError
 from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
 from asyncrl.recipe_file import dump_recipe, is_moved, load_recipe
-from asyncrl.replay.starts import RENDERED
+from asyncrl.replay.starts import MODEL, RENDERED
+from asyncrl.trainer.folder import model_digest
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -88,7 +89,19 @@ class RunFolder:
                 f"resume, "
                 f"put the old value back; to start afresh, set run_folder (or name) to a new one."
             )
+        self._check_model(Path(recipe.model.path))
         return True
+
+    def _check_model(self, path: Path) -> None:
+        """Raises InputError where `path` holds another model than at the first start. One that cannot be
+        read is no matter of the run's folder: a complete run needs none."""
+        known, found = self._read(f"SELECT value FROM meta WHERE key = '{MODEL}'"), model_digest(path)
+        if None not in (known, found) and known != found and self._has_begun():
+            raise InputError(
+                f"run_folder {self.path} holds a run of another base model than {path} is now: its "
+                f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
+                f"name) to a new one to start afresh."
+            )
 
     def is_complete(self, num_steps: int) -> bool:
         """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""

@@ -2,7 +2,7 @@
 
 Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
 repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
-file as the run read it last, and the time that its chat template was told.
+file as the run read it last, the base model's digest and the time that its chat template was told.
 """
 
 import time
@@ -11,6 +11,8 @@ from datetime import datetime
 
 from asyncrl.replay.journal import Journal, JournalReader
 
+MODEL = "digest of model.path"
+"""Key of `meta`: the base model's digest."""
 RENDERED = "prompts rendered at"
 """Key of `meta`: the time that the run's chat templates were told, in ISO 8601."""
 
@@ -22,6 +24,11 @@ def record_start(journal: Journal, version: int, recipe: str) -> None:
         ("DELETE FROM starts WHERE version >= ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
     )
+
+
+def record_model(journal: Journal, digest: str) -> None:
+    """Remembers which base model the run works on."""
+    journal.write(("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MODEL, digest)))
 
 
 def record_rendering(journal: Journal, rendered: datetime) -> None:

@@ -4,6 +4,7 @@ Owns which architectures the trainer knows and which tensors each of them has. A
 compute differently from transformers (sliding windows, biases it has no place for) is refused here.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_po
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 TRAINED_FROM = ("F32", "BF16", "F16")
 """Types of tensors, as safetensors names them, that are read as what they stand for."""
+SAMPLE_BYTES = 65536
+"""Of the weights at each end of a file: models of one shape and size differ there."""
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
@@ -96,6 +99,27 @@ def weight_files(path: Path) -> list[Path]:
 def other_files(path: Path) -> list[Path]:
     """Configuration and tokenizer: every plain file of the folder that holds no weights."""
     return [file for file in sorted(path.iterdir()) if file.is_file() and not _holds_weights(file)]
+
+
+def model_digest(path: Path) -> str | None:
+    """What tells one model folder from another within milliseconds: SHA-256 of config.json and, of each
+    safetensors file, its name, size, header and the first and last SAMPLE_BYTES of its tensors. None where
+    the folder cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        digest.update((path / "config.json").read_bytes())
+        for file in sorted(path.glob("*.safetensors")):
+            size = file.stat().st_size
+            with file.open("rb") as stream:
+                # A file that is damaged may name any length.
+                length = min(int.from_bytes(stream.read(8), "little"), size)
+                digest.update(f"{file.name} {size} {length}".encode())
+                digest.update(stream.read(length + SAMPLE_BYTES))
+                stream.seek(max(0, size - SAMPLE_BYTES))
+                digest.update(stream.read())
+    except OSError:
+        return None
+    return digest.hexdigest()
 
 
 def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
