@@ -21,6 +21,9 @@ TRAINED_FROM = ("F32", "BF16", "F16")
 """Types of tensors, as safetensors names them, that are read as what they stand for."""
 SAMPLE_BYTES = 65536
 """Of the weights at each end of a file: models of one shape and size differ there."""
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+SIZES += ("intermediate_size", "vocab_size", "max_position_embeddings")
+SIZES += ("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size")
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
@@ -168,12 +171,16 @@ def _read_shape(file: Path) -> ModelShape:
         ) from None
     except (ValueError, OSError) as error:
         raise InputError(f"{file} cannot be read as JSON: {error}") from error
-    architecture = (config.get("architectures") or ["missing"])[0]
+    if not isinstance(config, dict):
+        raise InputError(f"{file} holds {type(config).__name__}, expected an object.")
+    named = config.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else "missing"
     if architecture not in ARCHITECTURES:
         raise InputError(
             f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(ARCHITECTURES)}."
         )
     _refuse_unsupported(file, config)
+    _check_sizes(file, config)
     theta, factor = _read_rope(file, config)
     try:
         return ModelShape(
@@ -196,6 +203,17 @@ def _read_shape(file: Path) -> ModelShape:
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
+
+
+def _check_sizes(file: Path, config: dict[str, Any]) -> None:
+    """Raises InputError for a size that is none; keys that are not there are another's matter."""
+    for key in SIZES:
+        value = config.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{file}: {key} is {value!r}, expected a whole number above 0.")
+    for key in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(key) or {}, dict):
+            raise InputError(f"{file}: {key} is {config[key]!r}, expected an object.")
 
 
 def _read_experts(config: dict[str, Any]) -> dict[str, Any]:
