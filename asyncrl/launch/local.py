@@ -220,7 +220,7 @@ async def _keep_training(
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
-    num_errors, saved_before, words_before = 0, controller.queue.committed_version, ""
+    num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
@@ -233,10 +233,10 @@ async def _keep_training(
             if not error.was_killed:
                 # What cannot save makes steps all the same, the same ones again and again.
                 num_errors = num_errors + 1 if saved == saved_before else 1
-                # The same batches on the same weights with the same words: it is no accident.
-                words = str(error).rstrip().splitlines()[-1]
-                is_hopeless |= steps == 0 or (words == words_before and saved == saved_before)
-                words_before = words
+                # The same batch on the same weights with the same words: it is no accident.
+                failed = (controller.queue.version, str(error).rstrip().splitlines()[-1])
+                is_hopeless |= steps == 0 or (failed == failed_before and saved == saved_before)
+                failed_before = failed
             if is_hopeless or max(num_failures, num_errors) > MAX_RESTARTS:
                 raise
             steps_before, saved_before = steps, saved
