@@ -30,7 +30,14 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import changed_data, record_data, record_model, record_rendering, record_start
+from asyncrl.replay.starts import (
+    changed_data,
+    record_data,
+    record_model,
+    record_rendering,
+    record_start,
+    words_of_change,
+)
 from asyncrl.serving.client import new_session
 from asyncrl.trainer.folder import model_digest
 from asyncrl.trainer.manifest import find_newest
@@ -130,10 +137,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
             record_model(journal, digest)
         record_rendering(journal, inputs.rendered)
         for key in changed:
-            observer.note(
-                f"the file of {key} has changed since the last start: unfinished answers are graded by the "
-                f"row that asks their prompt now, and what is asked next follows the new file"
-            )
+            observer.note(words_of_change(key))
         if controller.is_resumed:
             for remark in folder.resumption.remarks:
                 observer.note(remark)

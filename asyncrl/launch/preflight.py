@@ -21,11 +21,14 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
-from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.run_folder import RunFolder, data_digests
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Recipe
-from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
+from asyncrl.replay.journal import JournalReader
+from asyncrl.replay.recovery import restored_tasks
+from asyncrl.replay.starts import changed_data, words_of_change
+from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
 from asyncrl.trainer.layout import check_layout
@@ -82,6 +85,26 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     finally:
         cache.close()
     return Inputs(recipe, train, heldout, codec, cache, context_tokens, rendered=rendered), shape
+
+
+def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
+    """What a person should know of the data of a run that resumes: a sentence per file that changed.
+
+    Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
+    """
+    reader = JournalReader(journal)
+    if not journal.is_file() or not reader.has_table("groups"):
+        return []
+    recipe = inputs.recipe
+    changed = changed_data(reader, data_digests(recipe))
+    order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+    for task_id, prompt in restored_tasks(
+        reader,
+        max_staleness=recipe.rollout.max_staleness,
+        has_repetition=recipe.replay.repeated_groups_per_batch > 0,
+    ):
+        order.find(task_id, prompt, may_have_moved="data.train" in changed)
+    return [words_of_change(key) for key in changed]
 
 
 def check_machine(

@@ -42,6 +42,14 @@ def changed_data(journal: JournalReader, digests: Mapping[str, str]) -> list[str
     return [key for key, digest in digests.items() if known.get(f"digest of {key}", digest) != digest]
 
 
+def words_of_change(key: str) -> str:
+    """What a person should know of a data file that changed."""
+    return (
+        f"the file of {key} has changed since the last start: unfinished answers are graded by the row that "
+        f"asks their prompt now, and what is asked next follows the new file"
+    )
+
+
 def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
     """Remembers the digest of each data file by its key."""
     journal.write(
