@@ -275,8 +275,8 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> AsyncIterator[asyncio.Event]:
-    """SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one at once. What `nohup`
-    ignores stays ignored."""
+    """SIGINT, SIGTERM and SIGHUP end the run after the current step, or after STOP_TRAINER_SECONDS without
+    it; a second one at once. What `nohup` ignores stays ignored."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()
     assert main_task is not None
@@ -286,7 +286,11 @@ async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> A
             main_task.cancel()
             return
         stopped.set()
-        log.warning("stopping after the current step, which is saved; press again to stop at once")
+        log.warning(
+            "stopping after the current step if it ends within %g s, else it is repeated on resume; press again "
+            "to stop at once",
+            STOP_TRAINER_SECONDS,
+        )
         controller.stop()
 
     numbers = [signal.SIGINT, signal.SIGTERM]
