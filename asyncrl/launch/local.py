@@ -287,8 +287,8 @@ async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> A
             return
         stopped.set()
         log.warning(
-            "stopping after the current step if it ends within %g s, else it is repeated on resume; press again "
-            "to stop at once",
+            "stopping after the current step if it ends within %g s, else it is repeated on resume; press "
+            "again to stop at once",
             STOP_TRAINER_SECONDS,
         )
         controller.stop()
