@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.replay.group import Group
-from asyncrl.replay.policy import correctness_differs
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.types import Batch, Finish, Score, Trajectory
 from verifiers import monitor
@@ -77,9 +76,7 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, f
     }
 
 
-def group_metrics(
-    groups: Sequence[Group], has_signal: Callable[[Group], bool] = correctness_differs
-) -> dict[str, Any]:
+def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) -> dict[str, Any]:
     """Verdicts behind a batch: outcomes per verifier, responses cut at the length limit, groups without a
     signal, latency, signs of hacking."""
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.

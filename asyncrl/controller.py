@@ -30,7 +30,8 @@ import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ class Inputs:
     context_tokens: int
     has_moved_rows: bool = False
     """data.train is not the file that the run's journal was written with."""
+    rendered: datetime = field(default_factory=datetime.now)
+    """The time that chat templates were told, local and without a zone: a later start tells them the same."""
 
     def longest_prompt(self) -> int:
         """Of the training tasks, in tokens."""

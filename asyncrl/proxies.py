@@ -13,5 +13,6 @@ def loopback_direct(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables to add to `environment`: both spellings of no_proxy, with what they said before."""
     hosts = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
     before = [host.strip() for text in hosts for host in text.split(",") if host.strip()]
-    value = ",".join(dict.fromkeys([*before, *LOOPBACK]))
+    # Its clients understand it only where nothing stands beside it.
+    value = "*" if "*" in before else ",".join(dict.fromkeys([*before, *LOOPBACK]))
     return {"no_proxy": value, "NO_PROXY": value}

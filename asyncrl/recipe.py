@@ -14,12 +14,11 @@ from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-FiniteFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 """Adam moves each weight by about this much per step."""
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 def _one_of(*names: str) -> Callable[[str], str]:
@@ -99,7 +98,7 @@ class Verifying(Section):
     """What "./my.py:Name" in the rows is relative to. Default: the recipe's folder."""
     num_workers: Positive = 1
     """Killable processes for symbolic work; plain answers are graded without them."""
-    timeout_seconds: FiniteFloat = 2.0
+    timeout_seconds: PositiveFloat = 2.0
     """Wall-clock limit of one verification; a late worker is killed, the answer is wrong."""
     max_faults_in_a_row: Positive = 24
     """A verifier that fails so often, retries included, over 20 seconds and without one verdict between, ends
@@ -124,7 +123,7 @@ class Rollout(Section):
     mask_staleness: Count | None = None
     """Tokens staler than this are left out of the losses of policy and critic and their denominators, of KL
     in the reward and of whitening. Default: all count."""
-    temperature: FiniteFloat = 1.0
+    temperature: PositiveFloat = 1.0
     max_new_tokens: Positive = 64
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk: smaller loses less at a crash, larger costs less."""
@@ -137,7 +136,7 @@ class Rollout(Section):
     tokens_per_round: Positive | None = None
     """At most this many tokens per request: a longer trajectory is parked in the queue, which frees its place
     on the server, and resumed from its prefix where there is room (Kimi k1.5). Default: no limit."""
-    oversampling: Annotated[float, Field(ge=1)] | None = None
+    oversampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     """Partial rollouts (APRIL): that many times groups_per_batch groups are generated at once; when the next
     batch is ready before the trainer asks for it, the stragglers are parked with their prefixes and resume
     first, with the newest weights, once it is taken. Default: all that max_staleness admits is generated."""
@@ -247,7 +246,7 @@ class Algorithm(Section):
     clip_high: PositiveFloat = 0.2
     """Policy ratio is clipped above at 1 + clip_high (DAPO raises it to 0.28). Default: 0.4918 (ratio e^0.4)
     for gmpo, else 0.2."""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Bounds ppo_clip's loss at dual_clip x |advantage| where the advantage is negative; 3 is usual."""
     clip_around: Literal["proximal", "behavior"] = "proximal"
     """Policy that ratios are taken against: the trainer's before the step, or the one that sampled, which
@@ -397,8 +396,8 @@ class Trainer(Section):
     warmup_steps: Count = 0
     adam_beta1: Fraction = 0.9
     adam_beta2: Fraction = 0.95
-    adam_epsilon: FiniteFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    adam_epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
     clip_grad_norm: PositiveFloat = 1.0
     checkpoint_every_steps: Positive = 25
     """A crash costs at most the training (not the generation) of this many steps."""
@@ -446,7 +445,7 @@ class Evaluation(Section):
     """At most this many held-out tasks, the first of the file."""
     samples_per_task: Positive = 4
     """For avg@k and pass@k before and after training; during training only greedy answers are taken."""
-    temperature: FiniteFloat = 1.0
+    temperature: PositiveFloat = 1.0
     """Of the samples for avg@k and pass@k."""
     num_servers: Count = 0
     """Local servers for evaluations alone: they hold the version they evaluate while training publishes on
@@ -463,7 +462,7 @@ class Recipe(Section):
     run_folder: str = "runs/{name}"
     """Where the run writes; running again on the same folder resumes. Like every path in a recipe it is
     relative to the recipe's folder; {name} stands for the name."""
-    memory_gib: FiniteFloat | None = None
+    memory_gib: PositiveFloat | None = None
     """What the run may take of this machine's memory, in GiB: a run that is planned to need more is refused.
     Set it where the plan or what is free is wrong. Default: what is free at the start."""
     prepare: Prepare | None = None

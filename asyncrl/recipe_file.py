@@ -196,6 +196,45 @@ def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
+def is_moved(key: str, there: Any, now: Any) -> bool:
+    """Whether the values of a key name the same files, under another path now: a link, or a file or folder
+    that was moved with what is in it."""
+    if key in PATHS:
+        return isinstance(there, str) and isinstance(now, str) and _is_moved_path(Path(there), Path(now))
+    if not any(key == section or key.startswith(f"{section}.") for section in OBJECTS):
+        return False
+    if isinstance(there, (list, tuple)) and isinstance(now, (list, tuple)):
+        pairs = zip(there, now, strict=False)
+        return len(there) == len(now) and all(old == new or is_moved(key, old, new) for old, new in pairs)
+    if not all(isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value) for value in (there, now)):
+        return False
+    (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
+    return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+
+
+def _is_moved_path(old: Path, new: Path) -> bool:
+    if old.exists():
+        return new.exists() and old.samefile(new)
+    return old.name == new.name and new.exists()
+
+
+def with_moved_files(recipe: Recipe, now: Recipe) -> Recipe:
+    """`recipe` with the model folder and the files of one's own code that `now` names, where its own are
+    gone."""
+    raw = recipe.model_dump()
+    if not Path(recipe.model.path).is_dir():
+        raw["model"]["path"] = now.model.path
+    for section in ("verifying", "algorithm"):
+        raw[section] = _moved_objects(section, raw[section], now.model_dump()[section])
+    return Recipe.model_validate(raw)
+
+
+def _moved_objects(key: str, there: Any, now: Any) -> Any:
+    if isinstance(there, dict) and isinstance(now, dict):
+        return {name: _moved_objects(f"{key}.{name}", old, now.get(name)) for name, old in there.items()}
+    return now if is_moved(key, there, now) else there
+
+
 def _explain(details: Any) -> str:
     location = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":

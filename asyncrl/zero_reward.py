@@ -34,6 +34,7 @@ class ZeroReward:
         self._decode = decode
         self._max_new_tokens = max_new_tokens
         self._num_steps = 0
+        self._is_told = False
         self._reasons: Counter[str] = Counter()
         self._num_cut = 0
 
@@ -47,13 +48,15 @@ class ZeroReward:
             if not trajectory.is_greedy and trajectory.trajectory_id in group.scores
         ]
         if any(score.correctness for _, _, score in graded):
-            self._num_steps, self._num_cut = 0, 0
+            self._num_steps, self._num_cut, self._is_told = 0, 0, False
             self._reasons.clear()
             return
         self._num_steps += 1
         self._reasons.update(_reason(score) for _, _, score in graded)
         self._num_cut += sum(trajectory.finish is Finish.LENGTH for _, trajectory, _ in graded)
-        if self._num_steps == NUM_STEPS and graded:
+        # A step without anything graded has no examples: the next one has the word.
+        if self._num_steps >= NUM_STEPS and graded and not self._is_told:
+            self._is_told = True
             names = dict.fromkeys(group.task.verifier.name for group in groups)
             self._note(self._words(list(names), [trajectory for _, trajectory, _ in graded]))
 
@@ -67,7 +70,7 @@ class ZeroReward:
         )
         ends = ", ".join(repr(self._tail(trajectory)) for trajectory in trajectories[:NUM_EXAMPLES])
         return (
-            f"no response was correct in {NUM_STEPS} steps, so nothing is learned: {reasons}; "
+            f"no response was correct in {self._num_steps} steps, so nothing is learned: {reasons}; "
             f"{self._num_cut / total:.0%} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
             f"{looked} The last ones end with {ends}. See `asyncrl view`."
         )

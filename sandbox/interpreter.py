@@ -70,7 +70,8 @@ def find_interpreter(python: str, packages: tuple[str, ...]) -> Interpreter:
     """Asks the interpreter about itself; packages that it does not have are left out.
 
     Raises ValueError when `python` cannot be run."""
-    argv = [python, "-s", "-E", "-c", _QUERY, json.dumps(packages)]
+    # -I: neither the current folder nor the user's own packages or PYTHON* variables have a say.
+    argv = [python, "-I", "-c", _QUERY, json.dumps(packages)]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL

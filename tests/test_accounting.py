@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from fakes.records import make_score, make_task
+from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.accounting import Reading, batch_metrics, group_metrics, rollout_metrics
 from asyncrl.replay.group import Group
@@ -39,7 +39,7 @@ def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
         trajectory = Trajectory(str(index), (1,), [Segment(0, tokens, [-1.0])])
         group.trajectories.append(trajectory)
         group.scores[str(index)] = dataclasses.replace(make_score(1.0), method=method)
-    metrics = group_metrics([group])
+    metrics = group_metrics([group], correctness_differs)
     assert metrics["fallback_reward_share"] == pytest.approx(1 / 4)
     assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
 
@@ -50,7 +50,7 @@ def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> 
         segment = Segment(0, list(range(length)), [-1.0] * length)
         group.trajectories.append(Trajectory(str(index), (1,), [segment], is_greedy=length == 100))
         group.scores[str(index)] = make_score(reward)
-    metrics = group_metrics([group])
+    metrics = group_metrics([group], correctness_differs)
     assert metrics["reward_mean_by_outcome"] == {"correct": 1.0, "wrong": 0.0}
     assert metrics["response_tokens_mean_by_outcome"] == {"correct": 3.0, "wrong": 9.0, "fault": 5.0}
     assert metrics["correct_mean"] == pytest.approx(2 / 3)
@@ -62,7 +62,7 @@ def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_coun
         made.scores.update({str(i): make_score(reward) for i, reward in enumerate(rewards)})
         return made
 
-    metrics = group_metrics([group(1.0, 0.0), group(1.0, 1.0), group(0.0, None)])
+    metrics = group_metrics([group(1.0, 0.0), group(1.0, 1.0), group(0.0, None)], correctness_differs)
     assert metrics["groups_zero_signal"] == 2
     assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "no_answer": 0, "fault": 1}
     assert metrics["outcomes_by_verifier"] == {"math": metrics["outcomes"]}
@@ -74,5 +74,5 @@ def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -
     for index, finish in enumerate((Finish.LENGTH, Finish.STOP, Finish.STOP, Finish.STOP, Finish.LENGTH)):
         group.trajectories.append(Trajectory(str(index), (1,), finish=finish, is_greedy=index == 4))
         group.scores[str(index)] = make_score(0.0)
-    assert group_metrics([group])["cut_share"] == pytest.approx(1 / 4)
-    assert group_metrics([])["cut_share"] is None
+    assert group_metrics([group], correctness_differs)["cut_share"] == pytest.approx(1 / 4)
+    assert group_metrics([], correctness_differs)["cut_share"] is None

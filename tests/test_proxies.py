@@ -18,6 +18,18 @@ def test_what_was_excepted_before_stays_so(name: str) -> None:
     assert loopback_direct(added) == added
 
 
+@pytest.mark.parametrize("said", ["*", " * ", "example.org,*"])
+def test_no_proxy_for_any_host_stays_so(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import requests.utils
+
+    added = loopback_direct({"NO_PROXY": said})
+    assert added == {"no_proxy": "*", "NO_PROXY": "*"}
+    monkeypatch.setenv("http_proxy", PROXY)
+    for name, value in added.items():
+        monkeypatch.setenv(name, value)
+    assert not requests.utils.get_environ_proxies("http://example.org/")
+
+
 def test_clients_go_to_loopback_directly_and_to_others_by_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     import httpx
     import requests.utils

@@ -51,6 +51,13 @@ def test_it_waits_for_several_steps_in_a_row_and_comes_again_after_something_was
     assert len(hints(*[wrong] * NUM_STEPS, right, *[wrong] * NUM_STEPS)) == 2
 
 
+def test_a_step_with_nothing_graded_puts_the_hint_off_and_does_not_lose_it() -> None:
+    wrong, faulty = [group_of(NO_BOX)], [Group(0, make_task(), 0, [])]
+    assert hints(*[wrong] * (NUM_STEPS - 1), faulty) == []
+    (hint,) = hints(*[wrong] * (NUM_STEPS - 1), faulty, *[wrong] * 3)
+    assert f"in {NUM_STEPS + 1} steps" in hint
+
+
 def test_greedy_baselines_and_faults_are_no_right_responses() -> None:
     greedy = group_of(make_score(1.0), is_greedy=True)
     assert len(hints(*[[greedy, group_of(make_score(None), NO_BOX)]] * NUM_STEPS)) == 1

@@ -166,7 +166,7 @@ class VerifierPool:
             self.num_cached += 1
             return replace(known, seconds=time.perf_counter() - started)
         if loaded.waits is not None:
-            verdict = await _waited(loaded.waits, response, reference)
+            verdict = await waited(loaded.waits, response, reference)
         else:
             verdict = await self._in_worker(loaded, response, reference)
         if key is not None:
@@ -280,8 +280,8 @@ class VerifierPool:
             raise WorkerDied(describe_end(await self._template.end(worker))) from error
 
 
-async def _waited(verifier: AsyncVerifier, response: str, reference: Any) -> Verdict:
-    """The verdict of a verifier that waits for something else, tried twice."""
+async def waited(verifier: AsyncVerifier, response: str, reference: Any) -> Verdict:
+    """The verdict of a verifier that waits for something else, tried twice; as long as it takes."""
     started = time.perf_counter()
     for attempt in range(2):
         try:

@@ -12,7 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
-from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.launch.resuming import Resumption
 from asyncrl.launch.run_folder import RunFolder
 from asyncrl.recipe import Recipe
@@ -48,12 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
         check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
         folder = RunFolder(shown(recipe.folder()))
         resumes = folder.check(recipe)
+        remarks = check_unfinished(inputs, folder.journal) if resumes else []
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     resumption = folder.resumption if resumes else None
     print(_plan(recipe, inputs, shape, resumption))
-    for remark in folder.resumption.remarks if resumes else []:
+    for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
     return 0
 

@@ -30,8 +30,16 @@ from asyncrl.observe.stage import stage
 from asyncrl.recipe_file import dump_recipe
 from asyncrl.replay.journal import Journal
 from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import changed_data, record_data, record_start
+from asyncrl.replay.starts import (
+    changed_data,
+    record_data,
+    record_model,
+    record_rendering,
+    record_start,
+    words_of_change,
+)
 from asyncrl.serving.client import new_session
+from asyncrl.trainer.folder import model_digest
 from asyncrl.trainer.manifest import find_newest
 
 log = logging.getLogger(__name__)
@@ -125,11 +133,11 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         version = folder.resumption.version
         record_start(journal, version, dump_recipe(recipe))
         record_data(journal, digests)
+        if (digest := model_digest(Path(recipe.model.path))) is not None:
+            record_model(journal, digest)
+        record_rendering(journal, inputs.rendered)
         for key in changed:
-            observer.note(
-                f"the file of {key} has changed since the last start: unfinished answers are graded by the "
-                f"row that asks their prompt now, and what is asked next follows the new file"
-            )
+            observer.note(words_of_change(key))
         if controller.is_resumed:
             for remark in folder.resumption.remarks:
                 observer.note(remark)
@@ -216,7 +224,7 @@ async def _keep_training(
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it gets on in between."""
     num_failures, steps_before = 0, controller.report.num_steps
-    num_errors, saved_before, words_before = 0, controller.queue.committed_version, ""
+    num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
     while True:
         try:
             return await _wait_or_stop(trainers, stopped)
@@ -229,10 +237,10 @@ async def _keep_training(
             if not error.was_killed:
                 # What cannot save makes steps all the same, the same ones again and again.
                 num_errors = num_errors + 1 if saved == saved_before else 1
-                # The same batches on the same weights with the same words: it is no accident.
-                words = str(error).rstrip().splitlines()[-1]
-                is_hopeless |= steps == 0 or (words == words_before and saved == saved_before)
-                words_before = words
+                # The same batch on the same weights with the same words: it is no accident.
+                failed = (controller.queue.version, str(error).rstrip().splitlines()[-1])
+                is_hopeless |= steps == 0 or (failed == failed_before and saved == saved_before)
+                failed_before = failed
             if is_hopeless or max(num_failures, num_errors) > MAX_RESTARTS:
                 raise
             steps_before, saved_before = steps, saved
@@ -267,8 +275,8 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> AsyncIterator[asyncio.Event]:
-    """SIGINT, SIGTERM and SIGHUP end the run after the current step; a second one at once. What `nohup`
-    ignores stays ignored."""
+    """SIGINT, SIGTERM and SIGHUP end the run after the current step, or after STOP_TRAINER_SECONDS without
+    it; a second one at once. What `nohup` ignores stays ignored."""
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     main_task = asyncio.current_task()
     assert main_task is not None
@@ -278,7 +286,11 @@ async def _stop_on_signals(controller: Controller, last_resort: LastResort) -> A
             main_task.cancel()
             return
         stopped.set()
-        log.warning("stopping after the current step, which is saved; press again to stop at once")
+        log.warning(
+            "stopping after the current step if it ends within %g s, else it is repeated on resume; press "
+            "again to stop at once",
+            STOP_TRAINER_SECONDS,
+        )
         controller.stop()
 
     numbers = [signal.SIGINT, signal.SIGTERM]

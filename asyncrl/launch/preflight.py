@@ -11,6 +11,7 @@ import shutil
 import socket
 import sys
 import urllib.parse
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -20,11 +21,14 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import run_bytes
-from asyncrl.launch.run_folder import RunFolder
+from asyncrl.launch.run_folder import RunFolder, data_digests
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Recipe
-from asyncrl.rollout.tasks import VerifierCache, read_heldout_tasks, read_train_tasks
+from asyncrl.replay.journal import JournalReader
+from asyncrl.replay.recovery import restored_tasks
+from asyncrl.replay.starts import changed_data, words_of_change
+from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.trainer.folder import ModelShape, check_model_folder
 from asyncrl.trainer.layout import check_layout
@@ -67,7 +71,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             f"{context_tokens} "
             f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
-    codec = TextCodec(model_folder, now=RunFolder(recipe.folder()).first_admission())
+    rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
+    codec = TextCodec(model_folder, now=rendered)
     cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
@@ -79,7 +84,27 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             try_verifiers(cache, recipe.verifying)
     finally:
         cache.close()
-    return Inputs(recipe, train, heldout, codec, cache, context_tokens), shape
+    return Inputs(recipe, train, heldout, codec, cache, context_tokens, rendered=rendered), shape
+
+
+def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
+    """What a person should know of the data of a run that resumes: a sentence per file that changed.
+
+    Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
+    """
+    reader = JournalReader(journal)
+    if not journal.is_file() or not reader.has_table("groups"):
+        return []
+    recipe = inputs.recipe
+    changed = changed_data(reader, data_digests(recipe))
+    order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+    for task_id, prompt in restored_tasks(
+        reader,
+        max_staleness=recipe.rollout.max_staleness,
+        has_repetition=recipe.replay.repeated_groups_per_batch > 0,
+    ):
+        order.find(task_id, prompt, may_have_moved="data.train" in changed)
+    return [words_of_change(key) for key in changed]
 
 
 def check_machine(

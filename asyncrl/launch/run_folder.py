@@ -17,7 +17,9 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.launch.resuming import Resumption, find_resumption
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import PATHS, dump_recipe, load_recipe
+from asyncrl.recipe_file import dump_recipe, is_moved, load_recipe
+from asyncrl.replay.starts import MODEL, RENDERED
+from asyncrl.trainer.folder import model_digest
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -87,15 +89,33 @@ class RunFolder:
                 f"resume, "
                 f"put the old value back; to start afresh, set run_folder (or name) to a new one."
             )
+        self._check_model(Path(recipe.model.path))
         return True
+
+    def _check_model(self, path: Path) -> None:
+        """Raises InputError where `path` holds another model than at the first start. One that cannot be
+        read is no matter of the run's folder: a complete run needs none."""
+        known, found = self._read(f"SELECT value FROM meta WHERE key = '{MODEL}'"), model_digest(path)
+        if None not in (known, found) and known != found and self._has_begun():
+            raise InputError(
+                f"run_folder {self.path} holds a run of another base model than {path} is now: its "
+                f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
+                f"name) to a new one to start afresh."
+            )
 
     def is_complete(self, num_steps: int) -> bool:
         """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
         committed = self._read("SELECT max(version) FROM commits")
         return committed is not None and committed >= num_steps and self.newest_export() is not None
 
-    def first_admission(self) -> datetime | None:
-        """When the first group of the run was admitted; None before that."""
+    def rendering_time(self) -> datetime | None:
+        """The time that the run's prompts were rendered at; None before its first start.
+
+        A journal of before that was recorded knows about when: its first group was admitted then.
+        """
+        rendered = self._read(f"SELECT value FROM meta WHERE key = '{RENDERED}'")
+        if rendered is not None:
+            return datetime.fromisoformat(rendered)
         seconds = self._read("SELECT min(admitted_seconds) FROM groups")
         return None if seconds is None else datetime.fromtimestamp(seconds)
 
@@ -103,15 +123,15 @@ class RunFolder:
         """Whether anything was ever admitted: before that there is nothing to protect."""
         return self._read("SELECT count(*) FROM groups") not in (None, 0)
 
-    def _read(self, sql: str) -> float | None:
-        """A number of the journal; None when it is not there."""
+    def _read(self, sql: str) -> Any:
+        """The first value of the journal's answer; None when there is none."""
         if not self.journal.is_file():
             return None
         address = f"{self.journal.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
             try:
-                number: float | None = reader.execute(sql).fetchone()[0]
-                return number
+                row = reader.execute(sql).fetchone()
+                return None if row is None else row[0]
             except sqlite3.OperationalError:
                 # Killed before its tables were made.
                 return None
@@ -193,19 +213,9 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     if isinstance(there, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*there, *now])
         return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
-    if there == now or (prefix.removesuffix(".") in PATHS and _is_moved(there, now)):
+    if there == now or is_moved(prefix.removesuffix("."), there, now):
         return []
     return [(prefix.removesuffix("."), _plain(there), _plain(now))]
-
-
-def _is_moved(there: Any, now: Any) -> bool:
-    """Whether a path only has another name now: a link, or a folder that was moved with what is in it."""
-    if not (isinstance(there, str) and isinstance(now, str)):
-        return False
-    old, new = Path(there), Path(now)
-    if old.exists():
-        return new.exists() and old.samefile(new)
-    return old.name == new.name and new.exists()
 
 
 def _plain(value: Any) -> Any:

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from asyncrl.errors import InputError
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.tasks import Example, VerifierCache
-from verifiers.pool import VerifierPool
-from verifiers.storable import fault_of, storable_verdict
+from verifiers.pool import VerifierPool, waited
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
 
 ANSWERED_BY_GOLD = ("math", "exact", "numeric", "choice")
 NONSENSE = "qwxz \\boxed{qwxz vbnk}"
+MAX_WAIT_SECONDS = 120.0
+"""For one response, two attempts included, of a verifier that waits for something else: the built-in ones end
+far sooner by limits of their own."""
 NO_THINKING = "<think>\n</think>\n"
 
 
@@ -74,9 +76,13 @@ async def _verdict(example: Example, response: str, pool: VerifierPool, verifier
         return await pool.verify(name, options, response, example.reference, folder=verifiers.folder)
     # It has a sandbox or a connection of its own, which is there already: the pool would open another one.
     try:
-        return storable_verdict(await verifier.verify_async(response, example.reference))
-    except Exception as error:  # the boundary: a verifier that raises has failed, whatever it raises
-        return fault_of(error)
+        async with asyncio.timeout(MAX_WAIT_SECONDS):
+            return await waited(verifier, response, example.reference)
+    except TimeoutError:
+        raise InputError(
+            f'{example.where}: the verifier "{example.verifier.name}" has not returned from verify_async on '
+            f"{response[:80]!r} after {MAX_WAIT_SECONDS:g} s. Give what it waits for a time limit of its own."
+        ) from None
 
 
 def responses_of(example: Example) -> Iterator[str]:

@@ -78,6 +78,13 @@ COMMIT_INTERVAL_SECONDS = 0.05
 WAL_BYTES = 64 * 2**20
 """What the write-ahead log is cut back to after a large transaction."""
 
+DISK_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+ACCESS_CODES = (
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
+    *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH),
+)
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
 Parameters = Sequence[Any] | Mapping[str, Any]
 _IS_LITTLE = sys.byteorder == "little"
 Statement = tuple[str, Parameters]
@@ -199,16 +206,11 @@ class Journal(JournalReader):
                 # interpreter with the event loop.
                 for sql, run in itertools.groupby(_sum_counters(statements), key=itemgetter(0)):
                     self._connection.executemany(sql, [parameters for _, parameters in run])
-        except sqlite3.Error as error:
-            self._fail(
-                f"The journal {self.path} cannot be written: {error}. The run stops so that nothing goes "
-                f"unrecorded; make room on the disk and run the same command again, it resumes."
-            )
         # A thread that ends leaves its barriers waiting: whatever it is, it ends the run instead.
         except BaseException as error:
             self._fail(
                 f"The journal {self.path} cannot be written: {type(error).__name__}: {error}. The run stops "
-                f"so that nothing goes unrecorded; this is a defect of asyncrl, not of the disk."
+                f"so that nothing goes unrecorded; {_way_out(error)}."
             )
 
     def _fail(self, words: str) -> None:
@@ -216,6 +218,20 @@ class Journal(JournalReader):
         # Every later call raises it anyway; this thread must live on to answer the barriers.
         with contextlib.suppress(Exception):
             self.on_failure(self._failure)
+
+
+def _way_out(error: BaseException) -> str:
+    """What a person may do about a write that failed."""
+    code = getattr(error, "sqlite_errorcode", None)
+    # The low byte: the others tell which read, write or sync it was.
+    kind = None if code is None else code & 0xFF
+    if kind in DISK_CODES:
+        return "make room on the disk, or see to what ails it, and run the same command again, it resumes"
+    if kind in ACCESS_CODES:
+        return "make the file writable for this process alone and run the same command again, it resumes"
+    if kind in DAMAGE_CODES:
+        return "restore the file, or set run_folder to a new folder"
+    return "this is a defect of asyncrl, not of the disk"
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -35,11 +35,6 @@ def signal(group: Group) -> float:
     return statistics.pvariance(found) if len(found) > 1 else 0.0
 
 
-def correctness_differs(group: Group) -> bool:
-    """Whether a group has a gradient under an advantage that takes its mean as baseline."""
-    return len(set(_correctness(group))) > 1
-
-
 def _correctness(group: Group) -> list[float]:
     """Of the sampled trajectories that got a verdict."""
     greedy = {t.trajectory_id for t in group.trajectories if t.is_greedy}
@@ -63,7 +58,7 @@ def choose(
     batch_size: int,
     max_staleness: int,
     order: str,
-    has_signal: Callable[[Group], bool] = correctness_differs,
+    has_signal: Callable[[Group], bool],
 ) -> list[Group] | None:
     """The batch of `step` out of open and ready groups in admission order, or None while it must wait.
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.replay.group import DropReason, Group, GroupState, trajectory_id
 from asyncrl.replay.journal import Journal, Statement, bump, pack_logprobs, pack_tokens
-from asyncrl.replay.policy import choose, correctness_differs
+from asyncrl.replay.policy import choose
 from asyncrl.replay.repetition import Repetition, repetition_rows
 from asyncrl.types import Finish, PolicyVersion, Score, Segment, Task, Trajectory
 from verifiers.storable import storable
@@ -51,12 +51,12 @@ class ReplayQueue:
         samples_per_group: int,
         max_staleness: int,
         num_steps: int,
+        has_signal: Callable[[Group], bool],
         has_greedy: bool = False,
         order: str = "admission",
         abort_staleness: int | None = None,
         repeated_groups_per_batch: int = 0,
         max_uses: int = 2,
-        has_signal: Callable[[Group], bool] = correctness_differs,
         always_teaches: bool = False,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,

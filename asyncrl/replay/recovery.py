@@ -37,6 +37,21 @@ def restore(queue: ReplayQueue, task_of: TaskOf) -> None:
     _restore_repetition(queue, task_of)
 
 
+def restored_tasks(
+    journal: JournalReader, *, max_staleness: int, has_repetition: bool
+) -> list[tuple[str, str]]:
+    """(task id, prompt) of each group that `restore` would ask `task_of` for."""
+    where = "state IN ('open', 'ready')"
+    if has_repetition:
+        where += f" OR step >= (SELECT max(step) + 1 FROM groups) - {max_staleness}"
+    return [
+        (task_id, prompt)
+        for task_id, prompt in journal.read(
+            f"SELECT task_id, prompt FROM groups WHERE {where} ORDER BY group_id"
+        )
+    ]
+
+
 def _restore_repetition(queue: ReplayQueue, task_of: TaskOf) -> None:
     """Groups that may be taken again with the uses they had, and what no checkpoint covers."""
     journal = queue.journal

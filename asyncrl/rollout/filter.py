@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import Group
-from asyncrl.replay.policy import correctness_differs
 
 
 def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group], bool]:
@@ -45,7 +44,7 @@ class SignalFilter:
 
     is_on: bool
     max_in_a_row: int
-    has_signal: Callable[[Group], bool] = correctness_differs
+    has_signal: Callable[[Group], bool]
     num_in_a_row: int = 0
 
     def lets_through(self, group: Group) -> bool:

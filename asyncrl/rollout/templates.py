@@ -113,7 +113,7 @@ def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str
     """By name. Files come before the configuration."""
     files = {"default": folder / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
-    found = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
+    found = {name: _read_text(path) for name, path in files.items() if path.is_file()}
     if found:
         return found
     given = config.get("chat_template")
@@ -122,16 +122,48 @@ def _read_named_templates(folder: Path, config: dict[str, Any]) -> dict[str, str
     if isinstance(given, dict):
         return {name: text for name, text in given.items() if isinstance(text, str)}
     if isinstance(given, list):
-        return {entry["name"]: entry["template"] for entry in given}
+        return dict(_named_template(entry, folder) for entry in given)
     return {}
+
+
+def _named_template(entry: Any, folder: Path) -> tuple[str, str]:
+    if isinstance(entry, dict):
+        name, text = entry.get("name"), entry.get("template")
+        if isinstance(name, str) and isinstance(text, str):
+            return name, text
+    raise InputError(
+        f"{folder / 'tokenizer_config.json'}: chat_template has the entry {str(entry)[:80]}, expected an "
+        f'object with "name" and "template", both text.'
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} cannot be read as UTF-8 text: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a model folder; an empty one where there is no file. Raises InputError."""
+    if not path.is_file():
+        return {}
+    text = _read_text(path)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds {type(content).__name__}, expected an object.")
+    return content
 
 
 def _read_special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     tokens = dict(config)
     legacy = folder / "special_tokens_map.json"
     # As transformers: the older file counts only where the newer one does not list the added tokens.
-    if "added_tokens_decoder" not in config and legacy.is_file():
-        tokens |= json.loads(legacy.read_text(encoding="utf-8"))
+    if "added_tokens_decoder" not in config:
+        tokens |= read_json(legacy)
     contents = {name: _content(tokens.get(name)) for name in SPECIAL_TOKENS}
     return {name: content for name, content in contents.items() if content is not None}
 

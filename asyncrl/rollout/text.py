@@ -3,7 +3,6 @@
 Tokens that a model produced are never re-tokenised: text is only decoded, for verifiers and people.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
-from asyncrl.rollout.templates import read_chat_template
+from asyncrl.rollout.templates import read_chat_template, read_json
 
 
 class TextCodec:
@@ -31,7 +30,7 @@ class TextCodec:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file that it cannot read
             raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
-        config = _read_json(model_folder / "tokenizer_config.json")
+        config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
         self.stop_token_ids = _stop_token_ids(model_folder)
 
@@ -71,22 +70,19 @@ def _shorten(text: str) -> str:
     return ascii(text if len(text) <= 80 else f"{text[:80]}...")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    return content if isinstance(content, dict) else {}
-
-
 def _stop_token_ids(folder: Path) -> tuple[int, ...]:
     """eos_token_id of generation_config.json, else of config.json. Raises InputError when there is none."""
     for name in ("generation_config.json", "config.json"):
-        ids = _read_json(folder / name).get("eos_token_id")
-        if ids is not None:
-            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+        given = read_json(folder / name).get("eos_token_id")
+        if given is None:
+            continue
+        ids = given if isinstance(given, list) else [given]
+        if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
+            raise InputError(
+                f"{folder / name}: eos_token_id is {given!r}, expected a token id or a list of them, whole "
+                f"numbers of 0 or more."
+            )
+        return tuple(ids)
     raise InputError(
         f"{folder} names no eos_token_id in generation_config.json or config.json: nothing would stop."
     )

@@ -4,6 +4,7 @@ Owns which architectures the trainer knows and which tensors each of them has. A
 compute differently from transformers (sliding windows, biases it has no place for) is refused here.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_po
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 TRAINED_FROM = ("F32", "BF16", "F16")
 """Types of tensors, as safetensors names them, that are read as what they stand for."""
+SAMPLE_BYTES = 65536
+"""Of the weights at each end of a file: models of one shape and size differ there."""
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+SIZES += ("intermediate_size", "vocab_size", "max_position_embeddings")
+SIZES += ("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size")
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
@@ -98,6 +104,27 @@ def other_files(path: Path) -> list[Path]:
     return [file for file in sorted(path.iterdir()) if file.is_file() and not _holds_weights(file)]
 
 
+def model_digest(path: Path) -> str | None:
+    """What tells one model folder from another within milliseconds: SHA-256 of config.json and, of each
+    safetensors file, its name, size, header and the first and last SAMPLE_BYTES of its tensors. None where
+    the folder cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        digest.update((path / "config.json").read_bytes())
+        for file in sorted(path.glob("*.safetensors")):
+            size = file.stat().st_size
+            with file.open("rb") as stream:
+                # A file that is damaged may name any length.
+                length = min(int.from_bytes(stream.read(8), "little"), size)
+                digest.update(f"{file.name} {size} {length}".encode())
+                digest.update(stream.read(length + SAMPLE_BYTES))
+                stream.seek(max(0, size - SAMPLE_BYTES))
+                digest.update(stream.read())
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
 def expected_tensors(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """(Hugging Face name, size) of every tensor of the architecture."""
     hidden, q_size, kv_size = (
@@ -144,12 +171,16 @@ def _read_shape(file: Path) -> ModelShape:
         ) from None
     except (ValueError, OSError) as error:
         raise InputError(f"{file} cannot be read as JSON: {error}") from error
-    architecture = (config.get("architectures") or ["missing"])[0]
+    if not isinstance(config, dict):
+        raise InputError(f"{file} holds {type(config).__name__}, expected an object.")
+    named = config.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else "missing"
     if architecture not in ARCHITECTURES:
         raise InputError(
             f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(ARCHITECTURES)}."
         )
     _refuse_unsupported(file, config)
+    _check_sizes(file, config)
     theta, factor = _read_rope(file, config)
     try:
         return ModelShape(
@@ -172,6 +203,17 @@ def _read_shape(file: Path) -> ModelShape:
         )
     except KeyError as error:
         raise InputError(f"{file} has no {error}, which {architecture} needs.") from None
+
+
+def _check_sizes(file: Path, config: dict[str, Any]) -> None:
+    """Raises InputError for a size that is none; keys that are not there are another's matter."""
+    for key in SIZES:
+        value = config.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InputError(f"{file}: {key} is {value!r}, expected a whole number above 0.")
+    for key in ("rope_parameters", "rope_scaling"):
+        if not isinstance(config.get(key) or {}, dict):
+            raise InputError(f"{file}: {key} is {config[key]!r}, expected an object.")
 
 
 def _read_experts(config: dict[str, Any]) -> dict[str, Any]:

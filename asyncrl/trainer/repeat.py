@@ -12,7 +12,7 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe, parse_recipe
+from asyncrl.recipe_file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.replay.compaction import compacted_before
 from asyncrl.replay.journal import JournalReader
 from asyncrl.replay.starts import recipes_of_steps
@@ -83,12 +83,5 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
                 f"({', '.join(sorted(values))}): no single start repeats them all. Repeat a step "
                 f"nearer to a checkpoint."
             )
-    return _with_moved_model(recipes[-1], run_folder)
-
-
-def _with_moved_model(recipe: Recipe, run_folder: Path) -> Recipe:
-    """With the model folder that the run's recipe.yaml names now, where the recorded one is gone."""
-    if Path(recipe.model.path).is_dir():
-        return recipe
-    path = load_recipe(run_folder / "recipe.yaml").model.path
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": path})})
+    # What was recorded may be gone where the run was moved.
+    return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fakes.records import make_score, make_task
+from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.replay.compaction import compact
 from asyncrl.replay.journal import Journal
@@ -35,6 +35,7 @@ def make_queue(folder: Path, num_steps: int) -> ReplayQueue:
         samples_per_group=SAMPLES,
         max_staleness=0,
         num_steps=num_steps,
+        has_signal=correctness_differs,
     )
 
 

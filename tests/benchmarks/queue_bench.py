@@ -95,6 +95,7 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
         samples_per_group=SAMPLES,
         max_staleness=num_groups,
         num_steps=num_groups,
+        has_signal=lambda group: True,
         changed=signal.notify,
     )
     queue.announce(0)

@@ -56,6 +56,9 @@ def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(t
     assert f"resuming {run.run_folder} at step {saved[-2]}:" in output
     assert [row["step"] for row in run.steps()[steps_before:]][0] == saved[-2] + 1
     assert "the file of data.train has changed since the last start" in output
+    # What a later start compares with and renders by.
+    known = {key for (key,) in run.query("SELECT key FROM meta")}
+    assert {"digest of data.train", "digest of model.path", "prompts rendered at"} <= known
     graded = run.query(
         "SELECT prompt, detail FROM trajectories JOIN groups USING (group_id) WHERE outcome IS NOT NULL"
     )

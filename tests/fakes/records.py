@@ -13,6 +13,12 @@ def make_task(number: int = 1) -> Task:
     return Task(f"train:{number}", f"{number}+1=", (7, 8, 9), str(number + 1), VerifierSpec("math"))
 
 
+def correctness_differs(group: Group) -> bool:
+    """Whether a group has a gradient under an advantage that takes its mean as baseline."""
+    greedy = {t.trajectory_id for t in group.trajectories if t.is_greedy}
+    return len({s.correctness for name, s in group.scores.items() if name not in greedy} - {None}) > 1
+
+
 def make_queue(
     folder: Path,
     *,
@@ -29,6 +35,7 @@ def make_queue(
         samples_per_group=samples,
         max_staleness=staleness,
         num_steps=steps,
+        has_signal=correctness_differs,
         repeated_groups_per_batch=repeated,
         max_uses=max_uses,
         wall_clock=lambda: 0.0,

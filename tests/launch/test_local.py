@@ -22,18 +22,24 @@ class DyingTrainer:
         num_steps: int,
         num_commits: int,
         is_different_each_time: bool = True,
+        is_further_each_time: bool = False,
     ) -> None:
+        self.is_further_each_time = is_further_each_time
         self.exit_codes = exit_codes
         self.is_different_each_time = is_different_each_time
         self.num_steps, self.num_commits = num_steps, num_commits
         self.num_starts = 0
         self.controller: Any = SimpleNamespace(
-            report=SimpleNamespace(num_steps=1), queue=SimpleNamespace(committed_version=0)
+            report=SimpleNamespace(num_steps=1), queue=SimpleNamespace(committed_version=0, version=0)
         )
 
     async def wait(self) -> None:
         self.controller.report.num_steps += self.num_steps
         self.controller.queue.committed_version += self.num_commits
+        queue = self.controller.queue
+        # It restarts from its checkpoint and repeats what it trained since.
+        further = queue.version if self.is_further_each_time else queue.committed_version
+        queue.version = further + self.num_steps
         if self.exit_codes:
             raise TrainerFailed(f"it died:\n{self.words()}", exit_code=self.exit_codes.pop(0))
 
@@ -89,6 +95,16 @@ def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_betwee
     trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
     asyncio.run(trainer.keep_training())
     assert trainer.num_starts == 20
+
+
+def test_the_same_words_at_a_later_step_are_another_failure() -> None:
+    trainer = DyingTrainer(
+        [1] * 20, num_steps=5, num_commits=0, is_different_each_time=False, is_further_each_time=True
+    )
+    with pytest.raises(TrainerFailed):
+        asyncio.run(trainer.keep_training())
+    # Without a checkpoint between it is given up all the same, later.
+    assert trainer.num_starts == MAX_RESTARTS
 
 
 @pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])

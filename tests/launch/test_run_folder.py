@@ -8,9 +8,10 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.launch.run_folder import RunFolder, read_run_recipe
+from asyncrl.launch.run_folder import RunFolder, first_difference, read_run_recipe
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe, parse_recipe
+from asyncrl.recipe_file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.replay.starts import record_rendering
 
 
 def make_recipe(**changes: object) -> Recipe:
@@ -62,6 +63,35 @@ def test_a_moved_run_is_its_own_folder_and_resumes_with_data_that_moved_along(tm
         RunFolder(run).check(load_recipe(new / "recipe.yaml", [f"data.train={new / 'other'}"]))
 
 
+def test_a_moved_run_resumes_with_terms_of_its_own_that_moved_along(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for part in ("m", "d", "soft_clip.py", "far.py"):
+        (old / part).mkdir(parents=True)
+    (old / "recipe.yaml").write_text(
+        "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\nalgorithm:\n"
+        '  surrogate: "./soft_clip.py:soft_clip"\n  rejection: [token_veto, "./far.py:far"]\n'
+    )
+    with RunFolder(old / "runs" / "t") as folder:
+        folder.open(load_recipe(old / "recipe.yaml"))
+    trained = load_recipe(old / "recipe.yaml")
+    queue = make_queue(old / "runs" / "t")
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    old.rename(new)
+    run = new / "runs" / "t"
+    # The folder that it lies in is what verifying.folder names: it moved too.
+    assert RunFolder(run).check(load_recipe(new / "recipe.yaml"))
+    # As `asyncrl replay` reads what a start was recorded with.
+    moved = with_moved_files(trained, read_run_recipe(run))
+    assert moved.algorithm == load_recipe(new / "recipe.yaml").algorithm
+    assert moved.model.path == str(new / "m")
+    assert first_difference(moved, read_run_recipe(run)) is None
+    other = load_recipe(new / "recipe.yaml", [f"algorithm.surrogate={new}/soft_clip.py:other"])
+    with pytest.raises(InputError, match=r"algorithm\.surrogate"):
+        RunFolder(run).check(other)
+
+
 def test_a_copied_run_is_its_own_folder_and_keeps_the_data_that_stayed(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: t\nmodel: {path: m}\ndata: {train: d, heldout: h}\n")
     (tmp_path / "d").write_text("")
@@ -107,20 +137,26 @@ def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
     assert not RunFolder(tmp_path).check(make_recipe(seed=5))
 
 
-def test_a_run_knows_when_its_first_group_was_admitted(tmp_path: Path) -> None:
-    assert RunFolder(tmp_path).first_admission() is None
+def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).rendering_time() is None
     queue = make_queue(tmp_path)
     queue.announce(0)
-    assert RunFolder(tmp_path).first_admission() is None
+    assert RunFolder(tmp_path).rendering_time() is None
     queue.admit(make_task())
+    queue.journal.barrier_blocking()
+    # A journal of before the time was recorded: that of the first group is near.
+    assert RunFolder(tmp_path).rendering_time() == datetime.fromtimestamp(0.0)
+    first = datetime(2026, 1, 2, 3, 4, 5, 678901)
+    record_rendering(queue.journal, first)
+    record_rendering(queue.journal, datetime(2027, 1, 1))
     queue.journal.close()
-    assert RunFolder(tmp_path).first_admission() == datetime.fromtimestamp(0.0)
+    assert RunFolder(tmp_path).rendering_time() == first
 
 
 def test_a_journal_of_garbage_is_said(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 1000)
     with pytest.raises(InputError, match=r"journal\.sqlite is damaged"):
-        RunFolder(tmp_path).first_admission()
+        RunFolder(tmp_path).rendering_time()
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fakes.model_folder import write_tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.tasks import VerifierCache, read_tasks
@@ -15,6 +16,7 @@ from asyncrl.rollout.text import TextCodec
 
 HEAD = "import time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
 PARSE = "    def parse_reference(self, raw): return raw\n"
+NO_VERIFY = "    def verify(self, response, reference): raise NotImplementedError\n"
 WRONG = "Verdict(Outcome.WRONG, 0.0)"
 
 
@@ -54,6 +56,29 @@ def test_a_verifier_that_gives_no_verdict_is_refused_with_its_error(
         InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" gives no verdict.*" + said
     ):
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
+
+
+def test_a_verifier_that_waits_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "MAX_WAIT_SECONDS", 0.1)
+    waits = "    async def verify_async(self, response, reference): await asyncio.Event().wait()\n"
+    (tmp_path / "v.py").write_text("import asyncio\n" + HEAD + PARSE + NO_VERIFY + waits)
+    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" has not returned"):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
+
+
+def test_a_verifier_that_waits_is_tried_twice_as_in_a_run(tmp_path: Path) -> None:
+    body = (
+        "    failed = False\n"
+        "    async def verify_async(self, response, reference):\n"
+        "        if not V.failed:\n"
+        "            V.failed = True\n"
+        "            raise ConnectionError('away')\n"
+        f"        return {WRONG}\n"
+    )
+    (tmp_path / "v.py").write_text(HEAD + PARSE + NO_VERIFY + body)
+    try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
 
 
 @pytest.mark.parametrize("answer", ["2", {"what": "ever"}, ["2"], None])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from fakes.records import make_queue
+from fakes.records import correctness_differs, make_queue
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -97,7 +97,7 @@ def grade(queue: ReplayQueue, folder: Path, responses: list[str]) -> None:
                 find_advantage(algorithm),
                 algorithm,
                 Signal(),
-                SignalFilter(False, 1),
+                SignalFilter(False, 1, correctness_differs),
             )
             await completion.run(group)
 

@@ -35,8 +35,35 @@ def test_what_cannot_be_written_fails_every_barrier_and_is_told_once(
     with pytest.raises(JournalError, match=said):
         journal.close()
     assert len(told) == 1
+    assert "a defect of asyncrl, not of the disk" in str(told[0]) and "make room" not in str(told[0])
     # The statements that were handed over with it are not there either.
     assert journal.read("SELECT * FROM counters") == []
+
+
+def spoil_by_a_full_disk(journal: Journal) -> None:
+    ((pages,),) = journal._connection.execute("PRAGMA page_count").fetchall()
+    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def forbid_writing(journal: Journal) -> None:
+    journal._connection.execute("PRAGMA query_only = ON")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (spoil_by_a_full_disk, "database or disk is full.*make room on the disk"),
+        (forbid_writing, "readonly database.*make the file writable"),
+    ],
+)
+def test_the_way_out_is_that_of_the_trouble(
+    tmp_path: Path, spoil: Callable[[Journal], None], said: str
+) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    spoil(journal)
+    journal.write(("INSERT INTO meta VALUES ('k', ?)", ("x" * 100_000,)))
+    with pytest.raises(JournalError, match=said):
+        barrier(journal)
 
 
 def test_who_is_told_of_a_failure_may_fail_without_leaving_a_barrier_waiting(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from fakes.records import make_score, make_task
+from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.policy import ORDERS, choose, correctness_differs, length_bias, mean_version, signal
+from asyncrl.replay.policy import ORDERS, choose, length_bias, mean_version, signal
 from asyncrl.types import Segment, Trajectory
 
 
@@ -35,7 +35,9 @@ def make_group(
 def chosen(
     live: list[Group], step: int, order: str, *, batch: int = 2, staleness: int = 2
 ) -> list[int] | None:
-    groups = choose(live, step, batch_size=batch, max_staleness=staleness, order=order)
+    groups = choose(
+        live, step, batch_size=batch, max_staleness=staleness, order=order, has_signal=correctness_differs
+    )
     return None if groups is None else [group.group_id for group in groups]
 
 
@@ -87,7 +89,14 @@ def test_no_order_ever_lets_a_deadline_pass(order: str) -> None:
             taken = None
             while taken is None:
                 # All ready is always enough: otherwise the run would stand still.
-                taken = choose(live, step, batch_size=batch, max_staleness=staleness, order=order)
+                taken = choose(
+                    live,
+                    step,
+                    batch_size=batch,
+                    max_staleness=staleness,
+                    order=order,
+                    has_signal=correctness_differs,
+                )
                 if taken is None:
                     waiting.pop().state = GroupState.READY
             assert len({group.group_id for group in taken}) == batch
@@ -145,7 +154,7 @@ def test_the_order_signal_asks_who_has_a_gradient_before_it_compares_variances()
         make_group(2, rewards=(0.0, 0.0)),
     ]
     sizes = {"batch_size": 1, "max_staleness": 9, "order": "signal"}
-    (chosen,) = choose(live, 0, **sizes) or []
+    (chosen,) = choose(live, 0, **sizes, has_signal=correctness_differs) or []
     assert chosen is live[1]
     # As under remax, where an all-wrong group has one when its greedy answer was right, and group 1 has none.
     (chosen,) = choose(live, 0, **sizes, has_signal=lambda group: group is live[2]) or []

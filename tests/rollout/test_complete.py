@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fakes.records import make_score, make_task
+from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.recipe import Algorithm
@@ -41,7 +41,7 @@ def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: f
         find_advantage(algorithm),
         algorithm,
         Signal(),
-        SignalFilter(False, 1),
+        SignalFilter(False, 1, correctness_differs),
     )
     asyncio.run(completion.run(group))
 
@@ -68,6 +68,7 @@ def journal_queue(folder: Path, **settings: object) -> ReplayQueue:
         samples_per_group=2,
         max_staleness=0,
         num_steps=4,
+        has_signal=correctness_differs,
         **settings,  # type: ignore[arg-type]
     )
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fakes.records import finish, generate, make_queue, make_score, make_task
+from fakes.records import correctness_differs, finish, generate, make_queue, make_score, make_task
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.recipe import Algorithm
@@ -18,14 +18,18 @@ def make_group(*scores: Score) -> Group:
 
 def test_a_group_without_signal_is_held_back_only_when_the_recipe_says_so() -> None:
     flat = make_group(make_score(1.0), make_score(1.0))
-    assert SignalFilter(is_on=False, max_in_a_row=9).lets_through(flat)
-    assert not SignalFilter(is_on=True, max_in_a_row=9).lets_through(flat)
-    assert SignalFilter(is_on=True, max_in_a_row=9).lets_through(make_group(make_score(1.0), make_score(0.0)))
+    assert SignalFilter(is_on=False, max_in_a_row=9, has_signal=correctness_differs).lets_through(flat)
+    assert not SignalFilter(is_on=True, max_in_a_row=9, has_signal=correctness_differs).lets_through(flat)
+    assert SignalFilter(is_on=True, max_in_a_row=9, has_signal=correctness_differs).lets_through(
+        make_group(make_score(1.0), make_score(0.0))
+    )
 
 
 def test_shaping_makes_no_signal() -> None:
     shaped = [Score("wrong", 0.0, reward, None, "", 0.0) for reward in (0.0, -0.5)]
-    assert not SignalFilter(is_on=True, max_in_a_row=9).lets_through(make_group(*shaped))
+    assert not SignalFilter(is_on=True, max_in_a_row=9, has_signal=correctness_differs).lets_through(
+        make_group(*shaped)
+    )
 
 
 def group_of(*correctness: float, greedy: float | None = None, shaping: float = 0.0) -> Group:
@@ -82,7 +86,7 @@ def test_a_fault_is_no_answer_to_compare_with() -> None:
 
 
 def test_after_many_in_a_row_one_is_let_through_so_that_the_run_goes_on() -> None:
-    found = SignalFilter(is_on=True, max_in_a_row=2)
+    found = SignalFilter(is_on=True, max_in_a_row=2, has_signal=correctness_differs)
     flat = make_group(make_score(0.0), make_score(0.0))
     assert [found.lets_through(flat) for _ in range(6)] == [False, False, True, False, False, True]
 

@@ -11,6 +11,7 @@ from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, write_model
 from fakes.queue_service import QueueService
 from fakes.recipes import make_recipe
+from fakes.records import correctness_differs
 
 from asyncrl import cli
 from asyncrl.observe.metrics import MetricsWriter
@@ -32,7 +33,12 @@ def record_batches(path: Path, recipe: str) -> None:
     journal = Journal(path)
     record_start(journal, 0, recipe)
     queue = ReplayQueue(
-        journal, groups_per_batch=4, samples_per_group=3, max_staleness=0, num_steps=NUM_STEPS
+        journal,
+        groups_per_batch=4,
+        samples_per_group=3,
+        max_staleness=0,
+        num_steps=NUM_STEPS,
+        has_signal=correctness_differs,
     )
     for step in range(NUM_STEPS):
         queue.announce(step)
