@@ -91,14 +91,30 @@ def _is_check(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assert, ast.Raise)):
         return True
     if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-        return str(name).lower().lstrip("_").startswith(_CHECKS)
+        return called(node).lower().lstrip("_").startswith(_CHECKS)
     return False
 
 
 def is_constant_assert(node: ast.AST) -> bool:
     """`assert False` and its like: a mark for what must not be reached, no check of its own."""
     return isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant)
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called, empty where it has none."""
+    return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+
+
+def is_checking_call(node: ast.AST) -> bool:
+    """A call such as self.assertEqual(...) or pytest.raises(...), which checks when it is reached."""
+    return isinstance(node, ast.Call) and called(node).lower().lstrip("_").startswith(("assert", "raises"))
+
+
+def is_failure(node: ast.AST) -> bool:
+    """A statement that fails the test when it is reached: `raise`, `assert False`, `self.fail()`."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return called(node.value).lower().lstrip("_").startswith("fail")
+    return isinstance(node, ast.Raise) or is_constant_assert(node)
 
 
 def _is_case(node: ast.ClassDef) -> bool:
