@@ -6,7 +6,7 @@ only."""
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 PROGRAM_MODULES = frozenset(
     "solution main program submission candidate answer my_solution your_solution your_module".split()
@@ -190,6 +190,38 @@ def _is_judgement(node: ast.expr) -> bool:
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
         return name in ("all", "any", "isinstance", "isclose", "allclose", "array_equal")
     return isinstance(node, (ast.Compare, ast.UnaryOp))
+
+
+_JUDGES = frozenset(
+    "all any isinstance issubclass isclose allclose array_equal bool callable hasattr eq ne contains "
+    "startswith endswith".split()
+)
+_CALLERS = frozenset(
+    "map filter iter starmap accumulate takewhile dropwhile groupby filterfalse reduce".split()
+)
+"""A StopIteration of a function that they call ends them as if all were well."""
+
+
+def judges(node: ast.AST, program: Collection[str]) -> bool:
+    """Whether an expression decides about values of the program, which has the names `program`, or may
+    take an exception of it for an end of data; what it hands to functions of these names does not count."""
+    operators = (ast.Compare, ast.BoolOp, ast.IfExp, ast.BinOp, ast.UnaryOp, ast.comprehension)
+    if isinstance(node, operators) and _loads(node, program):
+        return not isinstance(node, ast.comprehension) or bool(node.ifs) or judges(node.iter, program)
+    if isinstance(node, ast.Call):
+        root: ast.expr = node.func
+        while isinstance(root, (ast.Attribute, ast.Call)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if isinstance(root, ast.Name) and root.id in program:
+            return False
+        name = called(node).strip("_")
+        if name in _JUDGES | _CALLERS and _loads(node, program):
+            return True
+    return any(judges(child, program) for child in ast.iter_child_nodes(node))
+
+
+def _loads(node: ast.AST, program: Collection[str]) -> bool:
+    return not _loaded(node).isdisjoint(program)
 
 
 _PYTEST = ("raises", "approx", "fail", "main", "mark.parametrize")

@@ -99,3 +99,12 @@ def test_useless_programs_are_made_for_every_kind_of_task():
     assert set(dict(stubs(parse([{"stdout": "1"}])))) == {"empty program", "its own input"}
     cpp = dict(stubs(parse({"lang": "cpp", "tests": [{"stdout": "1"}]})))
     assert all("int main" in program for program in cpp.values())
+
+
+@pytest.mark.parametrize("test", [
+    {"call": "print(f(1) == 2)", "stdout": "True\n"},
+    {"call": "f(1) * 2", "expect": "1e400"},
+])  # fmt: skip
+def test_calls_that_compare_beside_the_program_are_refused_where_no_judge_can_run_them(test):
+    with pytest.raises(ValueError, match="write an assert statement"):
+        parse([test])
