@@ -50,6 +50,11 @@ from verifiers.code_match import same_value
     ("0.00100000", "0.00100001", "lines", False),
     ("1e-999999999", "1", "lines", False),
     ("1e300", "1", "lines", False),
+    ("6.626e-34", "0", "lines", False),
+    ("6.62607015e-34", "0.0", "lines", False),
+    ("6.626e-34", "6.6260000001e-34", "lines", True),
+    ("5.551115123125783e-17", "0.0", "lines", True),
+    ("-5.551115123125783e-17", "0", "lines", True),
 ])  # fmt: skip
 def test_output_is_compared_by_lines_of_tokens(expected, actual, whitespace, same):
     assert same_output(expected, actual.encode(), whitespace=whitespace) == same
@@ -73,6 +78,7 @@ def test_nan_equals_nothing():
 @pytest.mark.parametrize(("expected", "actual", "same"), [
     (3.2e-9, 0.0, False), (3.2e-9, 3.2e-9 * (1 + 1e-9), True), (3.2e-9, 3.3e-9, False), (1e-3, 1.0005e-3, False),
     (0.0, 1e-9, True), (0.1 + 0.2 - 0.3, 0.0, True), (1e6, 1e6 + 0.5, True), (1e6, 1e6 + 5, False), (0.0, 1e-5, False),
+    (3.2e-13, 0, False), (6.6e-34, 0.0, False), (3.2e-13, 3.2e-13 * (1 + 1e-9), True),
 ])  # fmt: skip
 def test_the_tolerance_is_relative_to_what_is_expected(expected, actual, same):
     assert same_value(code_values.encode(expected), code_values.encode(actual)) == same
