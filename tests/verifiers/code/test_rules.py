@@ -185,12 +185,36 @@ def test_subclasses_cross_as_their_plain_base():
     ("```python\ndef g(): return 1\ng()\n```\nUsage:\n```python\nprint(g())\n```", "def g(): return 1\ng()\n"),
     ("```python\nimport math\n```\nthen\n```python\ndef f(): return math.pi\n```", "import math\n\ndef f(): return math.pi\n"),
     ("```python\ndef f(): return 1\n```\nor better\n```python\ndef f(): return 2\n```\nso\n```python\nx = f()\n```", "def f(): return 2\n"),
+    ("```python\nx = 1\n```<|im_end|>", "x = 1\n"),
+    ("```python\nx = 1\n```</s>", "x = 1\n"),
+    ("**```python\nx = 1\n```**", "x = 1\n"),
+    ("```python\nx = 1\n```.\nIt works.", "x = 1\n"),
+    ("```python\nx = 1```<|eot_id|>", "x = 1\n"),
+    ("> ```python\n> def f():\n>     return 1\n>\n> x = 1\n> ```\n> It works.", "def f():\n    return 1\n\nx = 1\n"),
+    ("- > - ```python\n  >   def f():\n  >       return 1\n  >   ```\n", "def f():\n    return 1\n"),
+    ("> ```python\n> def f(): return 2\n> ```\n```python\ny = 1 > f()\n```", "def f(): return 2\n"),
     ("", None),
     ("```\n```", None),
 ])  # fmt: skip
 def test_the_program_is_the_last_block_of_its_language(response, program):
     found = extract_program(response, "python", ("f",))
     assert (found.strip() if found else found) == (program.strip() if program else program)
+
+
+@pytest.mark.parametrize("blocks", [
+    ["def encode(s): return s[::-1]", "def decode(s): return s[::-1]"],
+    ["def encode(s): return turn(s)", "def decode(s): return turn(s)", "def turn(s): return s[::-1]"],
+    ["def turn(s): return s[::-1]\ndef encode(s): return s", "def encode(s): return turn(s)", "def decode(s): return turn(s)",
+     "print(decode(encode('ab')))"],
+    ["def turn(s): return flip(s)\ndef flip(s): return s[::-1]\ndef decode(s): return turn(s)", "def encode(s): return flip(s)"],
+])  # fmt: skip
+def test_what_the_tests_need_is_taken_from_all_blocks(blocks):
+    response = "\nand\n".join(f"```python\n{block}\n```" for block in blocks)
+    program = extract_program(response, "python", ("decode", "encode"))
+    namespace = {}
+    exec(program, namespace)
+    assert namespace["decode"]("ab") == namespace["encode"]("ab") == "ba"
+    assert "print" not in program
 
 
 @pytest.mark.parametrize(("response", "program"), [
@@ -222,6 +246,9 @@ def test_a_program_of_another_language_is_read_the_same_way(response, program):
         "- ",
         "1. ",
         "> ```",
+        "> ```\n> x\n",
+        "```.```</s>",
+        "```.",
         "```python x```",
     ],
 )
