@@ -237,6 +237,23 @@ def _foreign_pytest(tree: ast.AST) -> str | None:
     return None
 
 
+_FIXTURES = frozenset("setup_class teardown_class setup_module teardown_module setup_function".split())
+
+
+def _foreign_fixture(tree: ast.Module) -> str | None:
+    """What pytest would call, or fill, and the judge does not."""
+    for node in ast.walk(tree):
+        if isinstance(node, _FUNCTIONS) and node.name in _FIXTURES and node.name not in _loaded(tree):
+            known = "setup_method, teardown_method and capsys"
+            return f"nobody calls its {node.name!r}; of fixtures there are {known}"
+    words = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    if "capsys" in words and any(
+        isinstance(node, ast.Attribute) and node.attr == "err" for node in ast.walk(tree)
+    ):
+        return "it reads what capsys has of standard error; only standard output is captured"
+    return None
+
+
 def complaint(tree: ast.Module) -> str | None:
     """Why any program, or none, would pass these statements; None when they can fail."""
     for node in ast.walk(tree):
@@ -253,7 +270,7 @@ def complaint(tree: ast.Module) -> str | None:
     for test in tests:
         if reason := _unrunnable(test):
             return reason
-    if reason := _foreign_pytest(tree):
+    if reason := _foreign_pytest(tree) or _foreign_fixture(tree):
         return reason
     if not any(map(_is_check, ast.walk(tree))):
         return "nothing in it checks anything; write assert statements"
