@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from verifiers.code_names import free_names
+from verifiers.extract import final_part
 
 MAX_PROGRAM_CHARACTERS = 200_000
 # Parsing takes about a second per megabyte, and this runs on an event loop: bounds of one parse, and of all
@@ -68,14 +69,6 @@ class _Parser:
 
     def affords(self, source: str) -> bool:
         return len(source) <= min(_MAX_PARSED_CHARACTERS, self._left)
-
-
-def after_reasoning(response: str) -> str | None:
-    """The text after the last </think>; None when reasoning was begun and never ended."""
-    before, mark, after = response.rpartition("</think>")
-    if not mark:
-        return None if "<think>" in response else response
-    return None if "<think>" in after else after
 
 
 def _unindented(lines: list[str], width: int) -> str:
@@ -276,7 +269,7 @@ def extract_program(response: str, lang: str, names: Collection[str] = ()) -> st
     blocks the last counts that defines one of `names`, or without these the last that does not just use what
     others define; with it come earlier blocks that define what it lacks. An untagged block of Python that
     does not parse (sample output, say) is passed over where another one does."""
-    text = after_reasoning(response)
+    text, _ = final_part(response)
     if text is None or not text.strip():
         return None
     text = text.replace("\r\n", "\n")
