@@ -59,12 +59,12 @@ class _Counter(ast.NodeTransformer):
 
     def _visit_guard(self, node: Any) -> Any:
         """`if wrong: raise ...`, `for ...: ... else: raise ...`: passing it by is the check."""
-        guards = any(map(names.is_failure, [*node.body, *node.orelse]))
+        guards = names.is_guard(node)
         self.generic_visit(node)
         self.has_checks |= guards
         return [node, self._mark(node)] if guards else node
 
-    visit_If = visit_For = visit_AsyncFor = visit_While = _visit_guard
+    visit_If = visit_For = visit_AsyncFor = visit_While = visit_Match = _visit_guard
 
     def visit_Try(self, node: ast.Try) -> Any:
         self.has_checks |= any(map(names.is_failure, [*node.body, *node.orelse]))

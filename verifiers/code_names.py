@@ -7,6 +7,7 @@ import ast
 import builtins
 import sys
 from collections.abc import Collection, Iterator
+from typing import Any
 
 PROGRAM_MODULES = frozenset(
     "solution main program submission candidate answer my_solution your_solution your_module".split()
@@ -115,6 +116,16 @@ def is_failure(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         return called(node.value).lower().lstrip("_").startswith("fail")
     return isinstance(node, ast.Raise) or is_constant_assert(node)
+
+
+def is_guard(node: Any) -> bool:
+    """An `if`, `match` or loop with a branch of its own, or of an `elif`, that fails the test."""
+    if isinstance(node, ast.Match):
+        return any(is_failure(statement) for case in node.cases for statement in case.body)
+    if any(map(is_failure, [*node.body, *node.orelse])):
+        return True
+    is_chain = isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+    return is_chain and is_guard(node.orelse[0])
 
 
 def _is_case(node: ast.ClassDef) -> bool:
