@@ -18,6 +18,7 @@ from verifiers.code_compare import WHITESPACE
 from verifiers.code_extract import MAX_PROGRAM_CHARACTERS, extract_program
 from verifiers.code_grade import Rules, TestOutcome, grade, is_repeatable
 from verifiers.code_tests import SCORINGS, CodeReference, parse_code_reference
+from verifiers.storable import storable_verdict
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import VerifierUnavailable
 
@@ -105,6 +106,10 @@ class CodeVerifier:
         self._service.close()
 
     async def _verify(self, sandbox: Sandbox, response: str, reference: CodeReference) -> Verdict:
+        # A program may print, raise and be text that is no Unicode.
+        return storable_verdict(await self._grade(sandbox, response, reference))
+
+    async def _grade(self, sandbox: Sandbox, response: str, reference: CodeReference) -> Verdict:
         source = extract_program(response, reference.lang, reference.names)
         if source is None:
             return Verdict(Outcome.NO_ANSWER, 0.0, detail="The response holds no program.")

@@ -17,6 +17,7 @@ _RUN = re.compile(r"\S+|\s+")
 # Where str.splitlines ends a line.
 _LINE_END = re.compile(r"[\n-\r\x1c-\x1e\x85\u2028\u2029]")
 _PIECE_BYTES = 1 << 16
+_NOISE_DIGITS = 15
 _NO_TOKEN = "\n"
 _LINE_BREAK = "\r\n"
 _END = ""
@@ -30,9 +31,14 @@ def close(expected: float, actual: float, tolerance: float, absolute: float = 0.
         return True
     if not (math.isfinite(expected) and math.isfinite(actual)):
         return False
-    # What is left of a sum that should be zero, such as 5.6e-17, is not told from zero.
-    noise = tolerance * 1e-6
+    # What is left of a sum that should be zero, such as 5.551115123125783e-17, is not told from zero. It has
+    # as many digits as a float can have; a constant such as 6.626e-34 was written with fewer.
+    noise = tolerance * 1e-6 if _num_digits(expected) >= _NOISE_DIGITS else 0.0
     return abs(expected - actual) <= max(tolerance * (abs(expected) or 1.0), noise, absolute)
+
+
+def _num_digits(number: float) -> int:
+    return len(repr(number).lstrip("-").lower().partition("e")[0].replace(".", "").strip("0"))
 
 
 def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:

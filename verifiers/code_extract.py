@@ -7,6 +7,9 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from verifiers.code_names import free_names
+from verifiers.extract import final_part
+
 MAX_PROGRAM_CHARACTERS = 200_000
 # Parsing takes about a second per megabyte, and this runs on an event loop: bounds of one parse, and of all
 # parses of one response.
@@ -30,6 +33,9 @@ _OPENING = re.compile(
 )
 # Glued to the end of a sentence, which takes a tag to tell it from inline code.
 _LATE_OPENING = re.compile(rf"(?<!`)(?P<fence>`{{3,}}+)(?P<info>{_ALL_TAGS})[ \t]*$")
+# What models put behind a closing fence: marks of the end of a turn, emphasis, a full stop.
+_CLOSER_TAIL = re.compile(r"(?<![`~])(`{3,}+|~{3,}+)(?:<\|\w+\|>|</\w+>|[*_.,;:!)])+$")
+_QUOTE = re.compile(r"[ \t]*+>[ \t]?")
 _INFO = re.compile(r"[ \t]*(?P<tag>[\w+#.-]*)(?P<rest>.*)")
 _GLUED_INFO = re.compile(r"[ \t]*(?P<tag>python3|python|py)(?P<rest>(?:def|class|import|from|async) .*)")
 _PYTHON_LINE = re.compile(r"(?:async +)?def \w|class \w+ *[(:]|import \w|from [\w.]+ +import |print\(|@\w")
@@ -63,14 +69,6 @@ class _Parser:
 
     def affords(self, source: str) -> bool:
         return len(source) <= min(_MAX_PARSED_CHARACTERS, self._left)
-
-
-def after_reasoning(response: str) -> str | None:
-    """The text after the last </think>; None when reasoning was begun and never ended."""
-    before, mark, after = response.rpartition("</think>")
-    if not mark:
-        return None if "<think>" in response else response
-    return None if "<think>" in after else after
 
 
 def _unindented(lines: list[str], width: int) -> str:
@@ -118,11 +116,26 @@ class _Reader:
             header = header or _INFO.match(info)
             assert header is not None
             first = [header["rest"].strip()] if self._is_code(header["tag"], header["rest"].strip()) else []
-            width = len(opening.groupdict().get("indent", "").expandtabs(4))
+            indent = opening.groupdict().get("indent", "")
+            if ">" in indent:
+                self._unquote(at, indent.count(">"))
+                indent = indent.rpartition(">")[2][1:]
+            width = len(indent.expandtabs(4))
             end, source = self._content(at, fence, first, width)
             found.append(_Block(header["tag"].lower(), source, end < len(self._lines)))
             at = end + 1
         return found
+
+    def _unquote(self, start: int, depth: int) -> None:
+        """Takes the marks of a quotation from the lines of a block, up to the quotation's end."""
+        for at in range(start, len(self._lines)):
+            line = self._lines[at]
+            for _ in range(depth):
+                mark = _QUOTE.match(line)
+                if mark is None and line.strip():
+                    return
+                line = line[mark.end() :] if mark else ""
+            self._lines[at] = line
 
     def _is_code(self, tag: str, rest: str) -> bool:
         """Whether the rest of a fence's line belongs to the program: "```python import math"."""
@@ -147,7 +160,7 @@ class _Reader:
         proper: tuple[int, str] | None = None
         num_tried = 0
         for at in range(start, len(self._lines)):
-            line = self._lines[at].rstrip()
+            line = _CLOSER_TAIL.sub(r"\1", self._lines[at].rstrip())
             if not line.endswith(fence):
                 continue
             before = line.rstrip(fence[0])
@@ -167,20 +180,7 @@ class _Reader:
 
 def _free_names(tree: ast.Module) -> set[str]:
     """Names that the block uses and does not define."""
-    used: set[str] = set()
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return {name for name in used - bound if not hasattr(builtins, name)}
+    return {name for name in free_names(tree)[0] if not hasattr(builtins, name)}
 
 
 def _defined(source: str) -> set[str]:
@@ -235,20 +235,27 @@ def _choose(sources: list[str], names: Collection[str], parse: _Parser) -> str:
                 # The call of main() that the definitions lack.
                 break
             chosen -= 1
-    return _joined(sources, chosen, defined, trees)
+    return _joined(sources, chosen, names, defined, trees)
 
 
 def _joined(
-    sources: list[str], chosen: int, defined: list[set[str]], trees: dict[int, ast.Module | None]
+    sources: list[str],
+    chosen: int,
+    names: Collection[str],
+    defined: list[set[str]],
+    trees: dict[int, ast.Module | None],
 ) -> str:
+    """The chosen block with those that define what it, or the tests, lack: earlier ones, then later ones."""
     taken, tree = [chosen], trees.get(chosen)
-    missing = _free_names(tree) if tree is not None else set()
-    for at in range(chosen - 1, -1, -1):
+    missing = (_free_names(tree) | set(names)) - defined[chosen] if tree is not None else set()
+    found = set(defined[chosen])
+    for at in [*range(chosen - 1, -1, -1), *range(chosen + 1, len(sources))]:
         other = trees.get(at)
         if other is not None and missing & defined[at]:
-            taken.insert(0, at)
-            missing = (missing - defined[at]) | _free_names(other)
-    return sources[chosen] if len(taken) == 1 else "\n".join(sources[at] for at in taken)
+            taken.append(at)
+            found |= defined[at]
+            missing = (missing | _free_names(other)) - found
+    return sources[chosen] if len(taken) == 1 else "\n".join(sources[at] for at in sorted(taken))
 
 
 def _has_fence(text: str) -> bool:
@@ -262,7 +269,7 @@ def extract_program(response: str, lang: str, names: Collection[str] = ()) -> st
     blocks the last counts that defines one of `names`, or without these the last that does not just use what
     others define; with it come earlier blocks that define what it lacks. An untagged block of Python that
     does not parse (sample output, say) is passed over where another one does."""
-    text = after_reasoning(response)
+    text, _ = final_part(response)
     if text is None or not text.strip():
         return None
     text = text.replace("\r\n", "\n")

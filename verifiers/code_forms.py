@@ -75,8 +75,11 @@ def encode(value: Any, inner: Coder) -> Any:
             return [tag, [[inner(key), inner(item)] for key, item in value.items()]]
     if kind in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta):
         return _when(value)
-    name = getattr(value, "__name__", "")
-    if isinstance(value, type) and _BUILTIN_TYPES.get(name) is value:
+    if kind is slice:
+        return ["s", inner(value.start), inner(value.stop), inner(value.step)]
+    # Only a class is asked for its name: an object's __getattr__ may raise anything.
+    name = getattr(value, "__name__", "") if isinstance(value, type) else ""
+    if name and _BUILTIN_TYPES.get(name) is value:
         return ["g", "builtins", name]
     return None
 
@@ -119,6 +122,8 @@ def decode(form: Any, inner: Coder) -> Any:
             made: Any = _DICTS[tag]()
             made.update({inner(key): inner(item) for key, item in form[1]})
             return made
+        if tag == "s":
+            return slice(*map(inner, form[1:4]))
         if tag == "w":
             return _decode_when(*form[1:4])
         if tag == "g" and form[1] == "builtins":

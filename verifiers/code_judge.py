@@ -25,24 +25,51 @@ from code_link import Gone, Link  # type: ignore[import-not-found]
 from code_reference import Reference  # type: ignore[import-not-found]
 
 _MARK = "_asyncrl_checked"
-_STOP_CATCHERS = ("assertRaises", "pytest.raises", "suppress")
 
 
 class _Counter(ast.NodeTransformer):
-    """Adds a call after each assertion and at the start of each except clause."""
+    """Adds a call after each assertion and after each statement that would have failed the test, around each
+    check by a function such as self.assertEqual, and at the start of each except clause."""
 
-    def __init__(self) -> None:
+    def __init__(self, tree: ast.AST) -> None:
         self.has_checks = False
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        self._own = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+
+    def _call(self, node: Any, *arguments: ast.expr) -> Any:
+        call = ast.Call(ast.Name(_MARK, ast.Load()), list(arguments), [])
+        return ast.fix_missing_locations(ast.copy_location(call, node))
 
     def _mark(self, node: Any) -> ast.stmt:
-        call = ast.Call(ast.Name(_MARK, ast.Load()), [], [])
-        return ast.fix_missing_locations(ast.copy_location(ast.Expr(call), node))
+        return ast.copy_location(ast.Expr(self._call(node)), node)
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         if names.is_constant_assert(node):
             return node
         self.has_checks = True
         return [node, self._mark(node)]
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        # What the test defines itself is marked inside: a loop there may check nothing.
+        if not names.is_checking_call(node) or names.called(node) in self._own:
+            return node
+        self.has_checks = True
+        return self._call(node, node)
+
+    def _visit_guard(self, node: Any) -> Any:
+        """`if wrong: raise ...`, `for ...: ... else: raise ...`: passing it by is the check."""
+        guards = names.is_guard(node)
+        self.generic_visit(node)
+        self.has_checks |= guards
+        return [node, self._mark(node)] if guards else node
+
+    visit_If = visit_For = visit_AsyncFor = visit_While = visit_Match = _visit_guard
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        self.has_checks |= any(map(names.is_failure, [*node.body, *node.orelse]))
+        self.generic_visit(node)
+        return node
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
         self.generic_visit(node)
@@ -129,9 +156,43 @@ def _prepare(source: str, link: Link) -> None:
         setattr(unittest, "main", lambda *arguments, **keywords: None)  # noqa: B010
     if "asyncio" in source and "asyncio" not in sys.modules:
         _teach_asyncio()
+    for kind in _catchers(source):
+        _report_catches(kind, link)
 
 
-def _run_case(case: type, checked: Callable[[], None]) -> None:
+def _catchers(source: str) -> list[Any]:
+    """Classes of contexts that catch an exception which the test names."""
+    found: list[Any] = []
+    if "pytest" in source:
+        import code_pytest
+
+        found.append(code_pytest._Raises)
+    if "unittest" in source:
+        from unittest import case
+
+        found.append(case._AssertRaisesContext)
+    if "suppress" in source:
+        import contextlib
+
+        found.append(contextlib.suppress)
+    return found
+
+
+def _report_catches(kind: Any, link: Link) -> None:
+    """Lets contexts of the class tell the link which exceptions they caught."""
+    if not hasattr(kind, "_asyncrl_exit"):
+        kind._asyncrl_exit = kind.__exit__
+
+    def leave(self: Any, *error: Any) -> Any:
+        is_caught = kind._asyncrl_exit(self, *error)
+        if is_caught:
+            link.caught(error[1])
+        return is_caught
+
+    kind.__exit__ = leave
+
+
+def _run_case(case: type) -> None:
     """Every test of a unittest.TestCase. Raises AssertionError for the first that fails."""
     import unittest
 
@@ -141,14 +202,17 @@ def _run_case(case: type, checked: Callable[[], None]) -> None:
     if problems or not result.wasSuccessful():
         lines = problems[0][1].strip().splitlines() if problems else ["an unexpected success"]
         raise AssertionError(lines[-1])
-    if result.testsRun > len(result.skipped):
-        checked()
+    for test, reason in result.skipped:
+        method = getattr(test, getattr(test, "_testMethodName", ""), None)
+        if not (getattr(method, "__unittest_skip__", False) or getattr(test, "__unittest_skip__", False)):
+            # Only a decorator's word does not depend on the program.
+            raise AssertionError(f"a test was skipped: {reason}")
 
 
-def _run_collected(node: ast.stmt, namespace: dict[str, Any], checked: Callable[[], None]) -> None:
+def _run_collected(node: ast.stmt, namespace: dict[str, Any]) -> None:
     item = namespace[getattr(node, "name", "")]
     if isinstance(node, ast.ClassDef) and hasattr(item, "assertEqual"):
-        _run_case(item, checked)
+        _run_case(item)
         return
     import code_pytest
 
@@ -174,18 +238,18 @@ def _execute(source: str, link: Link) -> None:
     tests = names.collected(tree)
     num_checks = 0
 
-    def checked() -> None:
+    def checked(value: Any = None) -> Any:
         nonlocal num_checks
         num_checks += 1
-        if link.stopped is not None and sys.exc_info()[1] is link.stopped:
-            link.stopped = None
+        link.caught(sys.exc_info()[1])
+        return value
 
     _prepare(source, link)
     namespace = _namespace(tree, link) | {_MARK: checked}
-    counter = _Counter()
+    counter = _Counter(tree)
     exec(compile(counter.visit(tree), "test", "exec", dont_inherit=True), namespace)
     for node in tests:
-        _run_collected(node, namespace, checked)
+        _run_collected(node, namespace)
     if counter.has_checks and not num_checks:
         raise AssertionError("none of its assertions was reached")
 
@@ -197,9 +261,9 @@ def run_test(source: str, link: Link) -> str | None:
         _execute(source, link)
         if link.failed is not None:
             return f"{type(link.failed).__name__}: {link.failed}"[:300]
-        if link.stopped is not None and not any(word in source for word in _STOP_CATCHERS):
+        if link.stops:
             # Nobody caught it: a `map` or a loop took it for the end of the data.
-            return f"the function raised {type(link.stopped).__name__}"
+            return f"the function raised {type(link.stops[0]).__name__}"
         return None
     except AssertionError as error:
         return f"assertion failed{f': {error}' if str(error) else ''}"[:300]

@@ -36,11 +36,16 @@ class Link:
         self._references: dict[int, Reference] = {}
         self._classes: dict[int, type] = {}
         self._given: list[Any] = []
-        self.stopped: BaseException | None = None
-        """The last StopIteration of a function of the program; a test that names it may be waiting for it."""
+        self.stops: list[BaseException] = []
+        """Each StopIteration of a function of the program that the test has not caught yet; one that names it
+        may be waiting for it."""
         self.failed: BaseException | None = None
         """What fails the test whoever swallows it: an assertion of a function that the test passed in, the
         program's end."""
+
+    def caught(self, error: BaseException | None) -> None:
+        """The test has caught this exception itself."""
+        self.stops = [stop for stop in self.stops if stop is not error]
 
     def send(self, message: dict[str, Any]) -> None:
         try:
@@ -242,7 +247,7 @@ class Link:
             # Inside of a `map` or a loop of the test it would pass for the end of the data.
             if not self._expects_stop:
                 raise RuntimeError(f"the function raised {type(error).__name__}")
-            self.stopped = error
+            self.stops.append(error)
         raise error
 
 

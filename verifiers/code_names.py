@@ -6,7 +6,8 @@ only."""
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 PROGRAM_MODULES = frozenset(
     "solution main program submission candidate answer my_solution your_solution your_module".split()
@@ -91,14 +92,40 @@ def _is_check(node: ast.AST) -> bool:
     if isinstance(node, (ast.Assert, ast.Raise)):
         return True
     if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-        return str(name).lower().lstrip("_").startswith(_CHECKS)
+        return called(node).lower().lstrip("_").startswith(_CHECKS)
     return False
 
 
 def is_constant_assert(node: ast.AST) -> bool:
     """`assert False` and its like: a mark for what must not be reached, no check of its own."""
     return isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant)
+
+
+def called(node: ast.Call) -> str:
+    """The last name of what is called, empty where it has none."""
+    return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
+
+
+def is_checking_call(node: ast.AST) -> bool:
+    """A call such as self.assertEqual(...) or pytest.raises(...), which checks when it is reached."""
+    return isinstance(node, ast.Call) and called(node).lower().lstrip("_").startswith(("assert", "raises"))
+
+
+def is_failure(node: ast.AST) -> bool:
+    """A statement that fails the test when it is reached: `raise`, `assert False`, `self.fail()`."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return called(node.value).lower().lstrip("_").startswith("fail")
+    return isinstance(node, ast.Raise) or is_constant_assert(node)
+
+
+def is_guard(node: Any) -> bool:
+    """An `if`, `match` or loop with a branch of its own, or of an `elif`, that fails the test."""
+    if isinstance(node, ast.Match):
+        return any(is_failure(statement) for case in node.cases for statement in case.body)
+    if any(map(is_failure, [*node.body, *node.orelse])):
+        return True
+    is_chain = isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+    return is_chain and is_guard(node.orelse[0])
 
 
 def _is_case(node: ast.ClassDef) -> bool:
@@ -176,6 +203,38 @@ def _is_judgement(node: ast.expr) -> bool:
     return isinstance(node, (ast.Compare, ast.UnaryOp))
 
 
+_JUDGES = frozenset(
+    "all any isinstance issubclass isclose allclose array_equal bool callable hasattr eq ne contains "
+    "startswith endswith".split()
+)
+_CALLERS = frozenset(
+    "map filter iter starmap accumulate takewhile dropwhile groupby filterfalse reduce".split()
+)
+"""A StopIteration of a function that they call ends them as if all were well."""
+
+
+def judges(node: ast.AST, program: Collection[str]) -> bool:
+    """Whether an expression decides about values of the program, which has the names `program`, or may
+    take an exception of it for an end of data; what it hands to functions of these names does not count."""
+    operators = (ast.Compare, ast.BoolOp, ast.IfExp, ast.BinOp, ast.UnaryOp, ast.comprehension)
+    if isinstance(node, operators) and _loads(node, program):
+        return not isinstance(node, ast.comprehension) or bool(node.ifs) or judges(node.iter, program)
+    if isinstance(node, ast.Call):
+        root: ast.expr = node.func
+        while isinstance(root, (ast.Attribute, ast.Call)):
+            root = root.func if isinstance(root, ast.Call) else root.value
+        if isinstance(root, ast.Name) and root.id in program:
+            return False
+        name = called(node).strip("_")
+        if name in _JUDGES | _CALLERS and _loads(node, program):
+            return True
+    return any(judges(child, program) for child in ast.iter_child_nodes(node))
+
+
+def _loads(node: ast.AST, program: Collection[str]) -> bool:
+    return not _loaded(node).isdisjoint(program)
+
+
 _PYTEST = ("raises", "approx", "fail", "main", "mark.parametrize")
 
 
@@ -186,6 +245,23 @@ def _foreign_pytest(tree: ast.AST) -> str | None:
             text = ast.unparse(node)
             if text.startswith("pytest.") and text.removeprefix("pytest.") not in _PYTEST:
                 return f"it uses {text}; of pytest there are {', '.join(_PYTEST)} and the fixture capsys"
+    return None
+
+
+_FIXTURES = frozenset("setup_class teardown_class setup_module teardown_module setup_function".split())
+
+
+def _foreign_fixture(tree: ast.Module) -> str | None:
+    """What pytest would call, or fill, and the judge does not."""
+    for node in ast.walk(tree):
+        if isinstance(node, _FUNCTIONS) and node.name in _FIXTURES and node.name not in _loaded(tree):
+            known = "setup_method, teardown_method and capsys"
+            return f"nobody calls its {node.name!r}; of fixtures there are {known}"
+    words = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    if "capsys" in words and any(
+        isinstance(node, ast.Attribute) and node.attr == "err" for node in ast.walk(tree)
+    ):
+        return "it reads what capsys has of standard error; only standard output is captured"
     return None
 
 
@@ -205,7 +281,7 @@ def complaint(tree: ast.Module) -> str | None:
     for test in tests:
         if reason := _unrunnable(test):
             return reason
-    if reason := _foreign_pytest(tree):
+    if reason := _foreign_pytest(tree) or _foreign_fixture(tree):
         return reason
     if not any(map(_is_check, ast.walk(tree))):
         return "nothing in it checks anything; write assert statements"

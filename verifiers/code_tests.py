@@ -10,7 +10,7 @@ from typing import Any
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
 from verifiers.code_compare import WHITESPACE
-from verifiers.code_names import KNOWN, complaint, free_names, program_names
+from verifiers.code_names import KNOWN, complaint, free_names, judges, program_names
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 SCORINGS = ("all", "fraction")
@@ -229,7 +229,34 @@ def _assert_tests(source: Any, where: str, setup: _Setup) -> list[CodeTest]:
     return [AssertTest(whole, program_names(tree))]
 
 
-def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CallTest:
+def _contains_float(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_contains_float, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_contains_float, value))
+    return isinstance(value, float)
+
+
+def _judged_call(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
+    """A call that compares for itself, as an assert statement: beside the program, its classes and the names
+    it replaced would decide."""
+    source = raw["call"].strip()
+    if "stdout" in raw:
+        raise ValueError(
+            f"{where} calls {source[:80]!r}, which compares values beside the program; with stdout give "
+            "a call that does not, or write an assert statement"
+        )
+    expected = _value(raw["expect"], where)
+    due, imported = repr(expected), ""
+    if not _is_literal(ast.parse(due, mode="eval").body):
+        raise ValueError(f"{where} expects {due[:80]} of {source[:80]!r}; write an assert statement")
+    if _contains_float(expected):
+        due, imported = f"pytest.approx({due})", "import pytest\n"
+    [test] = _assert_tests(f"{imported}assert (\n{source}\n) == {due}", where, setup)
+    return test
+
+
+def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
     tree = _parse(raw["call"], "eval", f"{where}: call")
     assert isinstance(tree, ast.Expression)
     needs = tuple(name for name in program_names(tree) if name not in setup.defines)
@@ -248,6 +275,8 @@ def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CallTest:
     stdout = raw.get("stdout")
     if stdout is not None and not isinstance(stdout, str):
         raise ValueError(f"{where} has stdout {stdout!r}; expected a string")
+    if judges(tree.body, {*needs, *setup.defines}):
+        return _judged_call(raw, where, setup)
     return CallTest(
         raw["call"].strip(),
         _value(expected, where) if "expect" in raw else None,

@@ -16,6 +16,8 @@ MAX_NODES = 2_000_000
 MAX_BITS = 4_000_000
 MAX_FRACTION_BITS = 1 << 16
 """Of numerator and denominator: reducing them is quadratic."""
+MAX_DECIMAL_CHARACTERS = 1100
+"""Of a Decimal: making a ratio of it is quadratic, and a value may hold a hundred thousand."""
 MAX_DIGITS = 400
 """Of a number in JSON itself; encoded numbers are strings, but for the ends of a range."""
 MAX_BYTES = 64 << 20
@@ -58,7 +60,10 @@ def _scalar(value: Any) -> Any:
             raise NotPlain(f"a fraction with an integer of {bits} bits")
         return ["q", hex(value.numerator), hex(value.denominator)]
     if isinstance(value, Decimal):
-        return ["D", str(value)]
+        text = str(value)
+        if len(text) > MAX_DECIMAL_CHARACTERS:
+            raise NotPlain(f"a decimal of {len(text)} characters")
+        return ["D", text]
     if isinstance(value, range):
         return ["r", value.start, value.stop, value.step]
     return None
@@ -110,6 +115,12 @@ def _integer(text: str, max_bits: int) -> int:
     return int(text, 16)
 
 
+def _decimal(text: str) -> Decimal:
+    if len(text) > MAX_DECIMAL_CHARACTERS:
+        raise NotPlain(f"a decimal of {len(text)} characters")
+    return Decimal(text)
+
+
 def _decode_list(tag: str, items: list[Any], other: Callable[[Any], Any], depth: int) -> Any:
     if tag == "d":
         pairs = [(decode(key, other, depth + 1), decode(item, other, depth + 1)) for key, item in items]
@@ -140,7 +151,7 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
         if tag == "q":
             return Fraction(_integer(rest[0], MAX_FRACTION_BITS), _integer(rest[1], MAX_FRACTION_BITS))
         if tag == "D":
-            return Decimal(rest[0][:10_000])
+            return _decimal(rest[0])
         if tag == "r" and all(type(part) is int for part in rest):
             return range(*rest)
     except NotPlain:

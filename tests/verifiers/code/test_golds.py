@@ -99,3 +99,23 @@ def test_useless_programs_are_made_for_every_kind_of_task():
     assert set(dict(stubs(parse([{"stdout": "1"}])))) == {"empty program", "its own input"}
     cpp = dict(stubs(parse({"lang": "cpp", "tests": [{"stdout": "1"}]})))
     assert all("int main" in program for program in cpp.values())
+
+
+@pytest.mark.parametrize("test", [
+    {"call": "print(f(1) == 2)", "stdout": "True\n"},
+    {"call": "f(1) * 2", "expect": "1e400"},
+])  # fmt: skip
+def test_calls_that_compare_beside_the_program_are_refused_where_no_judge_can_run_them(test):
+    with pytest.raises(ValueError, match="write an assert statement"):
+        parse([test])
+
+
+@pytest.mark.parametrize(("test", "why"), [
+    ("class TestF:\n    def setup_class(self):\n        self.x = 1\n    def test_f(self):\n        assert f(self.x) == 2",
+     "nobody calls its 'setup_class'"),
+    ("def setup_module():\n    pass\ndef test_f():\n    assert f(1) == 2", "nobody calls its 'setup_module'"),
+    ("def test_f(capsys):\n    f(1)\n    assert capsys.readouterr().err == 'x'", "only standard output is captured"),
+])  # fmt: skip
+def test_tests_that_rely_on_what_the_judge_does_not_do_are_refused(test, why):
+    with pytest.raises(ValueError, match=why):
+        parse([{"assert": test}])

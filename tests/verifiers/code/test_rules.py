@@ -50,6 +50,11 @@ from verifiers.code_match import same_value
     ("0.00100000", "0.00100001", "lines", False),
     ("1e-999999999", "1", "lines", False),
     ("1e300", "1", "lines", False),
+    ("6.626e-34", "0", "lines", False),
+    ("6.62607015e-34", "0.0", "lines", False),
+    ("6.626e-34", "6.6260000001e-34", "lines", True),
+    ("5.551115123125783e-17", "0.0", "lines", True),
+    ("-5.551115123125783e-17", "0", "lines", True),
 ])  # fmt: skip
 def test_output_is_compared_by_lines_of_tokens(expected, actual, whitespace, same):
     assert same_output(expected, actual.encode(), whitespace=whitespace) == same
@@ -73,6 +78,7 @@ def test_nan_equals_nothing():
 @pytest.mark.parametrize(("expected", "actual", "same"), [
     (3.2e-9, 0.0, False), (3.2e-9, 3.2e-9 * (1 + 1e-9), True), (3.2e-9, 3.3e-9, False), (1e-3, 1.0005e-3, False),
     (0.0, 1e-9, True), (0.1 + 0.2 - 0.3, 0.0, True), (1e6, 1e6 + 0.5, True), (1e6, 1e6 + 5, False), (0.0, 1e-5, False),
+    (3.2e-13, 0, False), (6.6e-34, 0.0, False), (3.2e-13, 3.2e-13 * (1 + 1e-9), True),
 ])  # fmt: skip
 def test_the_tolerance_is_relative_to_what_is_expected(expected, actual, same):
     assert same_value(code_values.encode(expected), code_values.encode(actual)) == same
@@ -179,12 +185,36 @@ def test_subclasses_cross_as_their_plain_base():
     ("```python\ndef g(): return 1\ng()\n```\nUsage:\n```python\nprint(g())\n```", "def g(): return 1\ng()\n"),
     ("```python\nimport math\n```\nthen\n```python\ndef f(): return math.pi\n```", "import math\n\ndef f(): return math.pi\n"),
     ("```python\ndef f(): return 1\n```\nor better\n```python\ndef f(): return 2\n```\nso\n```python\nx = f()\n```", "def f(): return 2\n"),
+    ("```python\nx = 1\n```<|im_end|>", "x = 1\n"),
+    ("```python\nx = 1\n```</s>", "x = 1\n"),
+    ("**```python\nx = 1\n```**", "x = 1\n"),
+    ("```python\nx = 1\n```.\nIt works.", "x = 1\n"),
+    ("```python\nx = 1```<|eot_id|>", "x = 1\n"),
+    ("> ```python\n> def f():\n>     return 1\n>\n> x = 1\n> ```\n> It works.", "def f():\n    return 1\n\nx = 1\n"),
+    ("- > - ```python\n  >   def f():\n  >       return 1\n  >   ```\n", "def f():\n    return 1\n"),
+    ("> ```python\n> def f(): return 2\n> ```\n```python\ny = 1 > f()\n```", "def f(): return 2\n"),
     ("", None),
     ("```\n```", None),
 ])  # fmt: skip
 def test_the_program_is_the_last_block_of_its_language(response, program):
     found = extract_program(response, "python", ("f",))
     assert (found.strip() if found else found) == (program.strip() if program else program)
+
+
+@pytest.mark.parametrize("blocks", [
+    ["def encode(s): return s[::-1]", "def decode(s): return s[::-1]"],
+    ["def encode(s): return turn(s)", "def decode(s): return turn(s)", "def turn(s): return s[::-1]"],
+    ["def turn(s): return s[::-1]\ndef encode(s): return s", "def encode(s): return turn(s)", "def decode(s): return turn(s)",
+     "print(decode(encode('ab')))"],
+    ["def turn(s): return flip(s)\ndef flip(s): return s[::-1]\ndef decode(s): return turn(s)", "def encode(s): return flip(s)"],
+])  # fmt: skip
+def test_what_the_tests_need_is_taken_from_all_blocks(blocks):
+    response = "\nand\n".join(f"```python\n{block}\n```" for block in blocks)
+    program = extract_program(response, "python", ("decode", "encode"))
+    namespace = {}
+    exec(program, namespace)
+    assert namespace["decode"]("ab") == namespace["encode"]("ab") == "ba"
+    assert "print" not in program
 
 
 @pytest.mark.parametrize(("response", "program"), [
@@ -216,6 +246,9 @@ def test_a_program_of_another_language_is_read_the_same_way(response, program):
         "- ",
         "1. ",
         "> ```",
+        "> ```\n> x\n",
+        "```.```</s>",
+        "```.",
         "```python x```",
     ],
 )
