@@ -39,6 +39,9 @@ _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 _DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
 
+_CacheKey = tuple[str, str, tuple[str, ...]]
+"""The reference's key, the answer and its candidates: one box "42, 43" is not two boxes."""
+
 
 @dataclass(frozen=True, slots=True)
 class MathReference:
@@ -50,7 +53,8 @@ class MathReference:
 
     @property
     def key(self) -> str:
-        return "\x00".join(answer.text for answer in self.answers)
+        """All that a verdict depends on: (C) 42 and 42 are different golds."""
+        return "\x00".join((self.choice or "", *(answer.text for answer in self.answers)))
 
 
 class MathVerifier:
@@ -67,7 +71,7 @@ class MathVerifier:
         self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
         allowed = read_string("math", "operations", operations, allowed=("as_gold", "any"))
         self._any_operation = allowed == "any"
-        self._cache: dict[tuple[str, str], Verdict] = {}
+        self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
         """The gold answer read as mathematics; a list means that each of its items is acceptable."""
@@ -111,7 +115,7 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer)
+        key = (reference.key, extraction.answer, extraction.candidates)
         found = self._cache.get(key)
         if found is None:
             found = self._settle(extraction, reference) or self._compare(extraction, reference)
@@ -123,19 +127,20 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        found = self._cache.get((reference.key, extraction.answer)) or self._settle(extraction, reference)
+        key = (reference.key, extraction.answer, extraction.candidates)
+        found = self._cache.get(key) or self._settle(extraction, reference)
         return None if found is None else _with_method(found, extraction)
 
     def cache_key(self, response: str, reference: MathReference) -> Hashable | None:
         extraction = self._extract(response)
         if extraction.answer is None:
             return None
-        return (reference.key, extraction.answer, extraction.method)
+        return (reference.key, extraction.answer, extraction.candidates, extraction.method)
 
     def _extract(self, response: str) -> Extraction:
         return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
 
-    def _remember(self, key: tuple[str, str], verdict: Verdict) -> None:
+    def _remember(self, key: _CacheKey, verdict: Verdict) -> None:
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.pop(next(iter(self._cache)), None)
         self._cache[key] = verdict
