@@ -23,9 +23,8 @@ _ENDS = {
     r"\iffalse": r"\fi", "<!--": "-->", "~~": "~~", "<s>": "</s>", "<del>": "</del>",
     "<strike>": "</strike>",
 }  # fmt: skip
-# A per cent sign begins a comment of TeX at the start of a line, or after a space that no number precedes:
-# "20 % of 50 is \boxed{10}" is prose.
-_COMMENT = re.compile(r"^[ \t]*%|(?:(?<=[^\d$\\\s])|(?<=\}\$))[ \t]+%")
+# Only at the start of a line is a per cent sign surely a comment of TeX: "x % 5 = \\boxed{2}" is none.
+_COMMENT = re.compile(r"[ \t]*%")
 _INVISIBLE_MARKS = (
     "phantom", "cancel", "out{", "\\iffalse", "{white", "{transparent", "{comment", "<!--", "~~", "<s>",
     "<del>", "<strike>",
@@ -35,15 +34,18 @@ _MAX_STRETCH = 2_000
 
 _DENIALS = ("not", "never", "n't", "than", " of", "\\ne", "\\lnot", "≠", "!=")
 _DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
+    r"(?:(?<!\bor\s)\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
     r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|(?<=\s)!=)[\s:}]*$",
     re.IGNORECASE,
 )
+# Clear words only: "42 is not a prime", "42 is not 43" and "42 was not hard to find" deny nothing.
 _DENIED_AFTER = re.compile(
-    r"[\s$}]*(?:(?:is|was|would\s+be)\s+(?:(?:clearly|obviously)\s+)?(?:wrong|incorrect|false|impossible|rejected|not\b)"
-    r"|isn't\b)",
+    r"[\s$}]*(?:is|was|would\s+be)(?:\s+(?:clearly|obviously))?(?:\s+(?P<verdict>wrong|incorrect)\b"
+    r"|(?:n't|\s+not)\s+(?:(?:a|the|my|our)\s+)?(?:(?:right|correct|final|valid)\b|answer\b|solution\b))",
     re.IGNORECASE,
 )
+# Which statement is incorrect? \boxed{C} is incorrect.
+_LETTER_BOX = re.compile(r"\\[a-z]+\s*\{\s*(?:\\[a-z]+\s*\{\s*)?\(?\s*[A-J]\s*\)?[\s.}]*")
 _OPENING = re.compile(r"(?:\s|\$|\{|\\[(\[,;:! ]|\\(?:displaystyle|left)(?![A-Za-z]))+$")
 _OPERATOR_BEFORE = re.compile(
     r"(?:\\(?:cdot|times|div|ast|sqrt|[dt]?frac|ln|log|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|binom)"
@@ -93,9 +95,12 @@ def is_denied(text: str, start: int, stop: int) -> bool:
     if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
         return True
     after = text[stop : stop + 24]
-    if ("is" in after or "w" in after) and _DENIED_AFTER.match(text, stop, stop + _AROUND):
-        return True
-    return False
+    if "is" not in after and "w" not in after:
+        return False
+    denial = _DENIED_AFTER.match(text, stop, stop + _AROUND)
+    if denial is None:
+        return False
+    return denial.group("verdict") is None or _LETTER_BOX.fullmatch(text, start, stop) is None
 
 
 def is_hidden(text: str, start: int) -> bool:
@@ -115,7 +120,7 @@ def ends_a_sentence(text: str, start: int, stop: int) -> bool:
 
 def _is_in_comment(text: str, start: int) -> bool:
     line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
-    return "%" in line and _COMMENT.search(line) is not None
+    return "%" in line and _COMMENT.match(line) is not None
 
 
 def _is_invisible(text: str, start: int) -> bool:

@@ -26,7 +26,7 @@ def test_a_part_of_a_formula_is_no_answer_and_the_reason_says_so() -> None:
 
 
 def test_a_denied_or_hidden_box_leaves_the_one_before_it() -> None:
-    for hidden in (r"not \boxed{42}", r"\phantom{\boxed{42}}", r"% \boxed{42}", r"<!-- \boxed{42} -->"):
+    for hidden in (r"not \boxed{42}", r"\phantom{\boxed{42}}", "\n% \\boxed{42}", r"<!-- \boxed{42} -->"):
         assert extract_answer(f"It is \\boxed{{41}}, {hidden}").answer == "41", hidden
         assert "denied" in extract_answer(f"It is {hidden}").reason
         assert last_box("It is \\boxed{41}, not \\boxed{42}") == "41"
