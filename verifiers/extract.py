@@ -139,8 +139,8 @@ def _from_boxes(found: Sequence[str | None]) -> Extraction:
 
 def _last_boxes(text: str) -> list[str | None] | None:
     """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
-    box that is only a part of a formula. A box that is hidden or that the words beside it deny is passed over,
-    but never for a box of an earlier sentence."""
+    box that is only a part of a formula. A box that is hidden or denied by the words beside it is passed
+    over, but never for a box of an earlier sentence."""
     found: list[tuple[int, int, str]] = []
     plain: set[int] = set()
     num_read = 0
