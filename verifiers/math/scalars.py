@@ -114,6 +114,9 @@ def _proven(gold: Node, response: Node) -> bool:
     """What no number decides, out of the budgets or off the domain: sympy's proof, or not the same."""
     if not all(isinstance(item, _PROVABLE) for side in (gold, response) for item in walk(side)):
         return False
+    if free_symbols(response) - free_symbols(gold) and exact_or_none(gold) is not None:
+        # A letter too many: what no point decides is no spelling of a plain number.
+        return False
     # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
     from verifiers.math import symbolic
 
