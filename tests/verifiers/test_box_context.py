@@ -63,6 +63,9 @@ def test_hostile_surroundings_are_read_in_linear_time(response: str) -> None:
     [
         ("C or D", True), ("because it is C", True), ("maybe C", True), ("42 or C", True), ("C", True),
         ("the answer is B", False), ("x = 5", False), ("A cat", False), ("Both A and C", False),
+        ("I think D is also fine", True), ("Alternatively, choose D.", True), ("D seems right as well", True),
+        ("x or y", False), ("x or c", True), ("I think so", False), ("A is true but R is false", False),
+        ("Only I is correct", False), ("A is a matrix", False),
         ("5 A", False), ("10 or 12", False), ("", False),
     ],
 )  # fmt: skip

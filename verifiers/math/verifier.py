@@ -20,7 +20,7 @@ from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
-from verifiers.math.scalars import same_number
+from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
@@ -36,6 +36,7 @@ _CHOICE_ANSWER = re.compile(
 )
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
+_DIVISION = re.compile(r"\\div(?![A-Za-z])|÷")
 _DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
 
@@ -231,10 +232,19 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
                 continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(wanted, scaled):
-                undone = None if any_operation else foreign_operation(wanted, given)
+                undone = None if any_operation else _foreign(wanted, given, gold.text, response.text)
                 if undone is None:
                     return ""
     return undone
+
+
+def _foreign(wanted: Node, given: Node, gold: str, response: str) -> str | None:
+    r"""`foreign_operation`, and 48 \div 2 for 24: the trees do not tell the sign from a fraction."""
+    value = exact_or_none(wanted)
+    is_whole = value is not None and value.denominator == 1
+    if is_whole and _DIVISION.search(response.rpartition("=")[2]) and not _DIVISION.search(gold):
+        return "division"
+    return foreign_operation(wanted, given)
 
 
 def _is_other_kind(node: Node, unit: Unit | None) -> bool:
