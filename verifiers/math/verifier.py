@@ -36,7 +36,8 @@ _CHOICE_ANSWER = re.compile(
 )
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
-_DIVISION = re.compile(r"\\div(?![A-Za-z])|÷")
+# By 1 it leaves nothing to compute.
+_DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
 _DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
 
