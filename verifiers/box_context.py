@@ -23,9 +23,8 @@ _ENDS = {
     r"\iffalse": r"\fi", "<!--": "-->", "~~": "~~", "<s>": "</s>", "<del>": "</del>",
     "<strike>": "</strike>",
 }  # fmt: skip
-# A per cent sign begins a comment of TeX at the start of a line, or after a space that no number precedes:
-# "20 % of 50 is \boxed{10}" is prose.
-_COMMENT = re.compile(r"^[ \t]*%|(?:(?<=[^\d$\\\s])|(?<=\}\$))[ \t]+%")
+# Only at the start of a line is a per cent sign surely a comment of TeX: "x % 5 = \\boxed{2}" is none.
+_COMMENT = re.compile(r"[ \t]*%")
 _INVISIBLE_MARKS = (
     "phantom", "cancel", "out{", "\\iffalse", "{white", "{transparent", "{comment", "<!--", "~~", "<s>",
     "<del>", "<strike>",
@@ -35,30 +34,51 @@ _MAX_STRETCH = 2_000
 
 _DENIALS = ("not", "never", "n't", "than", " of", "\\ne", "\\lnot", "≠", "!=")
 _DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
+    r"(?:(?<!\bor\s)\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
     r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|(?<=\s)!=)[\s:}]*$",
     re.IGNORECASE,
 )
+# Clear words only: "42 is not a prime", "42 is not 43" and "42 was not hard to find" deny nothing.
 _DENIED_AFTER = re.compile(
-    r"[\s$}]*(?:(?:is|was|would\s+be)\s+(?:(?:clearly|obviously)\s+)?(?:wrong|incorrect|false|impossible|rejected|not\b)"
-    r"|isn't\b)",
+    r"[\s$}]*(?:is|was|would\s+be)(?:\s+(?:clearly|obviously))?(?:\s+(?P<verdict>wrong|incorrect)\b"
+    r"|(?:n't|\s+not)\s+(?:(?:a|the|my|our)\s+)?(?:(?:right|correct|final|valid)\b|answer\b|solution\b))",
     re.IGNORECASE,
 )
+# Which statement is incorrect? \boxed{C} is incorrect.
+_LETTER_BOX = re.compile(r"\\[a-z]+\s*\{\s*(?:\\[a-z]+\s*\{\s*)?\(?\s*[A-J]\s*\)?[\s.}]*")
 _OPENING = re.compile(r"(?:\s|\$|\{|\\[(\[,;:! ]|\\(?:displaystyle|left)(?![A-Za-z]))+$")
 _OPERATOR_BEFORE = re.compile(
     r"(?:\\(?:cdot|times|div|ast|sqrt|[dt]?frac|ln|log|lg|exp|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|binom)"
-    r"|\\sqrt\s*\[[^\]]{0,9}\]|\\[dt]?frac\s*\{[^{}]{0,40}\}|\^|_|[\w})]\s*/|[\w})]\s*(?<!\*)\*)$"
+    r"|\\sqrt\s*\[[^\]]{0,9}\]|\\[dt]?frac\s*\{[^{}]{0,40}\}|\^|_|[\w})]\s*/|(?<![\d.,])-?0[.,]"
+    r"|[\w})]\*|[\d})]\s+\*|(?<![A-Za-z])[A-Za-z]\s+\*)$"
 )
+# "x > \boxed{42}", but no quotation ("> \boxed{42}"), tag or arrow.
+_BOUND_BEFORE = re.compile(
+    r"(?:(?:^|[\s$({,=])(?:[A-Za-z]|\d+)\s*[<>]|(?<![\\A-Za-z])[A-Za-z\d]\s*\\(?:lt|gt))$"
+)
+_NEGATIVE_BEFORE = re.compile(r"(?<!or )(?<!non-)(?<!non )\bnegative$", re.IGNORECASE)
+# Emphasis of Markdown: *\boxed{42}*, _$\boxed{42}$_; but not 2 *\boxed{21}* 2.
+_EMPHASIS_BEFORE = re.compile(r"(?:^|(?<![\d})\s$])(?<![^A-Za-z][A-Za-z]))\s*([*_]{1,3})(?:\$|\\\()?$")
+_EMPHASIS_AFTER = re.compile(r"(?:\$|\\\))?[.,:!]?([*_]{1,3})(?![\w\\(])")
 _OPERATOR_AFTER = re.compile(
-    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*\\(?:circ|degree|prime)|\{?°)"
-    r"|\\(?:cdot|times|div|sqrt|[dt]?frac|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
-    r"|\*(?!\*)\s*[\w\\(]|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*(?:\d|\(|\\(?!text|mathrm|quad)))"
+    r"[ \t]*\}*[ \t]*(?:\^(?!\s*\{?\s*(?:\\(?:circ|degree|prime)|°"
+    r"|(?:\\(?:text(?:rm)?|mathrm|rm|mbox)\s*\{?\s*)?(?:st|nd|rd|th)\b))"
+    r"|\\(?:cdot|times)(?![A-Za-z])(?!\s*\\(?:text|mathrm|mbox))"
+    r"|\\(?:div|sqrt|pm|mp|pi|ln|log|sin|cos|tan)(?![A-Za-z])"
+    r"|\\[dt]?frac(?![A-Za-z])(?!\s*\{\s*(?:\\(?:text|mathrm|rm|mbox)|(?:[kcm]?m|mi|ft|g|kg)\}))|±"
+    r"|\*(?=[\w\\(])|(?<=[ \t])\*\s+[\w\\(]"
+    r"|/\s*(?:\d|\(|\\(?!text|math)|[xynk](?![A-Za-z]))|\+\s*[\w\\(]|-\s*(?:\d|\(|\\(?!text|mathrm|quad)))"
     r"|[xyznkbie](?![A-Za-z])|!\s*(?:\$|\\[)\]]|[-+*/^])"
 )
-_DIGITS_AFTER = re.compile(r"\}*(?:\d|[.,]\d)|\{?,\}?\d{3}|\\[,!]\d{3}")
+_DIGITS_AFTER = re.compile(r"\}*(?:\d|[.,:]\d)|\{?,\}?\d{3}|\\[,!]\d{3}")
 _SCALE_AFTER = re.compile(
-    r"(?:\s|\$|~|\\[,;:! ]|-)*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
-    r"(?:dozen|hundred|thousand|million|billion|trillion|factorial|squared|cubed)s?\b"
+    r"(?:\s|\$|~|\\[,;:! ]|-|\\cdot)*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
+    r"(?:(?:dozen|hundred|thousand|million|billion|trillion|factorial|squared|cubed)s?\b|times\s*\$?\d)"
+)
+# "(\boxed{42}, 43)" and "$\boxed{42}$ or $43$" hold another answer.
+_POINT_AFTER = re.compile(r"\s*,\s*(?:-?\d+(?:\.\d+)?|[a-z])\s*(?:\\right)?[)\]]")
+_OR_AFTER = re.compile(
+    r"[\s$]*(?:\\(?:text|mbox)\s*\{\s*)?or\b[\s}$]*(-?\d+)(?![\d.,]*\d)\s*(?![\s$]*[\w%\\/^*+-])"
 )
 _BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))(?!\d)")
 # What stands around most boxes, "= \\boxed{42}$." and "is \\boxed{42}": nothing else is to look for.
@@ -93,9 +113,12 @@ def is_denied(text: str, start: int, stop: int) -> bool:
     if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
         return True
     after = text[stop : stop + 24]
-    if ("is" in after or "w" in after) and _DENIED_AFTER.match(text, stop, stop + _AROUND):
-        return True
-    return False
+    if "is" not in after and "w" not in after:
+        return False
+    denial = _DENIED_AFTER.match(text, stop, stop + _AROUND)
+    if denial is None:
+        return False
+    return denial.group("verdict") is None or _LETTER_BOX.fullmatch(text, start, stop) is None
 
 
 def is_hidden(text: str, start: int) -> bool:
@@ -115,7 +138,7 @@ def ends_a_sentence(text: str, start: int, stop: int) -> bool:
 
 def _is_in_comment(text: str, start: int) -> bool:
     line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
-    return "%" in line and _COMMENT.search(line) is not None
+    return "%" in line and _COMMENT.match(line) is not None
 
 
 def _is_invisible(text: str, start: int) -> bool:
@@ -172,15 +195,43 @@ def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | No
         return f"{content}_{{{base.group(1) or base.group(2)}}}"
     if near[-1:].isdecimal() or _DIGITS_AFTER.match(after) or _SCALE_AFTER.match(after):
         return None
+    if _is_one_of_several(near, after, content):
+        return None
+    near, after = _without_emphasis(near, after)
     before = _OPENING.sub("", near)
     is_blank = "=" in _FORMULA_END.split(after, maxsplit=1)[0]
-    if not is_blank and (_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(after)):
+    if not is_blank and _is_operand(before, after):
         return None
+    if _NEGATIVE_BEFORE.search(before):
+        return content if content.lstrip().startswith("-") else f"-{_grouped(content)}"
     if before.endswith((r"\pm", "±")):
         return rf"\pm {_grouped(content)}"
     if before[-1:] not in ("-", "−", "+"):
         return content
     return _signed(before, near[len(before) :], content, is_blank=is_blank)
+
+
+def _is_operand(before: str, after: str) -> bool:
+    """Whether the formula uses the box: an operator or a strict bound beside it."""
+    used = _OPERATOR_BEFORE.search(before) or _BOUND_BEFORE.search(before) or _OPERATOR_AFTER.match(after)
+    return used is not None
+
+
+def _is_one_of_several(near: str, after: str, content: str) -> bool:
+    """Whether the words or the brackets around the box hold another answer than it."""
+    if near.endswith(("(", "[")) and not near.endswith(("\\(", "\\[")) and _POINT_AFTER.match(after):
+        return True
+    other = _OR_AFTER.match(after)
+    number = content.strip()
+    return other is not None and number.lstrip("-").isdecimal() and int(number) != int(other.group(1))
+
+
+def _without_emphasis(near: str, after: str) -> tuple[str, str]:
+    """What stands around the box, outside of asterisks and underscores that only stress it."""
+    opening, closing = _EMPHASIS_BEFORE.search(near), _EMPHASIS_AFTER.match(after)
+    if opening is None or closing is None or opening.group(1) != closing.group(1):
+        return near, after
+    return near[: opening.start(1)], after[closing.end() :]
 
 
 def _signed(before: str, between: str, content: str, *, is_blank: bool) -> str | None:

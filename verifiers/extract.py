@@ -1,7 +1,8 @@
 r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
 The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
-sees and that the words beside it do not deny; then the configured fallbacks in their order. A box takes the
+sees and that the words beside it do not deny (a box of an earlier sentence never stands in for one that is
+passed over); then the configured fallbacks in their order. A box takes the
 sign that stands outside it along, and is no answer as a part of a larger formula (`box_context`). Linear in
 the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are
 one answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
@@ -39,13 +40,15 @@ _SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
 # Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order, but no
 # sentence.
 _ONE_BREATH = re.compile(
-    r"(?:[\s$,;:/|&*.()\[\]\\]|\b(?:or|and|either|also|both|maybe|perhaps|possibly|alternatively|"
+    r"(?:[\s$,;:/|&*%.()\[\]\\]|\b(?:or|and|either|also|both|maybe|perhaps|possibly|alternatively|"
     r"text|quad|qquad|mathrm|lor|vee|land|wedge|textbf)\b|[{}])*",
     re.IGNORECASE,
 )
 _MAX_BREATH = 60
 # A full stop or an empty line begins a new sentence, whose box replaces the one before.
 _NEW_SENTENCE = re.compile(r"\.[$\s)\]\\]*\s|\n\s*\n")
+# The same where the later box is passed over.
+_SENTENCE_END = re.compile(r"[.!?][$\s)\]\\]*\s|\n\s*\n")
 _JOINER = re.compile(r"[A-Za-z]|[,;/&|]")
 _SENTENCE = re.compile(
     r"(?<![\\A-Za-z])(?:is|are|was|equals|gives|get|obtain|therefore|thus|hence|so|answer|result|solution|final)"
@@ -136,10 +139,12 @@ def _from_boxes(found: Sequence[str | None]) -> Extraction:
 
 def _last_boxes(text: str) -> list[str | None] | None:
     """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
-    box that is only a part of a formula. A box that the words beside it deny is passed over."""
+    box that is only a part of a formula. A box that is hidden or denied by the words beside it is passed
+    over, but never for a box of an earlier sentence."""
     found: list[tuple[int, int, str]] = []
     plain: set[int] = set()
     num_read = 0
+    passed_over: int | None = None
     # Where each command stands last, before what has been looked at.
     last = {name: text.rfind(name) for name in ("\\boxed", "\\fbox")}
     for _ in range(_MAX_BOX_ATTEMPTS):
@@ -155,8 +160,11 @@ def _last_boxes(text: str) -> list[str | None] | None:
                 break
             continue
         stop, content = box
+        if passed_over is not None and not found and _SENTENCE_END.search(text, stop, passed_over):
+            break
         is_plain = ends_a_sentence(text, start, stop)
         if is_hidden(text, start) or (not is_plain and is_denied(text, start, stop)):
+            passed_over = start
             continue
         if is_plain:
             plain.add(start)

@@ -10,6 +10,12 @@ _JOINERS = {
     "or", "and", "nor", "maybe", "perhaps", "possibly", "probably", "also", "either", "alternatively", "else",
     "option", "choice", "answer", "the", "is", "it", "be", "could", "might", "but", "not", "if", "then",
 }  # fmt: skip
+_LETTERS = frozenset("ABCDEFGHIJ")
+# I think D is also fine; choose D; D seems right as well.
+_RECOMMENDED = re.compile(
+    r"\b(?:choose|pick|select|think|alternatively,?)\s+\(?([A-J])\b"
+    r"|(?:^|[\s(,])([A-HJ])\)?\s+(?:seems|looks|is\s+also)\s+(?:also|right|correct|fine|true)\b"
+)
 _WORD = re.compile(r"[A-Za-z]+")
 _LONE_LETTER = re.compile(r"\W*[A-J]\W*")
 _CANDIDATE = re.compile(
@@ -32,5 +38,6 @@ def offers_another(letter: str, rest: str) -> bool:
     singles = {word.upper() for word in words if len(word) == 1}
     is_list = bool(words) and all(len(word) == 1 or word.casefold() in _JOINERS for word in words)
     if is_list and (len(words) > 1 or _LONE_LETTER.fullmatch(rest)):
-        return not singles <= {letter}
-    return any(candidate != letter for candidate in _CANDIDATE.findall(rest))
+        return not singles & _LETTERS <= {letter}
+    recommended = (one or other for one, other in _RECOMMENDED.findall(rest))
+    return any(candidate != letter for candidate in (*_CANDIDATE.findall(rest), *recommended))

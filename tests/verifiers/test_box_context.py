@@ -26,7 +26,7 @@ def test_a_part_of_a_formula_is_no_answer_and_the_reason_says_so() -> None:
 
 
 def test_a_denied_or_hidden_box_leaves_the_one_before_it() -> None:
-    for hidden in (r"not \boxed{42}", r"\phantom{\boxed{42}}", r"% \boxed{42}", r"<!-- \boxed{42} -->"):
+    for hidden in (r"not \boxed{42}", r"\phantom{\boxed{42}}", "\n% \\boxed{42}", r"<!-- \boxed{42} -->"):
         assert extract_answer(f"It is \\boxed{{41}}, {hidden}").answer == "41", hidden
         assert "denied" in extract_answer(f"It is {hidden}").reason
         assert last_box("It is \\boxed{41}, not \\boxed{42}") == "41"
@@ -63,6 +63,9 @@ def test_hostile_surroundings_are_read_in_linear_time(response: str) -> None:
     [
         ("C or D", True), ("because it is C", True), ("maybe C", True), ("42 or C", True), ("C", True),
         ("the answer is B", False), ("x = 5", False), ("A cat", False), ("Both A and C", False),
+        ("I think D is also fine", True), ("Alternatively, choose D.", True), ("D seems right as well", True),
+        ("x or y", False), ("x or c", True), ("I think so", False), ("A is true but R is false", False),
+        ("Only I is correct", False), ("A is a matrix", False),
         ("5 A", False), ("10 or 12", False), ("", False),
     ],
 )  # fmt: skip

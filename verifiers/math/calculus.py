@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["CALCULUS", "read_derivative", "replaced"]
 
 _ARROWS = (r"\to", r"\rightarrow", r"\longrightarrow")
-_D = ("d", r"\mathrm{d}")
 _MAX_ORDER = 10
 _INFINITY = Constant("infinity")
 

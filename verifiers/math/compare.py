@@ -13,24 +13,19 @@ from verifiers.math.nodes import (
     Based,
     Bracket,
     Call,
-    Degrees,
     Listing,
     Matrix,
     Modulo,
     NamedSet,
     Node,
-    Number,
     Operation,
-    Percent,
     Piecewise,
-    Product,
     Quotient,
     Ratio,
     Relation,
     SetBuilder,
     SetOf,
     SetOperation,
-    Sum,
     Symbol,
     Text,
 )
@@ -52,7 +47,6 @@ __all__ = ["same_answer"]
 
 MAX_ITEMS = 64
 _SETS = (SetOf, SetOperation, NamedSet, SetBuilder)
-_SCALARS = (Sum, Product, Quotient, Call, Number, Symbol, Percent, Degrees, Based)
 
 
 def same_answer(gold: Node, response: Node) -> bool:

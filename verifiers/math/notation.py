@@ -8,6 +8,8 @@ import re
 __all__ = ["split_label", "usual_notation"]
 
 _PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![A-Za-z]))")
+# 5!=120 between numbers is a factorial and its value; x!=5 is not equal.
+_FACTORIAL_IS = re.compile(r"(\d)!=(?=\s*\d)")
 _FLOAT_OVER = re.compile(r"(?<![\d.])(\d{1,400})\.(?=\s*/)")
 _MODULE = re.compile(r"\b(?:np|numpy|math|sympy)\.([a-z]+\d{0,2})(?![A-Za-z\d._])")
 # The logarithm of these libraries is the natural one.
@@ -24,6 +26,8 @@ _LABELLED = re.compile(
 
 def usual_notation(text: str) -> str:
     """The text with such spellings replaced; most texts come back as they are, at the cost of a few looks."""
+    if "!=" in text:
+        text = _FACTORIAL_IS.sub(r"\1! =", text)
     if r"\prime" in text:
         text = _PRIMES.sub(lambda match: "'" * max(1, (match.group(1) or "").count("prime")), text)
     if "./" in text or ". /" in text:

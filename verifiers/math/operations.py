@@ -35,6 +35,7 @@ from verifiers.math.nodes import (
     Product,
     Quotient,
     Relation,
+    SetOperation,
     Sum,
     Text,
 )
@@ -143,6 +144,9 @@ def _kind(item: Node, letters: frozenset[str]) -> str | None:
         return _KINDS.get(item.name) if item.known else None
     if isinstance(item, Operation):
         return _KINDS.get(item.name)
+    if isinstance(item, SetOperation):
+        # Unions and differences are how such sets are written.
+        return "intersection" if item.operator == "intersection" else None
     if isinstance(item, Opaque):
         return next((kind for pattern, kind in _OPAQUE_KINDS if pattern.search(item.spelling)), None)
     return _KINDS.get(type(item).__name__.casefold())

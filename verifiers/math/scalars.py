@@ -15,7 +15,18 @@ from fractions import Fraction
 from typing import Any
 
 from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value, real_fraction
-from verifiers.math.nodes import Call, Constant, Node, Number, Power, Product, Quotient, Sum, Symbol
+from verifiers.math.nodes import (
+    Call,
+    Constant,
+    Node,
+    Number,
+    Operation,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+    Symbol,
+)
 
 __all__ = [
     "constants",
@@ -103,6 +114,9 @@ def _proven(gold: Node, response: Node) -> bool:
     """What no number decides, out of the budgets or off the domain: sympy's proof, or not the same."""
     if not all(isinstance(item, _PROVABLE) for side in (gold, response) for item in walk(side)):
         return False
+    if free_symbols(response) - free_symbols(gold) and exact_or_none(gold) is not None:
+        # A letter too many: what no point decides is no spelling of a plain number.
+        return False
     # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
     from verifiers.math import symbolic
 
@@ -157,9 +171,11 @@ def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool | Non
         return None
     source = random_source(gold, response)
     complex_valued = "i" in constants(gold) | constants(response)
+    # The letters of an integral are lengths and rates, and it may converge for small ones only.
+    has_integral = any(isinstance(item, Operation) for item in walk(gold))
     agreed = agreed_outside = 0
     for attempt in range(_MAX_POINTS):
-        values = _point(source, symbols, attempt)
+        values = _point(source, symbols, attempt, other=Fraction(1, 4) if has_integral else Fraction(-1))
         verdict = _equal_at(gold, response, values, complex_valued=complex_valued)
         if verdict is False:
             return False
@@ -184,13 +200,15 @@ def random_source(gold: Node, response: Node) -> random.Random:
     return random.Random(zlib.crc32(text.encode()))
 
 
-def _point(source: random.Random, symbols: list[str], attempt: int) -> dict[str, Fraction]:
-    """One point: positive first, then of either sign, with a prime denominator so that no rule of thumb meets
-    it."""
+def _point(
+    source: random.Random, symbols: list[str], attempt: int, *, other: Fraction = Fraction(-1)
+) -> dict[str, Fraction]:
+    """One point: positive first, then some times `other`, with a prime denominator so that no rule of thumb
+    meets it."""
     values = {}
     for name in symbols:
         value = Fraction(source.randint(20, 300), 97)
-        values[name] = -value if attempt % 2 and source.random() < 0.7 else value
+        values[name] = value * other if attempt % 2 and source.random() < 0.7 else value
     return values
 
 

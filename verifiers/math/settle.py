@@ -29,7 +29,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.scalars import free_symbols, same_scalar, walk
+from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar, walk
 
 __all__ = ["has_operation", "is_antiderivative", "is_integral_without_ends", "settled"]
 
@@ -37,6 +37,10 @@ MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
 MAX_WRITTEN_OUT = 60_000
 MAX_INTEGRAND = 80
+MAX_PARAMETERS = 4
+_DIGITS_OF_CHECK = 20
+# In 97ths, for the letters in their order: large beside small, small beside large, all small.
+_PARAMETERS = ((301, 68, 184), (44, 223, 78), (126, 19, 281), (29, 15, 58), (210, 190, 9))
 _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 
@@ -136,9 +140,60 @@ def _value(node: Node) -> Node | None:
     from verifiers.math import symbolic
 
     try:
-        return symbolic.value_of(node)
+        value = symbolic.value_of(node)
     except Undecided:
-        return None
+        value = None
+    if not _is_measurable(node):
+        return value
+    assert isinstance(node, Operation)
+    if value is not None and _is_confirmed(node, value):
+        return value
+    return node if _is_confirmed(node, node) else None
+
+
+def _is_measurable(node: Node) -> bool:
+    """Whether the quadrature can say something about this integral once its letters have values."""
+    return (
+        isinstance(node, Operation)
+        and node.name == "integral"
+        and node.bound is not None
+        and 0 < len(free_symbols(node)) <= MAX_PARAMETERS
+        and not has_operation(node.body)
+        and sum(1 for _ in walk(node.body)) <= MAX_INTEGRAND
+    )
+
+
+def _is_confirmed(node: Operation, value: Node) -> bool:
+    r"""Whether the quadrature agrees with sympy's value of an integral with letters: at two points of their
+    values, or, of an integral to infinity that it cannot do (\int_0^\infty \frac{\sin ax}{x} dx), at all.
+
+    Sympy integrates across poles and branches, where its antiderivative is none: \frac{1}{a+\cos x}."""
+    letters = sorted(free_symbols(node))
+    num_agreed = 0
+    for sizes in _PARAMETERS:
+        values = {name: Fraction(sizes[at % len(sizes)], 97) for at, name in enumerate(letters)}
+        try:
+            measured, _, _ = numeric_value(node, values, digits=_DIGITS_OF_CHECK)
+        except NotNumber:
+            continue
+        if value is node:
+            num_agreed += 1
+        elif not _is_near(value, values, measured):
+            return False
+        else:
+            num_agreed += 1
+        if num_agreed == 2:
+            return True
+    is_infinite = any(infinity_sign(part) for part in node.parts)
+    return num_agreed > 0 or (is_infinite and value is not node)
+
+
+def _is_near(value: Node, values: dict[str, Fraction], measured: Any) -> bool:
+    try:
+        given, _, _ = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK)
+    except NotNumber:
+        return False
+    return bool(abs(given - measured) <= 1e-10 * max(1, abs(measured)))
 
 
 def _written_out(node: Operation) -> Node | None:

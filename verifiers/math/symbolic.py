@@ -38,6 +38,7 @@ __all__ = ["derivative_of", "proves_equal", "value_of"]
 
 MAX_NODES = 300
 MAX_NODES_OF_EQUALITY = 60
+MAX_NESTING = 5
 MAX_BITS = 100_000
 MAX_POLYNOMIAL_POWER = 60
 MAX_MONOMIAL_POWER = 100_000
@@ -66,6 +67,8 @@ def value_of(node: Node) -> Node:
 def proves_equal(one: Node, other: Node) -> bool:
     """Whether sympy proves that two expressions without operations are equal, for all real letters."""
     if _size(one) + _size(other) > MAX_NODES_OF_EQUALITY:
+        return False
+    if max(_nesting(one), _nesting(other)) > MAX_NESTING:
         return False
     try:
         return _guarded(lambda: _is_zero(_difference(one, other)))
@@ -103,6 +106,16 @@ def _guarded(ask: Callable[[], _T]) -> _T:
 
 def _size(node: Node) -> int:
     return sum(1 for _ in walk(node))
+
+
+def _nesting(node: Any) -> int:
+    r"""How many functions stand inside each other, as in \ln\ln\ln x; sympy's time grows fast with it."""
+    if isinstance(node, tuple):
+        return max(map(_nesting, node), default=0)
+    if not hasattr(node, "__dataclass_fields__"):
+        return 0
+    inside = max((_nesting(getattr(node, name)) for name in node.__dataclass_fields__), default=0)
+    return inside + isinstance(node, Call)
 
 
 def _ends_of_series(root: Node) -> Iterator[Node]:

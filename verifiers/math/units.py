@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 
 __all__ = ["Unit", "known_unit", "parse_unit", "ratio_of_units"]
 
@@ -57,12 +58,12 @@ _COMPOUND = {
 }  # fmt: skip
 _MODIFIERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _AFTERS = {"squared": 2, "cubed": 3}
-_SAYS_NOTHING = {"of", "the", "a", "an", "in", "total", "each", "exactly"}
+_SAYS_NOTHING = {"of", "the", "a", "an", "in", "total", "each", "exactly", "more", "times"}
 # A phrase with one of these is a statement, not a thing that is counted.
 _NOT_THINGS = {
-    "or", "and", "not", "but", "maybe", "if", "than", "more", "less", "least", "most", "is", "are", "was",
+    "or", "and", "not", "but", "maybe", "if", "than", "less", "least", "most", "is", "are", "was",
     "possibly",
-    "perhaps", "either", "neither", "except", "minus", "plus", "times", "wrong", "correct", "approximately",
+    "perhaps", "either", "neither", "except", "minus", "plus", "wrong", "correct", "approximately",
     "about",
     "to", "through", "between", "unless", "otherwise", "no", "none", "never", "incorrect", "false", "hundred",
     "thousand", "million", "billion", "trillion", "twice", "thrice", "mod",
@@ -74,19 +75,30 @@ _NOT_THINGS = {
 _COLLECTIVES = {"pair", "pairs", "couple", "couples", "dozen", "dozens", "score", "gross", "brace", "braces"}
 _PARTS = (
     "half halve third quarter fourth fifth sixth seventh eighth ninth tenth eleventh twelfth fifteenth "
-    "sixteenth twentieth hundredth thousandth millionth billionth"
+    "thirteenth fourteenth seventeenth eighteenth nineteenth sixteenth twentieth hundredth thousandth "
+    "millionth billionth trillionth"
 )
+# Three quarters, but a quarter is a coin as well.
+_COINS = {"quarters"}
 # Words that make another number of the one before them.
 _MULTIPLIERS = {
     *_COLLECTIVES,
     *(form for part in _PARTS.split() for form in (part, part + "s")),
     *"factorial factorials double doubled triple tripled quadruple quadrupled halved squared cubed".split(),
     *"inverted reciprocal negated opposite lakh lakhs crore crores hundreds thousands millions".split(),
-    *"billions tens".split(),
-}
+    *"billions tens trillions quadrillion quadrillions quintillion quintillions bn pi inverse".split(),
+    *"squareroot fold".split(),
+} - _COINS
+# Third graders and double rooms are things; a third and a double are numbers.
+_ADJECTIVES = {*_PARTS.split(), "double", "triple", "quadruple", "opposite", "inverse"} - {"half", "quarter"}
+_NUMBERS = frozenset(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety".split()
+)
 _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
+_TIMES_WHAT = re.compile(rf"\btimes\W*(?:\d|(?:{'|'.join(sorted(_NUMBERS))})\b|[a-z]\b(?<!a))", re.IGNORECASE)
 _SPACES = re.compile(r"\\[,;:! ]")
 _WORD = re.compile(r"[A-Za-z$€£¥₹¢°Ωμµ]+\.?|\^?\{?-?\d+\}?|[/*·]|\S")
 
@@ -126,6 +138,8 @@ def _lookup(word: str) -> tuple[Fraction, str] | None:
 
 def parse_unit(text: str) -> Unit | None:
     """The unit that `text` names, or None when it is not a unit but a statement."""
+    if _TIMES_WHAT.search(text):
+        return None
     powers: dict[str, int] = {}
     size = Fraction(1)
     nouns: set[str] = set()
@@ -176,7 +190,20 @@ def _multipliers(text: str) -> frozenset[str]:
     if not _ORDERED.isdisjoint(words):
         # 12 ordered pairs are counted one by one.
         words = [word for word in words if word not in _COUNTED_PAIRS]
-    return frozenset(word for word in words if word in _MULTIPLIERS or _FOLD.fullmatch(word))
+    found = {
+        word
+        for word, following in zip_longest(words, words[1:], fillvalue="")
+        if (word in _MULTIPLIERS and not (word in _ADJECTIVES and _is_thing(following)))
+        or _FOLD.fullmatch(word)
+    }
+    if words and (words[-1] in _NUMBERS or words[-1] in ("square", "cubic")):
+        # 5 point five, 5 six, 5 square: no thing follows.
+        found.add(words[-1])
+    return frozenset(found)
+
+
+def _is_thing(word: str) -> bool:
+    return bool(word) and word not in _SAYS_NOTHING and word not in _NUMBERS and word not in _MULTIPLIERS
 
 
 def _exponent(piece: str) -> int | None:

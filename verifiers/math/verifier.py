@@ -20,7 +20,7 @@ from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
-from verifiers.math.scalars import same_number
+from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
@@ -36,8 +36,13 @@ _CHOICE_ANSWER = re.compile(
 )
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
+# By 1 it leaves nothing to compute.
+_DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
 _DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
+
+_CacheKey = tuple[str, str, tuple[str, ...]]
+"""The reference's key, the answer and its candidates: one box "42, 43" is not two boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class MathReference:
 
     @property
     def key(self) -> str:
-        return "\x00".join(answer.text for answer in self.answers)
+        """All that a verdict depends on: (C) 42 and 42 are different golds."""
+        return "\x00".join((self.choice or "", *(answer.text for answer in self.answers)))
 
 
 class MathVerifier:
@@ -67,7 +73,7 @@ class MathVerifier:
         self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
         allowed = read_string("math", "operations", operations, allowed=("as_gold", "any"))
         self._any_operation = allowed == "any"
-        self._cache: dict[tuple[str, str], Verdict] = {}
+        self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
         """The gold answer read as mathematics; a list means that each of its items is acceptable."""
@@ -111,7 +117,7 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer)
+        key = (reference.key, extraction.answer, extraction.candidates)
         found = self._cache.get(key)
         if found is None:
             found = self._settle(extraction, reference) or self._compare(extraction, reference)
@@ -123,19 +129,20 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        found = self._cache.get((reference.key, extraction.answer)) or self._settle(extraction, reference)
+        key = (reference.key, extraction.answer, extraction.candidates)
+        found = self._cache.get(key) or self._settle(extraction, reference)
         return None if found is None else _with_method(found, extraction)
 
     def cache_key(self, response: str, reference: MathReference) -> Hashable | None:
         extraction = self._extract(response)
         if extraction.answer is None:
             return None
-        return (reference.key, extraction.answer, extraction.method)
+        return (reference.key, extraction.answer, extraction.candidates, extraction.method)
 
     def _extract(self, response: str) -> Extraction:
         return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
 
-    def _remember(self, key: tuple[str, str], verdict: Verdict) -> None:
+    def _remember(self, key: _CacheKey, verdict: Verdict) -> None:
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.pop(next(iter(self._cache)), None)
         self._cache[key] = verdict
@@ -226,10 +233,19 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
                 continue
             scaled = given if ratio == 1 else Product((Number(ratio), given))
             if same_answer(wanted, scaled):
-                undone = None if any_operation else foreign_operation(wanted, given)
+                undone = None if any_operation else _foreign(wanted, given, gold.text, response.text)
                 if undone is None:
                     return ""
     return undone
+
+
+def _foreign(wanted: Node, given: Node, gold: str, response: str) -> str | None:
+    r"""`foreign_operation`, and 48 \div 2 for 24: the trees do not tell the sign from a fraction."""
+    value = exact_or_none(wanted)
+    is_whole = value is not None and value.denominator == 1
+    if is_whole and _DIVISION.search(response.rpartition("=")[2]) and not _DIVISION.search(gold):
+        return "division"
+    return foreign_operation(wanted, given)
 
 
 def _is_other_kind(node: Node, unit: Unit | None) -> bool:
