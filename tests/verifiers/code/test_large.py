@@ -23,7 +23,7 @@ CHECKER = "import os\nassert os.path.getsize('output.txt') == int(open('expected
 
 
 def large_program(mebibytes: int) -> str:
-    """C++ whose compiled form holds an array of so many mebibytes."""
+    """C++ whose compiled form holds an array of this many mebibytes."""
     return f'```cpp\n#include <cstdio>\nchar data[{mebibytes} << 20] = {{1}};\nint main() {{ printf("%d", data[0]); }}\n```'
 
 
