@@ -29,12 +29,15 @@ SECONDS = 0.7
 
 
 def quick(work: Callable[[], object]) -> object:
-    """The work's result. Fails when it took more CPU time than anything on the host may."""
-    started = time.process_time()
-    result = work()
-    used = time.process_time() - started
-    assert used < SECONDS, f"{used:.2f} s of CPU time"
-    return result
+    """The work's result. Fails when it takes more CPU time than anything on the host may, three times in a row:
+    a garbage collection over all that the other tests left can fall into one of them."""
+    for _ in range(3):
+        started = time.thread_time()
+        result = work()
+        used = time.thread_time() - started
+        if used < SECONDS:
+            return result
+    raise AssertionError(f"{used:.2f} s of CPU time, expected less than {SECONDS}")
 
 
 def integers(count: int) -> list[list[str]]:
