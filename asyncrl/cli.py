@@ -26,7 +26,7 @@ COMMANDS = {
     "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
-    "replay": "train a step of a run again and compare every number",
+    "reproduce": "train a step of a run again and compare every number",
     "journal": "account for a run's tokens, groups and trajectories",
     "servers": "list, add or remove the rollout servers of a live run",
     "verify": "grade rows of answers with a verifier",

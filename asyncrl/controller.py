@@ -18,7 +18,7 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | train (the  | a batch       | a new version                      | `take`; its last      | serve; replies  |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
-Serve and drain are in trainer_desk.py. Every wait goes through one Signal, which knows all waits by name:
+Serve and drain are in trainer_desk.py. Every wait goes through one Waits, which knows all waits by name:
 when nothing moves for too long, the run ends and says who waited for what.
 """
 
@@ -37,33 +37,32 @@ from typing import Any
 
 import aiohttp
 
-from asyncrl.accounting import Reading
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError
-from asyncrl.evaluate import Evaluator
-from asyncrl.heldout import HeldOut
+from asyncrl.evaluation.run import Evaluator
+from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
+from asyncrl.records import SamplingParams, Task
 from asyncrl.replay.group import DropReason
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.recovery import restore
+from asyncrl.replay.replay_queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.service import QueueService
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.parking import Parking
-from asyncrl.rollout.recall import Recall
+from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.fleet import Fleet, leave_alone
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.speed import watch_speed
-from asyncrl.signal import Signal, now_seconds
-from asyncrl.step_report import StepReport
-from asyncrl.trainer_desk import TrainerDesk
-from asyncrl.types import SamplingParams, Task
+from asyncrl.step_metrics import Reading, StepReport
+from asyncrl.take import TakeDesk
+from asyncrl.waits import Waits, now_seconds
 from asyncrl.watchdog import Watch, watch
 from asyncrl.zero_reward import ZeroReward
 
@@ -120,7 +119,7 @@ class Controller:
         self._recipe = recipe
         self._inputs = inputs
         self._observer = observer
-        self.signal = Signal()
+        self.waits = Waits()
         advantage = find_advantage(recipe.algorithm)
         has_signal = group_signal(advantage, recipe.algorithm)
         self.queue = ReplayQueue(
@@ -136,7 +135,7 @@ class Controller:
             max_uses=recipe.replay.max_uses,
             has_signal=has_signal,
             always_teaches=recipe.algorithm.always_teaches(),
-            changed=self.signal.notify,
+            changed=self.waits.notify,
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, functools.partial(self._order.find, may_have_moved=inputs.has_moved_rows))
@@ -144,7 +143,7 @@ class Controller:
         make_fleet = functools.partial(
             Fleet,
             session=session,
-            signal=self.signal,
+            waits=self.waits,
             max_running_requests=recipe.serving.max_running_requests,
             restart=restart_server,
             stop=end_server,
@@ -156,7 +155,7 @@ class Controller:
         )
         retries = recipe.rollout.max_fault_retries
         run_id = secrets.token_hex(4)
-        self._parking = Parking(self.queue, recipe.rollout.oversampling)
+        self._oversampling = Oversampling(self.queue, recipe.rollout.oversampling)
         self._grader = Grader(
             recipe.verifying,
             inputs.verifiers,
@@ -167,7 +166,7 @@ class Controller:
         self._generator = Generator(
             queue=self.queue,
             fleet=self.fleet,
-            signal=self.signal,
+            waits=self.waits,
             sampling=sampling,
             context_tokens=inputs.context_tokens,
             silence_seconds=recipe.serving.request_timeout_seconds,
@@ -176,10 +175,10 @@ class Controller:
             is_cache_recomputed=recipe.rollout.interrupt == "retract",
             ends_with_its_version=recipe.rollout.interrupt == "drain",
             tokens_per_round=recipe.rollout.tokens_per_round,
-            is_parked=self._parking.is_over,
+            is_parked=self._oversampling.is_over,
         )
-        self._recall = Recall(
-            self._generator, self._parking, self.signal, hedge_seconds=recipe.serving.hedge_seconds
+        self._early_abort = EarlyAbort(
+            self._generator, self._oversampling, self.waits, hedge_seconds=recipe.serving.hedge_seconds
         )
         self._completion = GroupCompletion(
             self.queue,
@@ -188,17 +187,17 @@ class Controller:
             inputs.codec,
             advantage,
             recipe.algorithm,
-            self.signal,
+            self.waits,
             SignalFilter(recipe.replay.drops_no_signal, recipe.replay.max_dropped_in_a_row, has_signal),
         )
         pinned: PinnedServers | None = None
         if evaluation_urls:
             assert run_folder is not None, "the pinned publications need a place"
             fleet = make_fleet(list(evaluation_urls))
-            pinned = PinnedServers(fleet, self.signal, run_folder / "evaluation")
+            pinned = PinnedServers(fleet, self.waits, run_folder / "evaluation")
         evaluator = Evaluator(
             fleet=pinned.fleet if pinned else self.fleet,
-            signal=self.signal,
+            waits=self.waits,
             grader=self._grader,
             codec=inputs.codec,
             sampling=SamplingParams(
@@ -209,12 +208,12 @@ class Controller:
             run_id=run_id,
             counter=itertools.count(),
         )
-        self._heldout = HeldOut(
+        self._heldout = HeldOutSchedule(
             recipe.evaluation,
             inputs.heldout_tasks,
             evaluator,
             pinned,
-            signal=self.signal,
+            waits=self.waits,
             observer=observer,
             spawn=self._start,
             reached_target=lambda: self.desk.end(),
@@ -228,7 +227,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = loop.create_future()
         journal.on_failure = lambda error: _tell(loop, self._fail, error)
-        self.desk = TrainerDesk(
+        self.desk = TakeDesk(
             recipe,
             queue=self.queue,
             fleet=self.fleet,
@@ -238,7 +237,7 @@ class Controller:
             zero_reward=ZeroReward(
                 observer.note, inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens
             ),
-            signal=self.signal,
+            waits=self.waits,
             fail=self._fail,
             is_resumed=self.is_resumed,
         )
@@ -285,7 +284,7 @@ class Controller:
         """Stops after the current step; in-flight requests are aborted, their prefixes kept."""
         self.is_stopped = self.desk.is_over = self._generator.is_stopping = True
         self._must_end_at = now_seconds() + ENDING_SECONDS
-        self.signal.notify()
+        self.waits.notify()
         if self._loops is not None:
             self._start(self._interrupt(), "interrupt")
 
@@ -303,11 +302,11 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as loops:
                 self._loops, self.desk.is_open = loops, True
-                self.signal.notify()
+                self.waits.notify()
                 background = [
                     self._start(self._feed(), "feed"),
                     self._start(self._watch(), "watch"),
-                    self._start(self._recall.run(), "recall"),
+                    self._start(self._early_abort.run(), "recall"),
                     self._start(watch_speed(self.fleet, recipe=self._recipe.serving), "speed"),
                     self._start(self._raise_failure(), "failure"),
                 ]
@@ -315,7 +314,7 @@ class Controller:
                 await self._noting_failure(train())
                 self._is_training = False
                 self.desk.is_over = self._generator.is_stopping = True
-                self.signal.notify()
+                self.waits.notify()
                 if not self.is_stopped and self.queue.version is not None:
                     await self._heldout.wait(self.fleet.published(), "after", unless=lambda: self.is_stopped)
                 for task in background:
@@ -339,7 +338,7 @@ class Controller:
         ]
         tokens = [f"  {name}: {count}" for name, count in self.queue.conservation().items()]
         return {
-            "Who waited for whom": self.signal.describe_waits(),
+            "Who waited for whom": self.waits.describe_waits(),
             "Servers": "\n".join(servers),
             f"Groups in the queue (trainer at version {self.queue.version})": "\n".join(groups),
             "Tokens": "\n".join(tokens),
@@ -355,14 +354,14 @@ class Controller:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not self._tasks:
-            self.signal.notify()
+            self.waits.notify()
 
     async def _end_groups(self) -> None:
         """Waits for what still streams, is graded or evaluated; in a run that stops not for long.
 
         A verifier that hangs must not hold a run up that was asked to stop.
         """
-        await self.signal.wait_until(
+        await self.waits.wait_until(
             lambda: self.is_stopped or not self._tasks, owner="run", blocker="verdicts and evaluations"
         )
         left = list(self._tasks)
@@ -390,11 +389,11 @@ class Controller:
                 self._start(self._completion.run(group), f"group {group.group_id}")
         size = self._recipe.trajectories_per_group()
         while True:
-            await self.signal.wait_until(
+            await self.waits.wait_until(
                 lambda: (
                     not self.desk.is_over
                     and self.queue.can_admit()
-                    and self._parking.may_admit(self._generator.num_waiting)
+                    and self._oversampling.may_admit(self._generator.num_waiting)
                     and self.fleet.pick(size, is_new=True) is not None
                 ),
                 owner="feed",
@@ -457,7 +456,7 @@ class Controller:
         await watch(
             [rollout, trainer],
             interval_seconds=WATCH_INTERVAL_SECONDS,
-            describe=self.signal.describe_waits,
+            describe=self.waits.describe_waits,
             note=self._observer.note,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.signal import now_seconds
+from asyncrl.waits import now_seconds
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ that it never writes or a limit that cuts every answer off.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.types import Finish, Score, Trajectory
 
 NUM_STEPS = 5
 """In a row without a single correct response before the hint is given."""

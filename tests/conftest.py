@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncrl.replay.journal import Journal, JournalError
+from asyncrl.journal.writer import Journal, JournalError
 
 
 @pytest.fixture(autouse=True)

@@ -14,14 +14,14 @@ from fakes.trainer import FakeTrainer
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.journal.writer import Journal
 from asyncrl.launch.local import first_cause
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import parse_recipe
-from asyncrl.replay.journal import Journal
+from asyncrl.recipe.file import parse_recipe
+from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.client import new_session
-from asyncrl.types import Task, VerifierSpec
 
 
 class Notebook:
@@ -444,7 +444,7 @@ def test_servers_that_were_added_before_a_restart_serve_and_changes_are_told(tmp
                 await asyncio.gather(trainer.run(), change_once_both_serve())
 
             async def change_once_both_serve() -> None:
-                await controller.signal.wait_until(
+                await controller.waits.wait_until(
                     lambda: len(controller.fleet.serving()) == 2, owner="test", blocker="two servers"
                 )
                 (tmp_path / "controller.url").write_text(controller.queue_url)

@@ -8,8 +8,8 @@ from fakes.engine import FakeEngine
 from fakes.trainer import FakeTrainer
 from test_controller import controller_on, make_recipe
 
+from asyncrl.journal.writer import JournalError
 from asyncrl.launch.local import first_cause
-from asyncrl.replay.journal import JournalError
 
 LIMIT_SECONDS = 60.0
 

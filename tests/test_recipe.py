@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
-from asyncrl.recipe_file import dump_recipe, load_recipe, shown
+from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 
 NO_WEIGHT = "algorithm.importance_weight=none"
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"

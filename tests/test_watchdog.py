@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from simulation.loop import DrivenLoop
 
-from asyncrl.signal import Signal, now_seconds
+from asyncrl.waits import Waits, now_seconds
 from asyncrl.watchdog import Stalled, Watch, watch
 
 
@@ -32,11 +32,11 @@ class Scene:
             stop_seconds=30.0,
         )
 
-    async def look(self, signal: Signal) -> None:
+    async def look(self, waits: Waits) -> None:
         await watch(
             [self.watch()],
             interval_seconds=1.0,
-            describe=signal.describe_waits,
+            describe=waits.describe_waits,
             note=lambda text: self.did.append((now_seconds(), "note")),
         )
 
@@ -51,9 +51,9 @@ def drive(scenario: Any) -> None:
 
 def test_silence_is_warned_of_then_acted_on_then_ends_the_run_by_name() -> None:
     async def scenario() -> None:
-        scene, signal = Scene(), Signal()
-        with signal.waiting("take", "groups for step 3"), pytest.raises(Stalled) as caught:
-            await scene.look(signal)
+        scene, waits = Scene(), Waits()
+        with waits.waiting("take", "groups for step 3"), pytest.raises(Stalled) as caught:
+            await scene.look(waits)
         # The first look, at 1 s, starts the count; limits are passed at the look after them.
         assert scene.did == [(12.0, "note"), (22.0, "note"), (22.0, "act")]
         assert now_seconds() == 32.0
@@ -68,7 +68,7 @@ def test_silence_is_warned_of_then_acted_on_then_ends_the_run_by_name() -> None:
 def test_a_move_sets_the_watch_back() -> None:
     async def scenario() -> None:
         scene = Scene()
-        looking = asyncio.create_task(scene.look(Signal()))
+        looking = asyncio.create_task(scene.look(Waits()))
         for _ in range(20):
             await asyncio.sleep(9.5)
             scene.position += 1
@@ -86,7 +86,7 @@ def test_a_move_sets_the_watch_back() -> None:
 def test_nothing_is_late_while_nobody_waits() -> None:
     async def scenario() -> None:
         scene = Scene(is_due=False)
-        looking = asyncio.create_task(scene.look(Signal()))
+        looking = asyncio.create_task(scene.look(Waits()))
         await asyncio.sleep(1000)
         assert scene.did == []
         looking.cancel()

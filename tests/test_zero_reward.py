@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from fakes.records import make_score, make_task
 
+from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.types import Finish, Score, Segment, Trajectory
 from asyncrl.zero_reward import NUM_STEPS, ZeroReward
 
 NO_BOX = dataclasses.replace(make_score(0.0), outcome="no_answer", detail="no \\boxed{} in the response")

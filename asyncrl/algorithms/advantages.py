@@ -16,8 +16,8 @@ from typing import cast
 from asyncrl.errors import InputError
 from asyncrl.plugins import load_object
 from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.types import Batch, PolicyVersion
-from asyncrl.types import Sequence as ScoredSequence
+from asyncrl.records import Batch, PolicyVersion
+from asyncrl.records import Sequence as ScoredSequence
 
 STD_EPSILON = 1e-6
 """Keeps grpo finite where a group's rewards are all equal; its advantages are then zero."""

@@ -14,14 +14,14 @@ import aiohttp
 from asyncrl.commands import standard_input
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.engine_only import serve_folder
-from asyncrl.launch.run_folder import RunFolder, read_run_recipe
+from asyncrl.model.folder import read_shape
 from asyncrl.recipe import Model, Recipe
-from asyncrl.recipe_file import PATH_RULE
+from asyncrl.recipe.file import PATH_RULE
+from asyncrl.records import Finish, SamplingParams
 from asyncrl.rollout.text import TextCodec
+from asyncrl.run_folder import RunFolder, read_run_recipe
 from asyncrl.serving import client
 from asyncrl.serving.wire import Prefix, generate_body
-from asyncrl.trainer.folder import read_shape
-from asyncrl.types import Finish, SamplingParams
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "

@@ -13,12 +13,12 @@ from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
-from asyncrl.launch.resuming import Resumption
-from asyncrl.launch.run_folder import RunFolder
+from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe, load_recipe, shown
-from asyncrl.recipe_notes import notes
-from asyncrl.trainer.folder import ModelShape
+from asyncrl.recipe.file import dump_recipe, load_recipe, shown
+from asyncrl.recipe.notes import notes
+from asyncrl.resuming import Resumption
+from asyncrl.run_folder import RunFolder
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.controller import Inputs
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.evaluate import Evaluator
+from asyncrl.evaluation.run import Evaluator
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.observe.live import printable
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import absolute, load_recipe, shown
+from asyncrl.recipe.file import absolute, load_recipe, shown
+from asyncrl.records import SamplingParams
 from asyncrl.rollout.grade import Grader
-from asyncrl.types import SamplingParams
 
 HELP = "Evaluate a recipe's model, or a checkpoint of it, on its held-out tasks."
 
@@ -81,7 +81,7 @@ async def _evaluate(inputs: Inputs) -> dict[str, float]:
     async with grader, serve_folder(recipe, Path(recipe.model.path)) as served:
         evaluator = Evaluator(
             fleet=served.fleet,
-            signal=served.signal,
+            waits=served.waits,
             grader=grader,
             codec=inputs.codec,
             sampling=SamplingParams(

@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.observe.conservation import Conservation
-from asyncrl.observe.journal import Journal
+from asyncrl.journal.conservation import Conservation
+from asyncrl.journal.explain import conservation_lines, explain_group, explain_trajectory
+from asyncrl.journal.reader import Journal
 from asyncrl.observe.live import printable
-from asyncrl.replay.queue import REPEATED
 from asyncrl.replay.recovery import read_conservation, read_counter
-from asyncrl.replay.why import conservation_lines, explain_group, explain_trajectory
+from asyncrl.replay.replay_queue import REPEATED
 
 HELP = (
     "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. The "

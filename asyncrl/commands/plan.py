@@ -10,14 +10,14 @@ import psutil
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
-from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe, shown
-from asyncrl.trainer.folder import ModelShape, read_shape
-from asyncrl.trainer.memory import (
+from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.memory import (
     KINDS,
     parameters_by_kind,
     server_memory,
 )
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe, shown
 
 HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "

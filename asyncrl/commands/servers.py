@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.launch.run_folder import CONTROLLER_URL
 from asyncrl.replay.service import SERVERS_PATH
+from asyncrl.run_folder import CONTROLLER_URL
 
 HELP = (
     "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "

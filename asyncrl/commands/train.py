@@ -12,13 +12,13 @@ from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.launch.run_folder import RECIPE, RunFolder
 from asyncrl.launch.stopping import INTERRUPTED, LastResort
 from asyncrl.observe.report import write_report
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe, shown
+from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.replay.recovery import read_conservation
+from asyncrl.run_folder import RECIPE, RunFolder
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Train by a recipe. Run it again to resume after any interruption."

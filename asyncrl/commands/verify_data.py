@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import read_rows
 from verifiers.dataset import DataReport, DataRow, check_rows
 from verifiers.pool import VerifierPool

@@ -19,7 +19,7 @@ from pathlib import Path
 from asyncrl.errors import InputError
 from asyncrl.plugins import load_object
 from asyncrl.recipe import Prepare
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe.file import load_recipe
 
 Progress = Callable[[str, int, int], None]
 STAMP_NAME = "prepared.json"

@@ -13,17 +13,17 @@ from asyncrl.launch.local import has_gpu
 from asyncrl.launch.servers import LocalServers
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import shown
+from asyncrl.recipe.file import shown
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
+from asyncrl.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     session: aiohttp.ClientSession
     fleet: Fleet
-    signal: Signal
+    waits: Waits
 
 
 @contextlib.asynccontextmanager
@@ -48,16 +48,16 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
         stack.push_async_callback(servers.stop)
         with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
             await servers.start()
-        signal = Signal()
+        waits = Waits()
         fleet = Fleet(
             servers.urls,
             session=session,
-            signal=signal,
+            waits=waits,
             max_running_requests=recipe.serving.max_running_requests,
             restart=servers.restart,
         )
         fleet.serve_fixed(version=0)
         try:
-            yield ServedModel(session, fleet, signal)
+            yield ServedModel(session, fleet, waits)
         finally:
             await asyncio.shield(fleet.close())

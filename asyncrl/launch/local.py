@@ -16,21 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.checkpoints import find_newest
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError, ServerError
-from asyncrl.launch.run_folder import RunFolder, data_digests
-from asyncrl.launch.servers import LocalServers
-from asyncrl.launch.stopping import LastResort
-from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
-from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.observe.observer import Observer
-from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
-from asyncrl.observe.stage import stage
-from asyncrl.recipe_file import dump_recipe
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.server_changes import read_changes, record_change
-from asyncrl.replay.starts import (
+from asyncrl.journal.server_changes import read_changes, record_change
+from asyncrl.journal.starts import (
     changed_data,
     record_data,
     record_model,
@@ -38,9 +28,19 @@ from asyncrl.replay.starts import (
     record_start,
     words_of_change,
 )
+from asyncrl.journal.writer import Journal
+from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.stopping import LastResort
+from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
+from asyncrl.model.folder import model_digest
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.observer import Observer
+from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
+from asyncrl.observe.stage import stage
+from asyncrl.recipe.file import dump_recipe
+from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.client import new_session
-from asyncrl.trainer.folder import model_digest
-from asyncrl.trainer.manifest import find_newest
 
 log = logging.getLogger(__name__)
 

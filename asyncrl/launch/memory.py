@@ -1,9 +1,9 @@
 """What the processes of a run need of this machine's memory, together; for `check`, `plan` and the start."""
 
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import check_layout
+from asyncrl.model.memory import RankMemory, rank_memory, server_memory
 from asyncrl.recipe import Recipe
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import check_layout
-from asyncrl.trainer.memory import RankMemory, rank_memory, server_memory
 
 SERVER_PROCESS_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""

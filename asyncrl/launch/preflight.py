@@ -20,19 +20,19 @@ import verifiers
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.journal.starts import changed_data, words_of_change
+from asyncrl.journal.writer import JournalReader
 from asyncrl.launch.memory import run_bytes
-from asyncrl.launch.run_folder import RunFolder, data_digests
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.model.folder import ModelShape, check_model_folder
+from asyncrl.model.layout import check_layout
 from asyncrl.recipe import Recipe
-from asyncrl.replay.journal import JournalReader
+from asyncrl.records import Task
 from asyncrl.replay.recovery import restored_tasks
-from asyncrl.replay.starts import changed_data, words_of_change
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
-from asyncrl.trainer.folder import ModelShape, check_model_folder
-from asyncrl.trainer.layout import check_layout
-from asyncrl.types import Task
+from asyncrl.run_folder import RunFolder, data_digests
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import shown
+from asyncrl.recipe.file import shown
 from verifiers.limits import die_with_parent
 
 

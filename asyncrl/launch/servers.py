@@ -8,13 +8,13 @@ from pathlib import Path
 
 import aiohttp
 
+from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
+from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
 from asyncrl.recipe import Recipe
-from asyncrl.replay.server_changes import ServerChanges
 from asyncrl.serving import client
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
-from asyncrl.trainer.disk import ask_disk
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.observe.journal import GroupFilter, Journal, Row
+from asyncrl.journal.reader import GroupFilter, Journal, Row
 from asyncrl.observe.metrics import read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.observe.token_text import TokenTexts

@@ -12,8 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncrl.journal.reader import GroupFilter
 from asyncrl.observe.browser import Browser
-from asyncrl.observe.journal import GroupFilter
 
 HOST = "127.0.0.1"
 HEADERS = {

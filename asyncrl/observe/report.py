@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
+from asyncrl.journal.reader import GroupFilter, Journal
 from asyncrl.observe import curves
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
-from asyncrl.observe.journal import GroupFilter, Journal
 from asyncrl.observe.metrics import Row
 from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary, summarize
 from asyncrl.observe.terminal import evaluation_rows

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asyncrl.observe.conservation import Conservation
+from asyncrl.journal.conservation import Conservation
+from asyncrl.journal.reader import Journal
 from asyncrl.observe.faults import FaultCause
-from asyncrl.observe.journal import Journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 
 METRICS_FILE = "metrics.jsonl"

@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.types import PolicyVersion, Score, Task, Trajectory
+from asyncrl.records import PolicyVersion, Score, Task, Trajectory
 
 
 class GroupState(StrEnum):

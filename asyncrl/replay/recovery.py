@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.errors import QueueError
-from asyncrl.replay.compaction import compacted_before
+from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.writer import Journal, JournalReader, unpack_logprobs, unpack_tokens
+from asyncrl.records import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.journal import Journal, JournalReader, unpack_logprobs, unpack_tokens
-from asyncrl.replay.queue import ReplayQueue, conservation_of, extend
-from asyncrl.types import Batch, Finish, Score, Segment, Sequence, Task, Trajectory
+from asyncrl.replay.replay_queue import ReplayQueue, conservation_of, extend
 
 TaskOf = Callable[[str, str], Task]
 """Finds the task of a task id and a prompt; raises InputError when the data no longer holds it."""

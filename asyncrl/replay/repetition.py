@@ -11,8 +11,8 @@ nothing a second time and are left out, except under an advantage whose 0 is not
 
 from collections.abc import Iterable, Sequence
 
+from asyncrl.journal.writer import Statement
 from asyncrl.replay.group import Group
-from asyncrl.replay.journal import Statement
 
 
 class Repetition:

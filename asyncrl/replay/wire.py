@@ -5,7 +5,7 @@ Both sides import this module and nothing else of each other. Types are checked 
 
 from dataclasses import dataclass, field
 
-from asyncrl.types import Batch, PolicyVersion, PublishOutcome
+from asyncrl.records import Batch, PolicyVersion, PublishOutcome
 
 TAKE_PATH = "/take"
 DRAIN_PATH = "/drain"

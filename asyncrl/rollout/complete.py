@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
+from asyncrl.records import Score, Trajectory
 from asyncrl.replay.group import DropReason, Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
-from asyncrl.signal import Signal
-from asyncrl.types import Score, Trajectory
+from asyncrl.waits import Waits
 from verifiers.storable import storable
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class GroupCompletion:
     codec: TextCodec
     advantage: Advantage
     algorithm: Algorithm
-    signal: Signal
+    waits: Waits
     filter: SignalFilter
 
     async def run(self, group: Group) -> None:
@@ -59,7 +59,7 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.response_tokens())
-        with self.signal.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
+        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
             score = await self.grader.grade(group.task, text)
         if group.state is not GroupState.OPEN:
             return

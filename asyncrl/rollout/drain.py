@@ -13,12 +13,12 @@ Groups that have tokens continue, in rounds and on other servers too, while one 
 from dataclasses import dataclass
 
 from asyncrl.errors import QueueError
+from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet, Gate
-from asyncrl.signal import Signal
-from asyncrl.types import PolicyVersion
+from asyncrl.waits import Waits
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Drain:
     queue: ReplayQueue
     fleet: Fleet
     generator: Generator
-    signal: Signal
+    waits: Waits
 
     async def run(self, version: PolicyVersion) -> None:
         """Returns when nothing is generated and every end is on disk, before `version` is published. May be
@@ -40,7 +40,7 @@ class Drain:
             raise QueueError(f"The drain for version {version} was given up: no batch is out.")
         if self.fleet.gate is Gate.OPEN:
             self.fleet.gate = Gate.ENDING
-        await self.signal.wait_until(
+        await self.waits.wait_until(
             lambda: self.fleet.gate is Gate.OPEN or self._is_idle(),
             owner=f"the publish of version {version}",
             blocker="trajectories in flight",
@@ -49,7 +49,7 @@ class Drain:
             raise QueueError(f"The drain for version {version} was given up: a take came after it.")
         self.fleet.gate = Gate.CLOSED
         # A controller that lost the end of a trajectory would continue it, under the new version.
-        with self.signal.waiting(f"the publish of version {version}", "the journal's disk"):
+        with self.waits.waiting(f"the publish of version {version}", "the journal's disk"):
             await self.queue.journal.barrier()
 
     def _is_idle(self) -> bool:

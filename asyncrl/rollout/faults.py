@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.faults import cause_of
-from asyncrl.signal import now_seconds
-from asyncrl.types import Task
+from asyncrl.records import Task
+from asyncrl.waits import now_seconds
 
 MIN_SECONDS = 20.0
 """Without a verdict before a run ends: what a verifier's server or a busy machine may take to come back."""

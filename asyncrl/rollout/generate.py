@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
+from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import DropReason, Group, GroupState
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.serving import client
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
-from asyncrl.signal import Signal, now_seconds
-from asyncrl.types import Finish, SamplingParams, Segment, Trajectory
+from asyncrl.waits import Waits, now_seconds
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Generator:
 
     queue: ReplayQueue
     fleet: Fleet
-    signal: Signal
+    waits: Waits
     sampling: SamplingParams
     context_tokens: int
     silence_seconds: float
@@ -112,7 +112,7 @@ class Generator:
             tokens_before = group.num_tokens()
             connection = self._connect(server, group, pending)
             try:
-                with self.signal.waiting(f"group {group.group_id}", f"tokens from {server.url}"):
+                with self.waits.waiting(f"group {group.group_id}", f"tokens from {server.url}"):
                     async for trajectory in self._stream(connection, pending):
                         yield trajectory
                 shunned = server if connection.is_shunned else None
@@ -136,7 +136,7 @@ class Generator:
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
                 await self._try(client.continue_generation(self.fleet.session, url))
-        return await self.signal.wait_until(
+        return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
             blocker=f"{len(self.running)} streams",
@@ -177,7 +177,7 @@ class Generator:
 
         self.num_waiting += 1
         try:
-            await self.signal.wait_until(
+            await self.waits.wait_until(
                 lambda: is_over() or (self.may_stream() and found() is not None),
                 owner=f"group {group.group_id}",
                 blocker=f"a serving server of version {newest} or later with room for {num_requests}",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.recipe import Verifying
+from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch
 from asyncrl.rollout.tasks import VerifierCache
-from asyncrl.types import Score, Task
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
 

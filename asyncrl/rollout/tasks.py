@@ -19,9 +19,9 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe, Verifying
-from asyncrl.recipe_file import PATH_RULE, absolute_object
+from asyncrl.recipe.file import PATH_RULE, absolute_object
+from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.text import TextCodec
-from asyncrl.types import Task, VerifierSpec
 from verifiers.registry import load_verifier
 from verifiers.storable import storable
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable

@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 
 from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
+from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.client import weight_version
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
 from asyncrl.serving.server import Server, ServerState
-from asyncrl.signal import Signal
-from asyncrl.types import PolicyVersion, PublishOutcome
+from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Fleet:
         urls: list[str],
         *,
         session: aiohttp.ClientSession,
-        signal: Signal,
+        waits: Waits,
         max_running_requests: int,
         restart: Callable[[str], Awaitable[None]],
         stop: Callable[[str], Awaitable[None]] = leave_alone,
@@ -66,7 +66,7 @@ class Fleet:
         self.servers = {url: Server(url) for url in urls}
         self.session = session
         self.max_running_requests = max_running_requests
-        self._signal = signal
+        self._waits = waits
         self._restart = restart
         self._stop = stop
         self._install_seconds = install_seconds
@@ -143,7 +143,7 @@ class Fleet:
         self.num_in_work -= num_requests
         if server.num_running == 0 and server.is_leaving():
             self._forget(server)
-        self._signal.notify()
+        self._waits.notify()
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
         """The trainer published: servers that took it serve on, the others leave with the reason.
@@ -168,12 +168,12 @@ class Fleet:
                 server.num_missed += 1
                 self._verify_anew(server, "missed a publish")
         self._handed = {}
-        self._signal.notify()
+        self._waits.notify()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""
         self._publication, self.wants_publication = publication, False
-        self._signal.notify()
+        self._waits.notify()
 
     def has_late_joiner(self) -> bool:
         """Whether a server that was too late before is on its way: steps may be shorter than an install, and
@@ -216,7 +216,7 @@ class Fleet:
         server.state, server.reason, server.is_awaited = ServerState.STALE, why, True
         log.warning("server %s leaves: %s", server.url, why)
         self._spawn(server, self._restart_and_join(server))
-        self._signal.notify()
+        self._waits.notify()
 
     def add(self, url: str) -> None:
         """A server that joins once its weights are verified; one that was given up gets another chance.
@@ -233,7 +233,7 @@ class Fleet:
         ending = self._endings.pop(url, None)
         # One that does not answer yet is waited for, or started, after this first try.
         self._spawn(server, self._join(server) if ending is None else self._return(server, ending))
-        self._signal.notify()
+        self._waits.notify()
 
     def remove(self, url: str) -> None:
         """Drains a server: what streams from it resumes elsewhere, then it is forgotten
@@ -255,7 +255,7 @@ class Fleet:
         log.warning("server %s was removed: %d requests resume elsewhere", url, server.num_running)
         if not server.num_running:
             self._forget(server)
-        self._signal.notify()
+        self._waits.notify()
 
     def change_and_list(self, action: str, url: str) -> list[dict[str, Any]]:
         """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
@@ -277,7 +277,7 @@ class Fleet:
         this = asyncio.current_task()
         others = [task for task, one in self._tasks.items() if one is server and task is not this]
         await asyncio.gather(*others, return_exceptions=True)
-        await self._signal.wait_until(
+        await self._waits.wait_until(
             lambda: server.url not in self._handed,
             owner=f"server {server.url}",
             blocker="the trainer's publication, before it ends",
@@ -332,7 +332,7 @@ class Fleet:
         server.state, server.reason = ServerState.STALE, why
         log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins again: %s", server.url, why)
         self._spawn(server, self._join(server))
-        self._signal.notify()
+        self._waits.notify()
 
     async def _restart_and_join(self, server: Server) -> None:
         while server.num_restarts < MAX_RESTARTS:
@@ -340,7 +340,7 @@ class Fleet:
                 return
             server.num_restarts += 1
             try:
-                with self._signal.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
+                with self._waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
                     await self._restart(server.url)
                 if server.is_leaving():
                     return
@@ -352,7 +352,7 @@ class Fleet:
             return
         server.state = ServerState.DEAD
         log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
-        self._signal.notify()
+        self._waits.notify()
 
     async def _join_after(self, server: Server, damaged: Publication) -> None:
         """Joins with what the trainer writes next; a server that fails with that too is restarted.
@@ -361,11 +361,11 @@ class Fleet:
         """
         if self._publication is damaged:
             self.wants_publication = True
-            self._signal.notify()
+            self._waits.notify()
         while self._publication is damaged:
             try:
                 async with asyncio.timeout(REPUBLISH_SECONDS):
-                    await self._signal.wait_until(
+                    await self._waits.wait_until(
                         lambda: self._publication is not damaged,
                         owner=f"server {server.url}",
                         blocker="the trainer's publication, written again",
@@ -377,7 +377,7 @@ class Fleet:
         await self._join(server)
 
     async def _join(self, server: Server) -> None:
-        await self._signal.wait_until(
+        await self._waits.wait_until(
             lambda: self._publication is not None and server.url not in self._handed,
             owner=f"server {server.url}",
             blocker="the trainer's publication",
@@ -386,9 +386,7 @@ class Fleet:
         assert publication is not None
         server.is_installing = True
         try:
-            with self._signal.waiting(
-                f"server {server.url}", f"the install of version {publication.version}"
-            ):
+            with self._waits.waiting(f"server {server.url}", f"the install of version {publication.version}"):
                 await install(
                     self.session,
                     server.url,
@@ -409,7 +407,7 @@ class Fleet:
             return
         finally:
             server.is_installing = False
-            self._signal.notify()
+            self._waits.notify()
         if server.is_leaving():
             return
         if self._publication is not publication:
@@ -424,4 +422,4 @@ class Fleet:
         level = logging.WARNING if server.is_awaited else logging.INFO
         server.is_awaited = False
         log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
-        self._signal.notify()
+        self._waits.notify()

@@ -15,16 +15,16 @@ from pathlib import Path
 from asyncrl.errors import ServerError
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication
-from asyncrl.signal import Signal
+from asyncrl.waits import Waits
 
 
 class PinnedServers:
     """Evaluations take turns; each asks for its version at once, so that the version it gets is the one that
     was published when it was asked for."""
 
-    def __init__(self, fleet: Fleet, signal: Signal, folder: Path) -> None:
+    def __init__(self, fleet: Fleet, waits: Waits, folder: Path) -> None:
         self.fleet = fleet
-        self._signal = signal
+        self._waits = waits
         self._folder = folder
         self._turn = asyncio.Lock()
         shutil.rmtree(folder, ignore_errors=True)
@@ -44,7 +44,7 @@ class PinnedServers:
         async with self._turn:
             try:
                 self.fleet.serve_only(pinned)
-                await self._signal.wait_until(
+                await self._waits.wait_until(
                     lambda: self._is_settled(pinned),
                     owner=f"evaluation of version {pinned.version}",
                     blocker="its own server",

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
-from asyncrl.types import PolicyVersion
+from asyncrl.records import PolicyVersion
 
 PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
 """rollout.interrupt -> what SGLang calls it. Drained servers have nothing to interrupt."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from asyncrl.signal import now_seconds
-from asyncrl.types import PolicyVersion
+from asyncrl.records import PolicyVersion
+from asyncrl.waits import now_seconds
 
 
 class ServerState(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from asyncrl.errors import ServerError
-from asyncrl.types import Finish, PolicyVersion, SamplingParams, Segment
+from asyncrl.records import Finish, PolicyVersion, SamplingParams, Segment
 
 
 @dataclass(frozen=True, slots=True)

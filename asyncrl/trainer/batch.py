@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
-from asyncrl.trainer.layout import ONE_PROCESS, Layout
-from asyncrl.types import Batch, PolicyVersion, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,21 +17,21 @@ from pathlib import Path
 import torch
 from megatron.core import dist_checkpointing
 
-from asyncrl.trainer import ranks
-from asyncrl.trainer.disk import writing
-from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
-from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.manifest import (
+from asyncrl.checkpoints import (
     checkpoint_path,
     find_fault,
     newest_version,
     saved_versions,
     write_manifest,
 )
+from asyncrl.disk import writing
+from asyncrl.records import PolicyVersion
+from asyncrl.retention import HeldOutAccuracies, to_forget
+from asyncrl.trainer import ranks
+from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.optimizer_state import sharded_optimizer_state
-from asyncrl.trainer.retention import HeldOut, to_forget
 from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
-from asyncrl.types import PolicyVersion
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Checkpoints:
         committed: Callable[[PolicyVersion, Path], None] = lambda version, folder: None,
     ) -> None:
         self.folder = folder
-        self.heldout = HeldOut(folder)
+        self.heldout = HeldOutAccuracies(folder)
         self._num_kept = num_kept
         self._best_of_every = best_of_every
         self._committed = committed

@@ -25,13 +25,13 @@ from torch import Tensor
 
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
 from asyncrl.errors import Diverged
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import Layout
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.attention import own_tokens
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import Layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.optimizer_state import sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages

@@ -14,9 +14,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from asyncrl.model.folder import other_files, weight_files
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.folder import other_files, weight_files
 from asyncrl.trainer.model import Policy, PolicyModel
 
 WEIGHTS = "model.safetensors"

@@ -8,8 +8,8 @@ computed; the output layer sees response tokens only.
 
 import torch
 
+from asyncrl.model.folder import ModelShape
 from asyncrl.trainer.batch import MicroBatch
-from asyncrl.trainer.folder import ModelShape
 
 PEAK_TERAFLOPS = {
     "B200": 2250.0,

@@ -28,20 +28,20 @@ from torch import Tensor
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Recipe, Trainer
+from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.critic import Critic, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.flops import micro_batch_flops, peak_flops
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import Layout, make_layout
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
 from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
-from asyncrl.types import Batch
 
 
 class Learner:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.trainer.memory import LOGITS_AT_ONCE
+from asyncrl.model.memory import LOGITS_AT_ONCE
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:

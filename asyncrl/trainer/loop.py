@@ -12,17 +12,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from asyncrl.disk import writing
 from asyncrl.recipe import Recipe
+from asyncrl.records import PolicyVersion
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, PublishOutcome, TakeReply, TakeRequest
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.disk import writing
 from asyncrl.trainer.export import export_model, open_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.publish import Publisher
-from asyncrl.types import PolicyVersion
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from typing import NoReturn
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, Diverged, InputError
+from asyncrl.model.folder import check_model_folder
+from asyncrl.model.layout import check_layout
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe
-from asyncrl.trainer.folder import check_model_folder
-from asyncrl.trainer.layout import check_layout
+from asyncrl.recipe.file import load_recipe
 
 PR_SET_PDEATHSIG = 1
 log = logging.getLogger("asyncrl.trainer")

@@ -29,10 +29,10 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.batch import MicroBatch
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.logprobs import output_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

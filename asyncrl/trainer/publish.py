@@ -11,17 +11,17 @@ from pathlib import Path
 
 import aiohttp
 
+from asyncrl.disk import writing
 from asyncrl.errors import ServerError
+from asyncrl.records import PolicyVersion
 from asyncrl.replay.wire import PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import EngineDigests
-from asyncrl.trainer.disk import writing
 from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
 from asyncrl.trainer.model import Policy, PolicyModel
 from asyncrl.trainer.transports import make_transport
-from asyncrl.types import PolicyVersion
 
 NUM_KEPT = 2
 """The current publication, and the one before it that a joining server may still be reading."""

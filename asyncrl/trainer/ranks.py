@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer import cpu
-from asyncrl.trainer.layout import ONE_PROCESS, Layout
 
 # Other ranks wait in a broadcast while rank 0 waits for a batch, as long as rollout needs. A rank that dies
 # closes its connections, which ends the wait at once; the controller watches the rest.

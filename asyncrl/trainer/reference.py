@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from megatron.core.transformer.module import Float16Module
 
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import Layout
 from asyncrl.recipe import Model
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import Layout
 from asyncrl.trainer.model import DTYPES, build_policy
 
 

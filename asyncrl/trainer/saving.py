@@ -26,8 +26,8 @@ from megatron.core.dist_checkpointing.strategies.torch import (
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.api import CheckpointException
 
+from asyncrl.disk import find_refusal
 from asyncrl.errors import AsyncrlError, DiskError
-from asyncrl.trainer.disk import find_refusal
 
 LONGEST_WRITE = timedelta(hours=2)
 log = logging.getLogger(__name__)

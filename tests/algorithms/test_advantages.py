@@ -21,7 +21,7 @@ from asyncrl.algorithms.advantages import (
 )
 from asyncrl.errors import InputError
 from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
-from asyncrl.types import Batch, Sequence
+from asyncrl.records import Batch, Sequence
 
 DEFAULT = Algorithm()
 

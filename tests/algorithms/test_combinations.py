@@ -23,7 +23,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.values import end_rewards, generalised_advantages
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm
-from asyncrl.types import Batch, Sequence
+from asyncrl.records import Batch, Sequence
 
 LENGTHS = (5, 3, 6, 1, 4, 2, 3, 5, 2)
 """Three groups of three sequences."""

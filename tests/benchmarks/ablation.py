@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.launch.prepare import prepare
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe.file import load_recipe
 
 RECIPE = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 STALENESS = (0, 4, 8, 16)

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from fakes.recipes import make_recipe
 
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.layout import check_layout
+from asyncrl.records import Batch, Sequence
 from asyncrl.trainer import ranks
-from asyncrl.trainer.folder import ModelShape
-from asyncrl.trainer.layout import check_layout
-from asyncrl.types import Batch, Sequence
 
 
 def qwen3(num_layers: int, hidden_size: int, ffn_size: int) -> ModelShape:

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fakes.records import correctness_differs, make_score, make_task
 
-from asyncrl.replay.compaction import compact
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import ReplayQueue
-from asyncrl.types import Finish, Segment
+from asyncrl.journal.compaction import compact
+from asyncrl.journal.writer import Journal
+from asyncrl.records import Finish, Segment
+from asyncrl.replay.replay_queue import ReplayQueue
 
 GROUPS, SAMPLES = 16, 8
 RATES = (5_000, 40_000)

@@ -63,9 +63,9 @@ COLUMNS = ("write", "pause", "load", "verify", "continue", "together")
 def build(folder: Path):
     """The trainer's model with the weights of `folder`."""
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
+    from asyncrl.model.folder import check_model_folder
     from asyncrl.trainer.convert import load_weights
     from asyncrl.trainer.export import open_weights
-    from asyncrl.trainer.folder import check_model_folder
     from asyncrl.trainer.model import build_model
 
     model = build_model(check_model_folder(folder), torch.float32)

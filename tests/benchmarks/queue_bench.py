@@ -17,14 +17,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from asyncrl.journal.writer import Journal
+from asyncrl.records import SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, trajectory_id
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import batch_of
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
-from asyncrl.types import SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
+from asyncrl.waits import Waits
 
 SAMPLES = 8
 GROUPS_PER_BATCH = 16
@@ -87,7 +87,7 @@ async def restart(url: str) -> None:
 
 async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     num_groups = num_trajectories // SAMPLES
-    signal = Signal()
+    waits = Waits()
     journal = Journal(folder / "journal.sqlite")
     queue = ReplayQueue(
         journal,
@@ -96,17 +96,15 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
         max_staleness=num_groups,
         num_steps=num_groups,
         has_signal=lambda group: True,
-        changed=signal.notify,
+        changed=waits.notify,
     )
     queue.announce(0)
     session: Any = ReadySession()
     urls = [f"http://{n}" for n in range(8)]
-    fleet = Fleet(
-        urls, session=session, signal=signal, max_running_requests=num_trajectories, restart=restart
-    )
+    fleet = Fleet(urls, session=session, waits=waits, max_running_requests=num_trajectories, restart=restart)
     fleet.serve_fixed(0)
     sampling = SamplingParams(1.0, 4096, (STOP,))
-    generator = Generator(queue, fleet, signal, sampling, 8192, 300.0, 2, "bench")
+    generator = Generator(queue, fleet, waits, sampling, 8192, 300.0, 2, "bench")
     task = Task("train:1", "1+1=", tuple(range(100)), "2", VerifierSpec("math"))
     encoding_seconds = time_of_encoding(num_groups)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.recipe_file import parse_recipe
+from asyncrl.recipe.file import parse_recipe
 from tests.benchmarks.trl.grading import is_correct
 from tests.benchmarks.trl_bench import settings_of
 from verifiers.math.verifier import MathVerifier

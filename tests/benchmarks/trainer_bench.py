@@ -27,8 +27,8 @@ import transformers
 from fakes.models import reference_model, write_model
 from fakes.recipes import make_recipe
 
+from asyncrl.records import Batch, Sequence
 from asyncrl.trainer import ranks
-from asyncrl.types import Batch, Sequence
 
 VOCABULARY = 24
 Step = Callable[[Batch], object]
@@ -110,9 +110,9 @@ def plain_step(folder: Path) -> Step:
 
 def make_learner(folder: Path, **algorithm: object):
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
+    from asyncrl.model.folder import check_model_folder
     from asyncrl.trainer.convert import load_weights
     from asyncrl.trainer.export import open_weights
-    from asyncrl.trainer.folder import check_model_folder
     from asyncrl.trainer.learner import Learner
 
     learner = Learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))

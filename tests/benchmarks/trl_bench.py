@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe.file import load_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent / "trl"

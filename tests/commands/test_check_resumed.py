@@ -8,10 +8,10 @@ from fakes.newcomer import row, write_project
 from fakes.records import finish, make_queue
 
 from asyncrl import cli
+from asyncrl.journal.starts import record_data
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.run_folder import RunFolder, data_digests
-from asyncrl.recipe_file import load_recipe
-from asyncrl.replay.starts import record_data
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run_folder import RunFolder, data_digests
 
 REPEATED = "replay.repeated_groups_per_batch=1"
 

@@ -28,9 +28,9 @@ def run_folder(tmp_path: Path) -> Path:
     [
         ("journal.sqlite", ["journal"]),
         ("journal.sqlite", ["journal", "--group", "0"]),
-        ("journal.sqlite", ["replay", "1"]),
+        ("journal.sqlite", ["reproduce", "1"]),
         ("journal.sqlite", ["view", "--export", "page.html"]),
-        ("metrics.jsonl", ["replay", "1"]),
+        ("metrics.jsonl", ["reproduce", "1"]),
         ("metrics.jsonl", ["view", "--export", "page.html"]),
     ],
 )

@@ -11,7 +11,7 @@ from asyncrl.errors import InputError
 from asyncrl.replay.service import QueueService
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
+from asyncrl.waits import Waits
 
 
 async def unused(*_: Any) -> Any:
@@ -22,7 +22,7 @@ def test_servers_are_listed_added_and_removed_while_a_run_goes_on(tmp_path: Path
     async def scenario() -> None:
         async with new_session() as session:
             fleet = Fleet(
-                ["http://a:1"], session=session, signal=Signal(), max_running_requests=8, restart=waits
+                ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=waits
             )
             fleet.serve_fixed(3)
             service = QueueService(unused, unused, change_servers=fleet.change_and_list)

@@ -13,7 +13,7 @@ from asyncrl.algorithms.contract import check_terms
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.cli import COMMANDS
 from asyncrl.recipe import Algorithm, Recipe
-from asyncrl.recipe_file import parse_recipe
+from asyncrl.recipe.file import parse_recipe
 from verifiers.contract import check_contract
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.replay.journal import SCHEMA
+from asyncrl.journal.writer import SCHEMA
 
 PAGE = (Path(__file__).parents[2] / "docs" / "journal.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)

@@ -103,7 +103,7 @@ def test_a_project_that_was_moved_still_talks_explains_and_repeats_its_steps(pro
         assert journal.returncode == 0 and "100.0%" in journal.stdout, journal.stderr
         page = asyncrl("view", run, "--export", str(moved / "page.html"), cwd=Path("/"))
         assert page.returncode == 0, page.stderr
-        repeated = asyncrl("replay", run, "2", cwd=Path("/"))
+        repeated = asyncrl("reproduce", run, "2", cwd=Path("/"))
         assert repeated.returncode == 0, repeated.stdout + repeated.stderr
         assert "step 2 is identical to the last digit." in repeated.stdout
         same = asyncrl("train", str(moved / "recipe.yaml"), cwd=Path("/"))

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.examples.pretrain import Options, parse_options, prepare
 from asyncrl.plugins import load_object
-from asyncrl.recipe_file import load_recipe
+from asyncrl.recipe.file import load_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 MADE_HERE = [path for path in RECIPES if load_recipe(path).prepare is not None]

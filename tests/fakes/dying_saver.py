@@ -16,8 +16,8 @@ def main() -> None:
     from fakes.models import random_batch
     from fakes.recipes import make_recipe
 
+    from asyncrl.model.folder import check_model_folder
     from asyncrl.trainer import checkpoint, saving
-    from asyncrl.trainer.folder import check_model_folder
     from asyncrl.trainer.learner import Learner
 
     model, folder, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

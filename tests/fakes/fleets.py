@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
+from asyncrl.waits import Waits
 
 
 async def restart(url: str) -> None:
@@ -19,7 +19,7 @@ async def fleet_of_two(*, version: int = 0, max_running_requests: int = 20) -> A
         fleet = Fleet(
             ["http://a", "http://b"],
             session=session,
-            signal=Signal(),
+            waits=Waits(),
             max_running_requests=max_running_requests,
             restart=restart,
         )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe
+from asyncrl.recipe.file import dump_recipe
 
 
 def start_trainer(run_folder: Path, queue_url: str, recipe: Recipe | None = None) -> list[subprocess.Popen]:

@@ -40,12 +40,12 @@ def take_steps(
     resumes: str | None = None,
 ) -> None:
     """Trains from `model` and writes `result`.json and `result`/model.safetensors."""
+    from asyncrl.model.folder import check_model_folder
+    from asyncrl.model.layout import check_layout
     from asyncrl.trainer import ranks
     from asyncrl.trainer.checkpoint import Checkpoints
     from asyncrl.trainer.convert import export_weights, load_weights
     from asyncrl.trainer.export import open_weights, write_weights
-    from asyncrl.trainer.folder import check_model_folder
-    from asyncrl.trainer.layout import check_layout
     from asyncrl.trainer.learner import Learner
 
     recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})

@@ -5,9 +5,9 @@ from pathlib import Path
 from fakes.recipes import make_recipe
 from torch import Tensor
 
+from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.model import Policy, PolicyModel
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from asyncrl.types import Batch, Sequence
+from asyncrl.records import Batch, Sequence
 
 VOCABULARY = 40
 SIZES = {

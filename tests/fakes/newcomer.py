@@ -7,7 +7,7 @@ from typing import Any
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
 
-from asyncrl.trainer.folder import expected_tensors, read_shape
+from asyncrl.model.folder import expected_tensors, read_shape
 
 RECIPE = """\
 name: mine

@@ -6,6 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
+from asyncrl.records import Batch, PolicyVersion
 from asyncrl.replay.wire import (
     COMMIT_PATH,
     DRAIN_PATH,
@@ -16,7 +17,6 @@ from asyncrl.replay.wire import (
     TakeReply,
     TakeRequest,
 )
-from asyncrl.types import Batch, PolicyVersion
 
 
 class QueueService:

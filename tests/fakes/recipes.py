@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import parse_recipe
+from asyncrl.recipe.file import parse_recipe
 
 
 def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:

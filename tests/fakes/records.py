@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from asyncrl.journal.writer import Journal
+from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.group import Group
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.types import Finish, Score, Segment, Task, VerifierSpec
+from asyncrl.replay.replay_queue import ReplayQueue
 
 
 def make_task(number: int = 1) -> Task:

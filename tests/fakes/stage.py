@@ -10,15 +10,15 @@ from fakes.engine import STOP, FakeEngine
 from fakes.fleets import restart
 from fakes.records import make_queue, make_task
 
+from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.parking import Parking
-from asyncrl.rollout.recall import Recall
+from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
-from asyncrl.types import SamplingParams
+from asyncrl.waits import Waits
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Stage:
 
     engines: dict[str, FakeEngine]
     fleet: Fleet
-    signal: Signal
+    waits: Waits
     queue: ReplayQueue
     generator: Generator
     group: Group
@@ -52,17 +52,17 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         new_session() as session,
     ):
         one.version = two.version = "0"
-        signal = Signal()
+        waits = Waits()
         queue = make_queue(folder, batch=1)
-        queue._changed = signal.notify
+        queue._changed = waits.notify
         queue.announce(0)
         fleet = Fleet(
-            [one.url, two.url], session=session, signal=signal, max_running_requests=8, restart=restart
+            [one.url, two.url], session=session, waits=waits, max_running_requests=8, restart=restart
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, signal, sampling, 2000, 30.0, 1, "run")
-        recall = Recall(generator, Parking(queue, None), signal, hedge_seconds=hedge_seconds)
+        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run")
+        recall = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 
         async def generate() -> None:
@@ -71,7 +71,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
 
         tasks = asyncio.create_task(recall.run()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
-        yield Stage(engines, fleet, signal, queue, generator, group, tasks[1])
+        yield Stage(engines, fleet, waits, queue, generator, group, tasks[1])
         for task in tasks:
             task.cancel()
         # A stream that broke because the servers end would have one of them restarted.

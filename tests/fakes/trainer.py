@@ -6,6 +6,7 @@ import aiohttp
 import msgspec
 
 from asyncrl.errors import ServerError
+from asyncrl.records import Batch, PublishOutcome
 from asyncrl.replay.wire import (
     COMMIT_PATH,
     DRAIN_PATH,
@@ -16,7 +17,6 @@ from asyncrl.replay.wire import (
     TakeRequest,
 )
 from asyncrl.serving.publication import Publication, install
-from asyncrl.types import Batch, PublishOutcome
 
 
 class FakeTrainer:

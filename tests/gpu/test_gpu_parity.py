@@ -36,9 +36,9 @@ def process_group() -> Iterator[None]:
 
 
 def make_learner(folder: Path, dtype: str, **trainer: object):
+    from asyncrl.model.folder import check_model_folder
     from asyncrl.trainer.convert import load_weights
     from asyncrl.trainer.export import open_weights
-    from asyncrl.trainer.folder import check_model_folder
     from asyncrl.trainer.learner import Learner
 
     recipe = make_recipe(folder, trainer=trainer, model={"dtype": dtype})

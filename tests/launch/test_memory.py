@@ -8,7 +8,7 @@ from asyncrl.errors import InputError
 from asyncrl.launch.memory import largest_micro_batch, run_bytes
 from asyncrl.launch.preflight import check_machine
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import parse_recipe
+from asyncrl.recipe.file import parse_recipe
 
 
 def make_recipe(tokens: int, **others: object) -> Recipe:

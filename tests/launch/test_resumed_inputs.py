@@ -10,11 +10,11 @@ from fakes.newcomer import CONFIG, write_project
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
+from asyncrl.journal.starts import record_model, record_rendering
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.run_folder import RunFolder
-from asyncrl.recipe_file import load_recipe
-from asyncrl.replay.starts import record_model, record_rendering
-from asyncrl.trainer.folder import model_digest
+from asyncrl.model.folder import model_digest
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run_folder import RunFolder
 
 
 @pytest.fixture

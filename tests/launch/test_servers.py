@@ -11,9 +11,9 @@ from fakes.recipes import make_recipe
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import ServerError
+from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers
-from asyncrl.replay.server_changes import ServerChanges
 from asyncrl.serving.client import new_session
 
 

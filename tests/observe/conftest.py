@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from asyncrl.journal.writer import SCHEMA
 from asyncrl.observe.metrics import MetricsWriter
-from asyncrl.replay.journal import SCHEMA
 
 VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}
 END = len(VOCABULARY)

@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.journal.reader import GroupFilter
 from asyncrl.observe.browser import Browser
-from asyncrl.observe.journal import GroupFilter
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.page import export
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.report import write_report
 from asyncrl.recipe import Algorithm, Verifying
-from asyncrl.replay.queue import ReplayQueue
+from asyncrl.records import Finish, Segment, Task, VerifierSpec
 from asyncrl.replay.recovery import read_conservation
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import VerifierCache
-from asyncrl.signal import Signal
-from asyncrl.types import Finish, Segment, Task, VerifierSpec
+from asyncrl.waits import Waits
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
 
 ANYTHING = st.one_of(
@@ -96,7 +96,7 @@ def grade(queue: ReplayQueue, folder: Path, responses: list[str]) -> None:
                 codec,  # type: ignore[arg-type]
                 find_advantage(algorithm),
                 algorithm,
-                Signal(),
+                Waits(),
                 SignalFilter(False, 1, correctness_differs),
             )
             await completion.run(group)

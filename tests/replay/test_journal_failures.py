@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.replay.journal import Journal, JournalError, bump
+from asyncrl.journal.writer import Journal, JournalError, bump
 
 LIMIT_SECONDS = 30.0
 

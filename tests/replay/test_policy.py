@@ -5,9 +5,9 @@ import random
 import pytest
 from fakes.records import correctness_differs, make_score, make_task
 
+from asyncrl.records import Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.policy import ORDERS, choose, length_bias, mean_version, signal
-from asyncrl.types import Segment, Trajectory
 
 
 def make_group(

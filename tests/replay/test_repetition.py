@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 from fakes.records import finish, make_queue, make_task, reopen
-from replay.test_compaction import commit, steps_with_tokens
+from journal.test_compaction import commit, steps_with_tokens
 
 from asyncrl.errors import QueueError
-from asyncrl.observe.journal import GroupFilter
-from asyncrl.observe.journal import Journal as View
-from asyncrl.replay.compaction import Compaction, compact
+from asyncrl.journal.compaction import Compaction, compact
+from asyncrl.journal.explain import explain_group
+from asyncrl.journal.reader import GroupFilter
+from asyncrl.journal.reader import Journal as View
 from asyncrl.replay.group import Group
-from asyncrl.replay.queue import REPEATED, TRAINED, ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch
-from asyncrl.replay.why import explain_group
+from asyncrl.replay.replay_queue import REPEATED, TRAINED, ReplayQueue
 
 
 def take(queue: ReplayQueue, step: int) -> list[Group]:

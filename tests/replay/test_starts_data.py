@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.starts import changed_data, record_data
+from asyncrl.journal.starts import changed_data, record_data
+from asyncrl.journal.writer import Journal
 
 
 def test_a_file_that_changed_between_two_starts_is_named(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ import pytest
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
+from asyncrl.records import Finish, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.journal import Journal
-from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
-from asyncrl.signal import Signal
-from asyncrl.types import Finish, Score, Segment, Task
+from asyncrl.waits import Waits
 
 LIMIT = 10
 
@@ -40,7 +40,7 @@ def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: f
         SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
         find_advantage(algorithm),
         algorithm,
-        Signal(),
+        Waits(),
         SignalFilter(False, 1, correctness_differs),
     )
     asyncio.run(completion.run(group))

@@ -8,17 +8,17 @@ from fakes.records import make_task
 from fakes.stage import Stage, stage
 
 from asyncrl.errors import QueueError
+from asyncrl.records import Finish, PublishOutcome, Segment
 from asyncrl.replay.group import DropReason, GroupState
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import ServerState
 from asyncrl.serving.publication import Publication
-from asyncrl.types import Finish, PublishOutcome, Segment
 
 
 def start_drain(found: Stage) -> "asyncio.Task[None]":
     """Of a trainer that has a batch and made version 1 of it."""
     found.fleet.hand_wire_to_trainer()
-    drain = Drain(found.queue, found.fleet, found.generator, found.signal)
+    drain = Drain(found.queue, found.fleet, found.generator, found.waits)
     return asyncio.create_task(drain.run(1))
 
 
@@ -97,7 +97,7 @@ def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(
             assert not drain.done()
             for server in found.fleet.servers.values():
                 server.state = ServerState.STALE
-            found.signal.notify()
+            found.waits.notify()
             await asyncio.wait_for(drain, 20.0)
             for server in found.fleet.servers.values():
                 server.state = ServerState.SERVING
@@ -126,7 +126,7 @@ def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(tmp_path: 
 def test_a_drain_without_a_batch_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with stage(tmp_path) as found:
-            drain = Drain(found.queue, found.fleet, found.generator, found.signal)
+            drain = Drain(found.queue, found.fleet, found.generator, found.waits)
             with pytest.raises(QueueError, match="no batch is out"):
                 await drain.run(1)
             assert found.fleet.pick(2, is_new=True) is not None

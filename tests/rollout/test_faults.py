@@ -8,10 +8,10 @@ from fakes.records import make_task
 
 from asyncrl.observe.faults import cause_of, group_faults
 from asyncrl.recipe import Verifying
+from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.tasks import VerifierCache
-from asyncrl.types import Task, VerifierSpec
 
 
 class Clock:

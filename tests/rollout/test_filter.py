@@ -7,9 +7,9 @@ from fakes.records import correctness_differs, finish, generate, make_queue, mak
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.recipe import Algorithm
+from asyncrl.records import Score, Segment, Trajectory
 from asyncrl.replay.group import DropReason, Group
 from asyncrl.rollout.filter import SignalFilter, group_signal
-from asyncrl.types import Score, Segment, Trajectory
 
 
 def make_group(*scores: Score) -> Group:

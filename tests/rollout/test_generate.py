@@ -7,11 +7,11 @@ from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 
+from asyncrl.records import Finish, SamplingParams
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
-from asyncrl.signal import Signal
-from asyncrl.types import Finish, SamplingParams
+from asyncrl.waits import Waits
 
 
 def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
@@ -19,14 +19,12 @@ def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(
         # The engine ends a request at its limit, here 3 tokens a round; a trajectory may have 8.
         async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
             engine.version = "0"
-            queue, signal = make_queue(tmp_path), Signal()
+            queue, waits = make_queue(tmp_path), Waits()
             queue.announce(0)
-            fleet = Fleet(
-                [engine.url], session=session, signal=signal, max_running_requests=8, restart=restart
-            )
+            fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
             fleet.serve_fixed(0)
             sampling = SamplingParams(1.0, 8, (STOP,))
-            generator = Generator(queue, fleet, signal, sampling, 64, 30.0, 1, "run", tokens_per_round=3)
+            generator = Generator(queue, fleet, waits, sampling, 64, 30.0, 1, "run", tokens_per_round=3)
             group = queue.admit(make_task())
             ended = [trajectory async for trajectory in generator.run(group)]
             assert len(ended) == 2 and all(t.finish is Finish.LENGTH for t in ended)

@@ -9,9 +9,9 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Verifying
+from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_tasks
 from asyncrl.rollout.text import TextCodec
-from asyncrl.types import Task, VerifierSpec
 
 
 def read(folder: Path, *lines: str, context_tokens: int = 32) -> list[Task]:

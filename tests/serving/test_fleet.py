@@ -9,12 +9,12 @@ import pytest
 from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.records import PublishOutcome
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import MAX_RESTARTS, Fleet
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
-from asyncrl.signal import Signal
-from asyncrl.types import PublishOutcome
+from asyncrl.waits import Waits
 
 
 def publication(folder: Path, version: int) -> Publication:
@@ -36,30 +36,30 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 async def with_fleet(
     engines: list[FakeEngine],
-    scenario: Callable[[Fleet, Signal], Awaitable[None]],
+    scenario: Callable[[Fleet, Waits], Awaitable[None]],
     *,
     restart: Callable[[str], Awaitable[None]] = nothing,
     stop: Callable[[str], Awaitable[None]] = nothing,
 ) -> None:
-    signal = Signal()
+    waits = Waits()
     async with new_session() as session:
         fleet = Fleet(
             [e.url for e in engines],
             session=session,
-            signal=signal,
+            waits=waits,
             max_running_requests=10,
             restart=restart,
             stop=stop,
         )
         fleet.start()
         try:
-            await scenario(fleet, signal)
+            await scenario(fleet, waits)
         finally:
             await fleet.close()
 
 
-async def serving(fleet: Fleet, signal: Signal, count: int) -> None:
-    assert await signal.wait_until(
+async def serving(fleet: Fleet, waits: Waits, count: int) -> None:
+    assert await waits.wait_until(
         lambda: len(fleet.serving()) == count, owner="test", blocker="servers", timeout_seconds=10.0
     ), [(s.url, s.state, s.reason) for s in fleet.servers.values()]
 
@@ -68,10 +68,10 @@ def test_servers_serve_once_the_first_publication_is_verified_on_them(tmp_path: 
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 assert fleet.serving() == []
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 assert {server.version for server in fleet.serving()} == {0}
 
             await with_fleet([one, two], scenario)
@@ -83,9 +83,9 @@ def test_the_least_loaded_server_with_room_is_picked(tmp_path: Path) -> None:
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 first = fleet.pick(8)
                 assert first is not None
                 fleet.acquire(first, 8)
@@ -107,9 +107,9 @@ def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_ve
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 urls = fleet.hand_wire_to_trainer()
                 assert set(urls) == {one.url, two.url}
                 outcomes = {
@@ -118,7 +118,7 @@ def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_ve
                 }
                 await fleet.announce(publication(tmp_path, 1), outcomes)
                 assert [server.url for server in fleet.serving()] == [one.url]
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 assert {server.version for server in fleet.serving()} == {1}
                 assert two.version == "1"
                 # Both are said once; nothing is said of servers that only started.
@@ -136,18 +136,18 @@ def test_no_install_runs_while_the_trainer_owns_the_wire(tmp_path: Path) -> None
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 fleet.hand_wire_to_trainer()
                 fleet.fail(fleet.servers[two.url], "test")
                 calls = len(two.calls)
-                assert not await signal.wait_until(
+                assert not await waits.wait_until(
                     lambda: len(fleet.serving()) == 2, owner="test", blocker="", timeout_seconds=0.2
                 )
                 assert len(two.calls) == calls
                 await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
 
             await with_fleet([one, two], scenario)
 
@@ -164,12 +164,12 @@ def test_a_server_that_cannot_be_restarted_is_given_up(tmp_path: Path) -> None:
 
         async with FakeEngine() as one:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 server = fleet.servers[one.url]
                 fleet.fail(server, "test")
-                assert await signal.wait_until(
+                assert await waits.wait_until(
                     lambda: not fleet.has_hope(), owner="test", blocker="", timeout_seconds=10.0
                 )
                 assert (server.state, len(tries)) == (ServerState.DEAD, MAX_RESTARTS)
@@ -184,14 +184,14 @@ def test_a_trainer_that_went_back_never_shares_a_prefix_cache_with_the_lost_vers
     async def main() -> None:
         async with FakeEngine() as one:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 server = fleet.servers[one.url]
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
                 before = fleet.salt(server)
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 await fleet.announce(publication(tmp_path, 1), {one.url: PublishOutcome(True, 0.0)})
                 assert fleet.salt(server) != before
 
@@ -204,15 +204,15 @@ def test_servers_that_a_dead_trainer_was_publishing_to_join_anew(tmp_path: Path)
     async def main() -> None:
         async with FakeEngine() as one:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 3), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 fleet.hand_wire_to_trainer()
                 # It loaded version 4 before its trainer died; the next trainer is at version 3 again.
                 one.version = "4"
                 await fleet.announce(publication(tmp_path, 3), {})
                 assert fleet.serving() == []
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 assert one.version == "3"
 
             await with_fleet([one], scenario)
@@ -224,9 +224,9 @@ def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(tmp_pa
     async def main() -> None:
         async with FakeEngine() as one:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 2), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 server = fleet.servers[one.url]
                 before = fleet.salt(server)
                 await fleet.suspect(server, ServerError("a stream broke"))
@@ -234,7 +234,7 @@ def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(tmp_pa
                 one.version = "default"
                 await fleet.suspect(server, ServerError("a stream broke"))
                 assert server.state is ServerState.STALE
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 assert one.version == "2" and server.num_restarts == 0
                 # What it computed in between must not be found under the old salt.
                 assert fleet.salt(server) != before
@@ -253,11 +253,11 @@ def test_a_silent_server_is_restarted_although_its_health_check_answers(tmp_path
 
         async with FakeEngine() as one:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 await fleet.suspect(fleet.servers[one.url], ServerSilent("nothing for 300 s"))
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 assert restarted == [one.url]
 
             await with_fleet([one], scenario, restart=restart)
@@ -275,17 +275,17 @@ def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(tmp_path
                 waited.append(url)
                 two.is_corrupt = False
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 4), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 two.is_corrupt = True
                 fleet.change_and_list("add", two.url)
                 assert fleet.servers[two.url].state is ServerState.STALE
                 # Other bytes than were published: first the files are doubted, then the server.
-                await signal.wait_until(lambda: fleet.wants_publication, owner="test", blocker="a mismatch")
+                await waits.wait_until(lambda: fleet.wants_publication, owner="test", blocker="a mismatch")
                 assert waited == []
                 fleet.renew(publication(tmp_path, 4))
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 assert waited == [two.url] and two.version == "4"
 
             await with_fleet([one], scenario, restart=restart)
@@ -297,9 +297,9 @@ def test_a_server_that_is_removed_while_it_joins_never_serves(tmp_path: Path) ->
     async def main() -> None:
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 1)
+                await serving(fleet, waits, 1)
                 fleet.hand_wire_to_trainer()
                 fleet.change_and_list("add", two.url)
                 await asyncio.sleep(0)
@@ -326,16 +326,16 @@ def test_a_removed_server_ends_once_it_is_drained_and_nobody_publishes_to_it(tmp
 
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 leaving = fleet.servers[two.url]
                 fleet.acquire(leaving, 2)
                 fleet.hand_wire_to_trainer()
                 fleet.remove(two.url)
                 fleet.release(leaving, 2)
                 assert two.url not in fleet.servers
-                assert not await signal.wait_until(
+                assert not await waits.wait_until(
                     lambda: bool(ended), owner="test", blocker="", timeout_seconds=0.1
                 )
                 taken = {url: PublishOutcome(True, 0.0) for url in (one.url, two.url)}
@@ -362,18 +362,18 @@ def test_a_server_that_is_added_again_starts_after_its_process_has_ended(tmp_pat
 
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 fleet.remove(two.url)
                 fleet.add(two.url)
                 calls = len(two.calls)
-                assert not await signal.wait_until(
+                assert not await waits.wait_until(
                     lambda: len(fleet.serving()) == 2, owner="test", blocker="", timeout_seconds=0.1
                 )
                 assert len(two.calls) == calls and events == []
                 may_end.set()
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 assert events == ["ended", "started"]
 
             await with_fleet([one, two], scenario, stop=stop, restart=restart)
@@ -395,9 +395,9 @@ def test_a_server_that_is_removed_while_it_restarts_ends_after_it_has_started(tm
 
         async with FakeEngine() as one, FakeEngine() as two:
 
-            async def scenario(fleet: Fleet, signal: Signal) -> None:
+            async def scenario(fleet: Fleet, waits: Waits) -> None:
                 await fleet.announce(publication(tmp_path, 0), {})
-                await serving(fleet, signal, 2)
+                await serving(fleet, waits, 2)
                 fleet.fail(fleet.servers[two.url], "test")
                 calls = len(two.calls)
                 await asyncio.sleep(0)

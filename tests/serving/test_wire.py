@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from asyncrl.errors import ServerError
+from asyncrl.records import Finish, SamplingParams, Segment
 from asyncrl.serving.wire import Chunk, Confirmation, End, Prefix, Span, generate_body, parse_event
-from asyncrl.types import Finish, SamplingParams, Segment
 
 SAMPLING = SamplingParams(0.7, 64, (1, 2))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from simulation.verifying import Codec, truth
 from simulation.world import World, chain
 
-from asyncrl.types import Batch, Sequence
+from asyncrl.records import Batch, Sequence
 
 
 def check_batch(world: World, batch: Batch, version: int) -> None:

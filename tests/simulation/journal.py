@@ -8,8 +8,8 @@ from typing import Any
 
 from simulation.world import World
 
-from asyncrl.replay import journal
-from asyncrl.replay.journal import COMMIT_INTERVAL_SECONDS, Journal, JournalError, Statement
+from asyncrl.journal import writer as journal
+from asyncrl.journal.writer import COMMIT_INTERVAL_SECONDS, Journal, JournalError, Statement
 
 
 def new_disk() -> sqlite3.Connection:

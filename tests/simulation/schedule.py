@@ -26,10 +26,10 @@ from simulation.world import World
 
 from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import ServerError
+from asyncrl.journal.writer import JournalError
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import parse_recipe
-from asyncrl.replay.journal import JournalError
-from asyncrl.types import Task, VerifierSpec
+from asyncrl.recipe.file import parse_recipe
+from asyncrl.records import Task, VerifierSpec
 
 MAX_SECONDS = 3600.0
 """Of the driven clock, for a whole schedule."""

@@ -5,8 +5,8 @@ from unittest import mock
 from simulation.schedule import run_schedule
 
 from asyncrl.replay.group import GroupState
+from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Connection
-from asyncrl.rollout.recall import Recall
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.speed import SpeedGauge
 
@@ -16,9 +16,9 @@ WANTED = {"parked", "dropped", "drained", "hedged", "cut", "slow"}
 
 def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
     found: set[str] = set()
-    end, cut, judge = Recall._end, Connection.cut, SpeedGauge.judge
+    end, cut, judge = EarlyAbort._end, Connection.cut, SpeedGauge.judge
 
-    async def noting_end(recall: Recall, connections: list[Connection]) -> None:
+    async def noting_end(recall: EarlyAbort, connections: list[Connection]) -> None:
         for one in connections:
             if recall.parking.is_over():
                 found.add("parked")
@@ -40,7 +40,7 @@ def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
             found.add("slow")
 
     with (
-        mock.patch.object(Recall, "_end", noting_end),
+        mock.patch.object(EarlyAbort, "_end", noting_end),
         mock.patch.object(Connection, "cut", noting_cut),
         mock.patch.object(SpeedGauge, "judge", noting_judge),
     ):

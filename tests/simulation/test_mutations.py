@@ -9,18 +9,18 @@ from unittest import mock
 import pytest
 from simulation.schedule import run_schedule
 
-from asyncrl.replay.compaction import compact
+from asyncrl.journal.compaction import compact
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import ORDERS
-from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import Repetition
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving import publication
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.wire import Confirmation
-from asyncrl.trainer_desk import TrainerDesk
+from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -42,7 +42,7 @@ def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
 def no_staleness_bound() -> Iterator[None]:
     with (
         mock.patch.object(ReplayQueue, "can_admit", two_batches_too_many),
-        mock.patch("asyncrl.replay.queue.choose", whoever_is_ready),
+        mock.patch("asyncrl.replay.replay_queue.choose", whoever_is_ready),
         mock.patch.object(ReplayQueue, "_check_staleness", lambda *_: None),
     ):
         yield
@@ -93,15 +93,15 @@ def groups_that_are_due_and_left_behind() -> Any:
         ready = sorted((g for g in live if g.state is GroupState.READY), key=ORDERS[order])
         return sorted(ready[:batch_size], key=lambda g: g.group_id) if len(ready) >= batch_size else None
 
-    return mock.patch("asyncrl.replay.queue.choose", choose)
+    return mock.patch("asyncrl.replay.replay_queue.choose", choose)
 
 
 def a_lost_trainer_that_nobody_notices() -> Any:
-    return mock.patch.object(TrainerDesk, "_has_lost_versions", lambda *_: False)
+    return mock.patch.object(TakeDesk, "_has_lost_versions", lambda *_: False)
 
 
 def a_dead_trainers_take_that_goes_on() -> Any:
-    return mock.patch.object(TrainerDesk, "_is_newest", lambda *_: True)
+    return mock.patch.object(TakeDesk, "_is_newest", lambda *_: True)
 
 
 def a_fault_that_counts_as_wrong() -> Any:
@@ -143,11 +143,11 @@ def stale_groups_that_are_kept() -> Any:
 
 
 def a_round_that_ends_before_its_batch_is_ready() -> Any:
-    def is_over(parking: Parking) -> bool:
+    def is_over(parking: Oversampling) -> bool:
         ready = sum(group.state is GroupState.READY for group in parking.queue.live.values())
         return parking.oversampling is not None and ready > 0
 
-    return mock.patch.object(Parking, "is_over", is_over)
+    return mock.patch.object(Oversampling, "is_over", is_over)
 
 
 def uses_that_a_restart_forgets() -> Any:
@@ -164,12 +164,12 @@ def uses_that_a_restart_forgets() -> Any:
 
 def repeated_groups_that_are_compacted() -> Any:
     return mock.patch(
-        "asyncrl.replay.compaction.compact", lambda first, end, repeat_reach=0: compact(first, end)
+        "asyncrl.journal.compaction.compact", lambda first, end, repeat_reach=0: compact(first, end)
     )
 
 
 def repetitions_that_are_not_journaled() -> Any:
-    return mock.patch("asyncrl.replay.queue.repetition_rows", lambda *_: [])
+    return mock.patch("asyncrl.replay.replay_queue.repetition_rows", lambda *_: [])
 
 
 def a_publish_that_does_not_drain() -> Any:

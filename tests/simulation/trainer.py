@@ -17,11 +17,11 @@ from simulation.session import SimulatedSession
 from simulation.world import Checkpoint, World
 
 from asyncrl.errors import QueueError, ServerError
+from asyncrl.journal.writer import JournalError
+from asyncrl.records import Batch, PublishOutcome
 from asyncrl.replay.client import POLL_SECONDS
-from asyncrl.replay.journal import JournalError
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import Publication, install
-from asyncrl.types import Batch, PublishOutcome
 
 T = TypeVar("T")
 Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from simulation.plan import Plan
 
-from asyncrl.types import Batch
+from asyncrl.records import Batch
 
 STOP_TOKENS = (1, 2, 3)
 FIRST_TOKEN = 10

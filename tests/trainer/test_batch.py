@@ -6,8 +6,8 @@ import pytest
 import torch
 from fakes.models import random_batch
 
+from asyncrl.records import Sequence
 from asyncrl.trainer.batch import make_bundles, make_micro_batch, plan_micro_batches, rank_micro_batches
-from asyncrl.types import Sequence
 
 
 def sequence(prompt: list[int], response: list[int], **changes: object) -> Sequence:

@@ -14,11 +14,11 @@ from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
 from torch.distributed.checkpoint import FileSystemWriter, save
 
+from asyncrl.checkpoints import find_fault
 from asyncrl.errors import DiskError, QueueError
 from asyncrl.trainer import saving
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.manifest import find_fault
 
 
 @pytest.fixture(scope="module")

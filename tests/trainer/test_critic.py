@@ -10,13 +10,13 @@ from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from torch import Tensor
 
+from asyncrl.model.memory import rank_memory
+from asyncrl.records import Batch
 from asyncrl.trainer.batch import rank_micro_batches
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.memory import rank_memory
 from asyncrl.trainer.saving import CheckpointError
-from asyncrl.types import Batch
 
 TRAINER = {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "warmup_steps": 2}
 GAE = {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98}

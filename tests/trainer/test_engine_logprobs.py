@@ -10,8 +10,8 @@ import pytest
 from fakes.learners import make_learner
 from serving.engine.servers import STOP, VOCABULARY, new_session, post, running_server, write_model
 
+from asyncrl.records import Batch, Sequence
 from asyncrl.trainer.batch import rank_micro_batches
-from asyncrl.types import Batch, Sequence
 
 TEMPERATURES = (0.6, 1.7)
 

@@ -6,10 +6,10 @@ import torch
 import transformers
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
+from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer import export
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import export_model, fresh_part, open_weights, remove, replace
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import build_model
 
 

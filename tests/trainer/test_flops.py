@@ -4,9 +4,9 @@ import pytest
 import torch
 from fakes.shapes import tiny_shape
 
+from asyncrl.records import Sequence
 from asyncrl.trainer.batch import make_micro_batch
 from asyncrl.trainer.flops import micro_batch_flops, peak_flops, token_flops
-from asyncrl.types import Sequence
 
 SHAPE = tiny_shape()
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from asyncrl.errors import Diverged
 from asyncrl.recipe import Recipe
+from asyncrl.records import Batch
 from asyncrl.trainer.batch import rank_micro_batches
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
-from asyncrl.types import Batch
 
 
 @pytest.fixture(scope="module")

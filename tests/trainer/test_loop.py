@@ -15,12 +15,12 @@ from fakes.models import random_batch, reference_model, write_model
 from fakes.queue_service import QueueService
 from fakes.recipes import make_recipe
 
-from asyncrl.recipe_file import dump_recipe
+from asyncrl.model.folder import check_model_folder
+from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import engine_digests
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.learner import Learner
 from sandbox.polling import readable
 

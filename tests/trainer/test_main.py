@@ -10,7 +10,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.errors import DiskError
 from asyncrl.recipe import Recipe
-from asyncrl.recipe_file import dump_recipe
+from asyncrl.recipe.file import dump_recipe
 
 NOBODY = "http://127.0.0.1:9"
 

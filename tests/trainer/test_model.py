@@ -7,10 +7,10 @@ import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 
+from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.batch import make_micro_batch
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import PolicyModel, build_model, build_policy
 
 LLAMA3 = {

@@ -12,12 +12,12 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from torch import Tensor
 
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.records import Batch, Sequence
 from asyncrl.trainer.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.logprobs import token_logprobs
 from asyncrl.trainer.objective import Objective
-from asyncrl.types import Batch, Sequence
 
 REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
 WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}

@@ -10,11 +10,11 @@ import torch
 from fakes.engine import FakeEngine
 from fakes.models import reference_model, write_model
 
+from asyncrl.model.folder import check_model_folder
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.digests import engine_digests
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import PolicyModel, build_model
 from asyncrl.trainer.publish import Publisher
 

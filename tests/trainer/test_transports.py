@@ -8,9 +8,9 @@ import pytest
 import torch
 from serving.engine.servers import running_server, write_model
 
+from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.folder import check_model_folder
 from asyncrl.trainer.model import PolicyModel, build_model
 from asyncrl.trainer.publish import Publisher
 from asyncrl.trainer.transports import buckets

@@ -1,0 +1,76 @@
+"""`asyncrl reproduce RUN STEP`: trains a step again from the journal; the numbers must be the same."""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe
+from asyncrl.reproduction import plan_reproduction
+from asyncrl.run_folder import first_difference, read_run_recipe
+
+HELP = (
+    "Train step STEP of a run again: from the nearest checkpoint before it (or the base model), on the "
+    "batches that the journal recorded. Prints every number next to the recorded one; exit code 1 when one "
+    "differs. Steps count from 1: step n made version n."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("step", type=int, help="counted from 1, as in metrics.jsonl")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when identical, 1 when a number differs or a process failed, 2 for what cannot be repeated."""
+    try:
+        written = read_run_recipe(arguments.run)
+        recipe = plan_reproduction(arguments.run, arguments.step).recipe
+        _refuse_changes(arguments.run, written, recipe)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    codes = _run_ranks(arguments.run, arguments.step, recipe)
+    return next((code if code > 0 else 1 for code in codes if code), 0)
+
+
+def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
+    changed = first_difference(trained, written)
+    if changed is not None:
+        key, old, new = changed
+        raise InputError(
+            f"{run}/recipe.yaml says {key} = {new!r}, but the run was trained with {old!r}. Put the old "
+            f"value back to repeat its steps."
+        )
+
+
+def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
+    world = recipe.trainer.num_processes
+    command = [sys.executable, "-P", "-m", "asyncrl.trainer.reproduce", "--run-folder", str(run)]
+    command += ["--step", str(step)]
+    environment = {"WORLD_SIZE": str(world), "OMP_NUM_THREADS": str(recipe.trainer.threads_per_process)}
+    if world > 1:
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    # Sessions of their own: Ctrl-C ends them by their parent alone, without a traceback from each.
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **environment, "RANK": str(r), "LOCAL_RANK": str(r)},
+            start_new_session=True,
+        )
+        for r in range(world)
+    ]
+    try:
+        return [process.wait() for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

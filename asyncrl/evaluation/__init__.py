@@ -1,0 +1,1 @@
+"""Held-out evaluations: when each runs, and how one is made."""

@@ -1,0 +1,1 @@
+"""The journal: one SQLite file that knows every token of a run."""

@@ -1,0 +1,94 @@
+"""Compaction: tokens that nothing will ask for again leave the journal; their fate stays.
+
+Of a compacted trajectory the versions and lengths of its segments, verdict, reward and fate remain, about a
+third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file grows no
+further. Only batches below every checkpoint that recovery may fall back to are touched, so compaction can
+never cost a run anything; groups that a later batch may repeat wait until none can. `asyncrl reproduce` and
+the texts of `asyncrl view` reach back as far as it left.
+"""
+
+from asyncrl.journal.writer import Journal, JournalReader, Statement
+
+BOUNDARY = "compacted_before"
+"""Key in `meta`: the batches of all steps below this number (from 0) are compacted."""
+STEPS_AT_ONCE = 2
+"""More than one, to catch up; few, because a barrier waits for what was handed over before it."""
+
+_GROUPS = """
+SELECT group_id FROM groups WHERE state = 'trained' AND step >= :first - :reach AND step < :end - :reach
+UNION ALL
+SELECT group_id FROM groups WHERE state = 'dropped' AND admitted_version < :end"""
+_TRAJECTORIES = f"""
+SELECT trajectory_id FROM trajectories WHERE group_id IN ({_GROUPS}) AND length(prompt_tokens) > 0"""
+_SUMMARIES = f"""
+INSERT OR IGNORE INTO compacted
+SELECT trajectory_id, sum(num_tokens), min(version), max(version),
+       json_group_array(json_array(version, num_tokens, is_continued))
+FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS num_tokens FROM segments
+      WHERE trajectory_id IN ({_TRAJECTORIES}) GROUP BY trajectory_id, version, is_continued
+      ORDER BY trajectory_id, min(position))
+GROUP BY trajectory_id"""
+_SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
+_TEXTS = f"""
+UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
+
+
+class Compaction:
+    """Call `committed` after each commit that is on disk, `run` where the journal has time: after a take."""
+
+    def __init__(
+        self, journal: Journal, *, keep_steps: int, keep_checkpoints: int, repeat_reach: int = 0
+    ) -> None:
+        """`repeat_reach`: a group that a step took first may be repeated that many steps later."""
+        self._journal = journal
+        # An earlier start of the run may have repeated from further back.
+        ((reached,),) = journal.read(
+            "SELECT coalesce(max(r.step - g.step), 0) FROM repetitions r JOIN groups g USING (group_id)"
+        )
+        self._repeat_reach = max(repeat_reach, reached)
+        self._keep_steps = keep_steps
+        self._keep_checkpoints = keep_checkpoints
+        self._done_before = compacted_before(journal)
+        self._allowed_before = 0
+        self.committed()
+
+    def committed(self) -> None:
+        """Takes note of how far compaction may go."""
+        kept = [
+            version
+            for (version,) in self._journal.read(
+                "SELECT version FROM commits ORDER BY version DESC LIMIT ?", (self._keep_checkpoints,)
+            )
+        ]
+        # A damaged checkpoint sends the trainer back to an older one, which asks for the batches after it.
+        if len(kept) == self._keep_checkpoints:
+            self._allowed_before = min(kept[-1], kept[0] - self._keep_steps)
+
+    def run(self) -> bool:
+        """Hands the oldest STEPS_AT_ONCE steps to the journal's writer; False when nothing is left to do.
+
+        Raises JournalError.
+        """
+        end = min(self._done_before + STEPS_AT_ONCE, self._allowed_before)
+        if end <= self._done_before:
+            return False
+        self._journal.write(*compact(self._done_before, end, self._repeat_reach))
+        self._done_before = end
+        return True
+
+
+def compacted_before(journal: JournalReader) -> int:
+    """The first step (from 0) whose tokens are still there."""
+    found = journal.read("SELECT value FROM meta WHERE key = ?", (BOUNDARY,))
+    return int(found[0][0]) if found else 0
+
+
+def compact(first: int, end: int, repeat_reach: int = 0) -> list[Statement]:
+    """The statements that compact the batches of steps [first, end) and what was dropped until then."""
+    steps = {"first": first, "end": end, "reach": repeat_reach}
+    return [
+        (_SUMMARIES, steps),
+        (_SEGMENTS, steps),
+        (_TEXTS, steps),
+        ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BOUNDARY, str(end))),
+    ]

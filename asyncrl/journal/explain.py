@@ -1,0 +1,154 @@
+"""What became of a group or a trajectory and why, in plain sentences from the journal.
+
+Steps count from 1: step n made version n.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from asyncrl.journal.conservation import Conservation
+from asyncrl.journal.reader import Journal, Row
+from asyncrl.replay.group import DropReason
+
+EXPLANATIONS = {
+    DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
+    DropReason.BASELINE: "it was the greedy answer that the others' advantages are taken against",
+    DropReason.NO_SIGNAL: "all its trajectories got an advantage of 0 (replay.drops_no_signal)",
+    DropReason.UNCONFIRMED: "a server broke off before it said which version had made the tokens, or the "
+    "group was dropped before they came",
+    DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",
+    DropReason.OUTLIVED: "a server or the run ended while it was generated, and the next version may not "
+    "go on with it (rollout.interrupt: drain)",
+    DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
+}
+ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}
+
+
+def explain_trajectory(journal: Journal, group: Row, trajectory: Row) -> list[str]:
+    """When it was admitted, who wrote it, its verdict and its fate."""
+    name, number = trajectory["trajectory_id"], group["group_id"]
+    return [
+        f"Trajectory {name} is sample {trajectory['sample']} of group {number} (task {group['task_id']}).",
+        f"Its group was admitted at {_time(group['admitted_seconds'])}, at version "
+        f"{group['admitted_version']} of the trainer.",
+        *_streams(journal.streams(name)),
+        _tokens(trajectory),
+        *_verdict(trajectory),
+        *_end(journal, group, trajectory),
+    ]
+
+
+def explain_group(journal: Journal, group: Row) -> list[str]:
+    """The fate of the group, then a line per trajectory."""
+    lines = [
+        f"Group {group['group_id']} (task {group['task_id']}) was admitted at "
+        f"{_time(group['admitted_seconds'])}, at version {group['admitted_version']} of the trainer.",
+        *_fate(journal, group),
+    ]
+    for trajectory in group["trajectories"]:
+        judged = trajectory["outcome"] or "no verdict yet"
+        advantage = trajectory["advantage"]
+        weight = "no advantage" if advantage is None else f"advantage {advantage:+.4f}"
+        lines.append(f"  {trajectory['trajectory_id']}  {judged}, {weight}. {_tokens(trajectory)}")
+    return lines
+
+
+def conservation_lines(books: Conservation) -> list[str]:
+    """The conservation table: generated = the sum of all fates, in tokens."""
+    lines = [f"{'fate':24s} {'tokens':>14s} {'share':>7s} {'groups':>9s}"]
+    for fate in books.fates():
+        lines.append(f"{fate.name:24s} {fate.tokens:14,d} {fate.share:7.1%} {fate.groups:9,d}")
+    lines.append(f"{'generated':24s} {books.generated_tokens():14,d} {1:7.1%} {books.generated_groups():9,d}")
+    missing = books.missing_tokens()
+    lines.append(
+        "Every generated token is accounted for." if not missing else f"{missing} tokens are missing."
+    )
+    return lines
+
+
+def _streams(streams: list[Row]) -> Iterator[str]:
+    for index, stream in enumerate(streams):
+        if index == 0:
+            verb = "Streamed from"
+        elif stream["server"] == streams[index - 1]["server"]:
+            verb = "Taken up again on"
+        else:
+            verb = "Moved to"
+        when, position = _time(stream["started_seconds"]), stream["position"]
+        yield f"{verb} {stream['server']} at {when}, {position} tokens in."
+
+
+def _tokens(trajectory: Row) -> str:
+    runs = trajectory["runs"] or _runs(trajectory["segments"])
+    total = sum(count for _, count, _ in runs)
+    parts = [
+        f"{count} by version {version}" + (" over keys and values of an older one" if is_continued else "")
+        for version, count, is_continued in runs
+    ]
+    gone = " (the tokens themselves are no longer kept)" if trajectory["runs"] else ""
+    made = f"{total} tokens: {', '.join(parts)}{gone}." if parts else "No token was confirmed."
+    return f"{made} {ENDS[trajectory['finish']]}"
+
+
+def _runs(segments: list[Row]) -> list[list[int]]:
+    """[version, tokens, is_continued] of neighbouring segments of one kind."""
+    runs: list[list[int]] = []
+    for segment in segments:
+        kind = [segment["version"], segment["is_continued"]]
+        if runs and [runs[-1][0], runs[-1][2]] == kind:
+            runs[-1][1] += len(segment["tokens"])
+        else:
+            runs.append([kind[0], len(segment["tokens"]), kind[1]])
+    return runs
+
+
+def _verdict(trajectory: Row) -> Iterator[str]:
+    if trajectory["outcome"] is None:
+        yield "It has no verdict."
+        return
+    reward = "no reward" if trajectory["reward"] is None else f"reward {trajectory['reward']:g}"
+    words = f"Its verdict was {trajectory['outcome']}, {reward}, after {trajectory['verify_seconds']:.3g} s"
+    if trajectory["extracted"] is not None:
+        words += f"; the answer read was {trajectory['extracted']!r}"
+    yield words + (f" ({trajectory['detail']})." if trajectory["detail"] else ".")
+
+
+def _end(journal: Journal, group: Row, trajectory: Row) -> Iterator[str]:
+    is_in_batch = group["state"] in ("ready", "taken", "trained")
+    if is_in_batch and trajectory["advantage"] is None:
+        yield "It left its group before the baseline, for want of a verdict: dropped (fault)."
+        return
+    if trajectory["advantage"] is not None:
+        yield f"Its advantage over its group was {trajectory['advantage']:+.4f}."
+    runs = trajectory["runs"] or _runs(trajectory["segments"])
+    if group["step"] is not None and runs:
+        low, high = group["step"] - 1 - runs[-1][0], group["step"] - 1 - runs[0][0]
+        yield f"At its step its tokens were {low if low == high else f'{low} to {high}'} version(s) old."
+    yield from _fate(journal, group)
+
+
+def _fate(journal: Journal, group: Row) -> Iterator[str]:
+    state, step = group["state"], group["step"]
+    if state == "dropped":
+        reason = DropReason(group["reason"])
+        yield f"The group was dropped ({reason}): {EXPLANATIONS[reason]}."
+    elif state == "open":
+        yield "The group is being generated or verified."
+    elif state == "ready":
+        yield "The group is complete and waits to be taken."
+    elif state == "taken":
+        yield f"The group was taken for step {step}; no checkpoint holds that step yet, a crash repeats it."
+    else:
+        commit = journal.commit_of_step(step)
+        assert commit is not None, f"group {group['group_id']} is trained without a commit"
+        yield (
+            f"The group was trained in step {step}; the checkpoint of version {commit['version']} made that "
+            f"durable at {_time(commit['committed_seconds'])}."
+        )
+    if group["repeated_steps"]:
+        steps = ", ".join(map(str, group["repeated_steps"]))
+        yield f"Later batches held it again, in step(s) {steps} (replay.repeated_groups_per_batch)."
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

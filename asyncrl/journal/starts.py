@@ -1,0 +1,72 @@
+"""Under which recipe each step was trained: a row of the journal per start of a run; and on which data.
+
+Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
+repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
+file as the run read it last, the base model's digest and the time that its chat template was told.
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+
+from asyncrl.journal.writer import Journal, JournalReader
+
+MODEL = "digest of model.path"
+"""Key of `meta`: the base model's digest."""
+RENDERED = "prompts rendered at"
+"""Key of `meta`: the time that the run's chat templates were told, in ISO 8601."""
+
+
+def record_start(journal: Journal, version: int, recipe: str) -> None:
+    """A run starts, or resumes, from the checkpoint of `version` under `recipe` (YAML, resolved)."""
+    journal.write(
+        # What an earlier start did after this version is done again.
+        ("DELETE FROM starts WHERE version >= ?", (version,)),
+        ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
+    )
+
+
+def record_model(journal: Journal, digest: str) -> None:
+    """Remembers which base model the run works on."""
+    journal.write(("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MODEL, digest)))
+
+
+def record_rendering(journal: Journal, rendered: datetime) -> None:
+    """Remembers, of the first start alone, the local time that chat templates were told."""
+    journal.write(("INSERT OR IGNORE INTO meta VALUES (?, ?)", (RENDERED, rendered.isoformat())))
+
+
+def changed_data(journal: JournalReader, digests: Mapping[str, str]) -> list[str]:
+    """The keys (in the recipe) of the data files that are not what the last start of the run read."""
+    known = dict(journal.read("SELECT key, value FROM meta WHERE key LIKE 'digest of %'"))
+    return [key for key, digest in digests.items() if known.get(f"digest of {key}", digest) != digest]
+
+
+def words_of_change(key: str) -> str:
+    """What a person should know of a data file that changed."""
+    return (
+        f"the file of {key} has changed since the last start: unfinished answers are graded by the row that "
+        f"asks their prompt now, and what is asked next follows the new file"
+    )
+
+
+def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
+    """Remembers the digest of each data file by its key."""
+    journal.write(
+        *(
+            ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"digest of {key}", digest))
+            for key, digest in digests.items()
+        )
+    )
+
+
+def recipes_of_steps(journal: JournalReader, first: int, last: int) -> list[str]:
+    """The recipes (YAML) that were in force in steps `first` to `last`, counted from 1, oldest first."""
+    return [
+        recipe
+        for (recipe,) in journal.read(
+            "SELECT recipe FROM starts WHERE version < :last AND version >= "
+            "coalesce((SELECT max(version) FROM starts WHERE version < :first), 0) ORDER BY version",
+            {"first": first, "last": last},
+        )
+    ]

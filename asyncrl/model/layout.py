@@ -1,0 +1,96 @@
+"""How the trainer's processes share one model: parallel sizes from the recipe, checked against its shape.
+
+Owns every rule on which sizes go together; no torch, so that `check` and the launcher know them too. Ranks
+are numbered as Megatron does: tensor fastest, then context, data, pipeline.
+"""
+
+from dataclasses import dataclass
+
+from asyncrl.errors import InputError
+from asyncrl.model.folder import ModelShape
+from asyncrl.recipe import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes of the process grid; their product, `expert` aside, is the number of processes."""
+
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    pipeline: int = 1
+    virtual_stages: int = 1
+    """Chunks of layers on each pipeline stage."""
+    expert: int = 1
+    """Ranks among which the experts of a layer are dealt; a part of tensor x context x data."""
+    is_sequence_parallel: bool = False
+    is_optimizer_distributed: bool = False
+
+    def token_multiple(self) -> int:
+        """Packed tokens of a micro-batch are padded to a multiple of this, to be split evenly."""
+        return self.context * (self.tensor if self.is_sequence_parallel else 1)
+
+    def micro_batch_multiple(self) -> int:
+        """The interleaved schedule takes micro-batches in turns of as many as there are stages."""
+        return self.pipeline if self.virtual_stages > 1 else 1
+
+    def padded_vocabulary(self, size: int) -> int:
+        """Rows of embedding and output layer: the same number on every tensor rank."""
+        return -(-size // self.tensor) * self.tensor
+
+
+ONE_PROCESS = Layout()
+
+
+def make_layout(section: Trainer) -> Layout:
+    """The layout of a recipe that passed its own checks."""
+    parallel = section.parallel
+    return Layout(
+        tensor=parallel.tensor,
+        context=parallel.context,
+        data=section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline),
+        pipeline=parallel.pipeline,
+        virtual_stages=parallel.virtual_stages,
+        expert=parallel.expert,
+        is_sequence_parallel=parallel.sequence_parallel,
+        is_optimizer_distributed=parallel.distributed_optimizer,
+    )
+
+
+def check_layout(section: Trainer, shape: ModelShape) -> Layout:
+    """The layout, if `shape` can be cut that way. Raises InputError with the key to change."""
+    layout = make_layout(section)
+    _check_divides("trainer.parallel.tensor", layout.tensor, "attention heads", shape.num_heads)
+    _check_divides("trainer.parallel.tensor", layout.tensor, "key-value heads", shape.num_kv_heads)
+    _check_divides("trainer.parallel.tensor", layout.tensor, "feed-forward columns", shape.ffn_size)
+    heads = shape.num_heads // layout.tensor
+    _check_divides("trainer.parallel.context", layout.context, "attention heads per tensor rank", heads)
+    stages = layout.pipeline * layout.virtual_stages
+    keys = "trainer.parallel.pipeline x trainer.parallel.virtual_stages"
+    _check_divides(keys, stages, "layers", shape.num_layers)
+    _check_experts(layout, shape)
+    return layout
+
+
+def _check_experts(layout: Layout, shape: ModelShape) -> None:
+    if shape.num_experts is None:
+        if layout.expert > 1:
+            raise InputError(
+                f"trainer.parallel.expert is {layout.expert} but {shape.architecture} has no experts. Set it "
+                f"to 1."
+            )
+        return
+    _check_divides("trainer.parallel.expert", layout.expert, "experts", shape.num_experts)
+    if layout.tensor > 1 and not layout.is_sequence_parallel:
+        raise InputError(
+            f"trainer.parallel.tensor is {layout.tensor} for a model with experts, which Megatron trains "
+            f"with sequence parallelism only. Set trainer.parallel.sequence_parallel to true."
+        )
+
+
+def _check_divides(key: str, size: int, what: str, count: int) -> None:
+    if count % size:
+        raise InputError(
+            f"{key} is {size}, which does not divide the model's {count} {what}. Set it to a divisor of "
+            f"{count}."
+        )

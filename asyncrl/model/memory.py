@@ -1,0 +1,137 @@
+"""How many bytes a trainer rank and a rollout server need, from the shape of the model alone. No torch.
+
+Weights, gradients and optimizer states are exact for what Megatron allocates here; activations are counted
+from what autograd was measured to hold (within a factor of 1.5 over shapes and packs, see the tests), logits
+from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks repeat all of it,
+but for the optimizer's states where those are distributed.
+"""
+
+import math
+from dataclasses import dataclass
+
+from asyncrl.model.folder import ModelShape, expected_tensors
+from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.recipe import Recipe
+
+KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
+LOGITS_AT_ONCE = 2**26
+"""Float32, 256 MiB: log-probs are computed for as many tokens at a time as keep below it."""
+LOGIT_COPIES = 4
+"""Float32 [T, V] alive at once, as measured: logits, log-probs, probabilities and entropies."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one trainer rank by kind; of the pipeline stage that needs most."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    checkpoint_copy: int
+    """Lives while a checkpoint is written during training."""
+    activations: int
+    activations_recomputed: int
+    """With full recomputation in place of `activations`."""
+    logits: int
+    critic: int = 0
+    """Weights, gradients, optimizer and checkpoint copy of the value model; its passes come before the
+    policy's, so that both never hold activations at once."""
+    reference: int = 0
+    """Weights of the frozen model that the KL is taken to."""
+
+    def total(self, *, is_recomputing: bool = False) -> int:
+        activations = self.activations_recomputed if is_recomputing else self.activations
+        state = self.weights + self.gradients + self.optimizer + self.checkpoint_copy
+        return state + activations + self.logits + self.critic + self.reference
+
+
+def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
+    """Kind (of KINDS) -> parameters of the whole model; a tied output layer has none of its own."""
+    counts = dict.fromkeys(KINDS, 0)
+    for name, size in expected_tensors(shape):
+        counts[_kind(name)] += math.prod(size)
+    return counts
+
+
+def rank_memory(
+    shape: ModelShape,
+    *,
+    dtype: str,
+    tokens_per_micro_batch: int,
+    layout: Layout = ONE_PROCESS,
+    has_critic: bool = False,
+    has_reference: bool = False,
+) -> RankMemory:
+    """Of the fullest rank of a layout that `check_layout` accepts."""
+    width, is_mixed = (4, False) if dtype == "float32" else (2, True)
+    parameters = _rank_parameters(shape, layout)
+    values = _rank_parameters(shape, layout, is_critic=True) if has_critic else 0
+    layers = math.ceil(shape.num_layers / layout.pipeline)
+    # Of 1F1B, the first stage holds as many micro-batches as there are stages.
+    tokens = tokens_per_micro_batch * layout.pipeline // layout.context
+    layer = _layer_floats(shape, layout.tensor) * width * tokens
+    sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
+    moments = 12 if is_mixed else 8
+    optimizer = parameters * moments // sharing
+    logits = min(tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size), LOGITS_AT_ONCE)
+    return RankMemory(
+        weights=parameters * width,
+        gradients=parameters * 4,
+        optimizer=optimizer,
+        checkpoint_copy=parameters * width + optimizer,
+        activations=round(layers * layer),
+        activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
+        logits=LOGIT_COPIES * 4 * logits // layout.tensor,
+        critic=values * (2 * width + 4) + 2 * (values * moments // sharing),
+        reference=parameters * width if has_reference else 0,
+    )
+
+
+def server_memory(shape: ModelShape, recipe: Recipe) -> dict[str, int]:
+    """Bytes of one rank of one server: weights and key-value cache."""
+    width = 4 if recipe.model.dtype == "float32" else 2
+    per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
+    ranks = recipe.serving.tensor_parallel_size
+    return {
+        "weights": shape.num_parameters() * width // ranks,
+        "kv_cache": recipe.serving.max_total_tokens * per_token // ranks,
+    }
+
+
+def _kind(name: str) -> str:
+    if "embed_tokens" in name:
+        return "embedding"
+    if "lm_head" in name:
+        return "output layer"
+    if "norm" in name:
+        return "norms"
+    if ".experts." in name:
+        return "experts"
+    return "attention" if ".self_attn." in name else "mlp"
+
+
+def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
+    """Of the fullest rank: its layers, and the embedding or the output layer, whichever stage has more.
+
+    Of a critic, which has no output layer but a value per position.
+    """
+    counts = parameters_by_kind(shape)
+    share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
+    layers = round(share * (counts["attention"] + counts["mlp"])) // layout.tensor
+    experts = round(share * counts["experts"]) // (layout.tensor * layout.expert)
+    norms = round(share * counts["norms"])
+    ends = counts["embedding"] + counts["output layer"]
+    if layout.pipeline > 1:
+        # The last stage of a tied model has a copy of the embedding in place of an output layer.
+        ends = max(counts["embedding"], counts["output layer"])
+    if is_critic:
+        # The head stands where the final norm does, and weighs as little.
+        ends, norms = counts["embedding"], norms + shape.hidden_size
+    return layers + experts + norms + ends // layout.tensor
+
+
+def _layer_floats(shape: ModelShape, tensor: int) -> float:
+    """Numbers that autograd holds per packed token and layer, as measured (hidden state is not divided)."""
+    query = shape.num_heads * shape.head_size
+    key_value = 2 * shape.num_kv_heads * shape.head_size
+    return 6 * shape.hidden_size + (7 * query + 2 * key_value + 5 * shape.ffn_size) / tensor

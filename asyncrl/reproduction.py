@@ -1,0 +1,87 @@
+"""What it takes to train a step of a run again: from where, on which batches, under which recipe. No torch.
+
+Steps count from 1: step n made version n out of version n - 1. Raises InputError where a run does not hold
+what is needed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from asyncrl.checkpoints import newest_version
+from asyncrl.errors import InputError
+from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.starts import recipes_of_steps
+from asyncrl.journal.writer import JournalReader
+from asyncrl.observe.metrics import Row, read_metrics
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.records import PolicyVersion
+
+LAYOUT = ("num_processes", "threads_per_process", "tokens_per_micro_batch", "parallel")
+"""Keys of the trainer that a resumed run may change and that decide in which order numbers are summed."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    recipe: Recipe
+    """The one that the steps were trained under."""
+    checkpoints: Path
+    begin: PolicyVersion
+    """The version to start from: a checkpoint's, or 0 for the base model."""
+    journal: JournalReader
+    recorded: dict[int, Row]
+    """Step -> its row of metrics.jsonl; a step between may lack one, the last has it."""
+
+
+def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
+    """From the nearest complete checkpoint before `step`, else from the base model."""
+    path = run_folder / "journal.sqlite"
+    if not path.is_file():
+        raise InputError(f"There is no journal at {path}. Name the folder of a run, such as runs/NAME.")
+    journal = JournalReader(path)
+    _check_step(journal, step)
+    rows = {row["step"]: row for row in read_metrics(run_folder / "metrics.jsonl").steps}
+    if step not in rows:
+        raise InputError(
+            f"{run_folder / 'metrics.jsonl'} has no row for step {step}: the run ended before it was "
+            f"reported, so there is nothing to compare with."
+        )
+    checkpoints = run_folder / "checkpoints"
+    begin = newest_version(checkpoints, at_most=step - 1) or 0
+    if begin < (compacted := compacted_before(journal)):
+        raise InputError(
+            f"{path}: the tokens of steps 1 to {compacted} were let go, and there is no complete checkpoint "
+            f"from version {compacted} to {step - 1} to start from. Repeat a later step, or keep more "
+            f"(replay.keep_steps, trainer.keep_checkpoints) in the next run."
+        )
+    recipe = _recipe(journal, run_folder, begin + 1, step)
+    recorded = {n: row for n, row in rows.items() if begin < n <= step}
+    return Reproduction(recipe, checkpoints, begin, journal, recorded)
+
+
+def _check_step(journal: JournalReader, step: int) -> None:
+    ((first, last),) = journal.read("SELECT min(step) + 1, max(step) + 1 FROM groups")
+    if first is None:
+        raise InputError(f"{journal.path} holds no step yet: nothing was trained.")
+    if not first <= step <= last:
+        raise InputError(f"step {step} is not in {journal.path}, which holds steps {first} to {last}.")
+
+
+def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
+    texts = recipes_of_steps(journal, first, last) if journal.has_table("starts") else []
+    if not texts:
+        # A journal of before starts were recorded.
+        texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
+    recipes = [parse_recipe(yaml.safe_load(text), source=str(journal.path)) for text in texts]
+    for key in LAYOUT:
+        values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
+        if len(values) > 1:
+            raise InputError(
+                f"steps {first} to {last} were trained with different values of trainer.{key} "
+                f"({', '.join(sorted(values))}): no single start repeats them all. Repeat a step "
+                f"nearer to a checkpoint."
+            )
+    # What was recorded may be gone where the run was moved.
+    return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))

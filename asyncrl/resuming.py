@@ -1,0 +1,79 @@
+"""What is left of a run that was begun before: readable or refused, and the version that it resumes from.
+
+Looked at before anything starts, so that what the terminal says is what the trainer does: it chooses its
+checkpoint by the same function.
+"""
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.checkpoints import find_newest
+from asyncrl.errors import InputError
+from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.writer import JournalReader
+from asyncrl.observe.metrics import read_metrics
+from asyncrl.records import PolicyVersion
+
+AFRESH = "or set run_folder (or name) to a new one to start afresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    version: PolicyVersion
+    """Of the checkpoint that the trainer begins with; 0 is the base model."""
+    remarks: list[str]
+    """What a person should know: a sentence per checkpoint that cannot be used."""
+
+
+def find_resumption(run_folder: Path) -> Resumption:
+    """Reads all of the journal, the metrics and the newest checkpoint. Raises InputError when the run cannot
+    go on from what is there."""
+    newest = find_newest(run_folder / "checkpoints")
+    has_steps = bool(read_metrics(run_folder / "metrics.jsonl").steps)
+    version = newest.version or 0
+    num_taken, committed, compacted = _read_journal(run_folder / "journal.sqlite", has_steps or version > 0)
+    if version > num_taken:
+        raise InputError(
+            f"{run_folder} has a checkpoint of step {version}, but its journal.sqlite knows of {num_taken} "
+            f"steps: it is of another run, or was begun again. Put the run's own journal back, {AFRESH}."
+        )
+    if version < compacted:
+        whys = "".join(f" The one of step {step} is damaged: {why}." for step, why in newest.faults.items())
+        raise InputError(
+            f"{run_folder} cannot resume: its journal no longer holds the tokens of steps 1 to {compacted}, "
+            f"and the newest complete checkpoint is of step {version}.{whys} Put a checkpoint of step "
+            f"{compacted} or later back, {AFRESH}."
+        )
+    remarks = newest.remarks()
+    if committed > max(version, *newest.faults, 0):
+        remarks.append(f"the checkpoint of step {committed} is gone. Training goes back to step {version}.")
+    return Resumption(version, remarks)
+
+
+def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]:
+    """Steps taken, the newest version committed, the step before which tokens are compacted."""
+    if not path.is_file():
+        if not has_begun:
+            return 0, 0, 0
+        raise InputError(
+            f"{path} is gone, and without it nobody knows what the run has generated and trained. Put it "
+            f"back, {AFRESH}."
+        )
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+            ((words,),) = reader.execute("PRAGMA quick_check(1)").fetchall()
+            if words != "ok":
+                raise InputError(f"{path} is damaged ({words.splitlines()[-1]}). Put it back, {AFRESH}.")
+        journal = JournalReader(path)
+        if not journal.has_table("counters"):
+            # Killed before its tables were made.
+            return 0, 0, 0
+        ((num_taken,),) = journal.read("SELECT coalesce(max(step) + 1, 0) FROM groups")
+        ((committed,),) = journal.read("SELECT coalesce(max(version), 0) FROM commits")
+        return num_taken, committed, compacted_before(journal)
+    except sqlite3.Error as error:
+        raise InputError(
+            f"{path} cannot be read as the journal of a run: {error}. Put it back, {AFRESH}."
+        ) from error

@@ -1,0 +1,87 @@
+"""Which streams are to end before their trajectories do, and the loop that ends them.
+
+A stream is recalled when its group is parked or was dropped, when its server was removed, or when one of its
+trajectories got no token for `hedge_seconds` and another server has room for them. Its server is asked to end
+it, so that it still carries what it has; a server that does not answer is left after GRACE_SECONDS. Confirmed
+tokens stay: the trajectory resumes from its prefix, so none is confirmed twice.
+"""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+
+from asyncrl.replay.group import GroupState
+from asyncrl.rollout.generate import Connection, Generator
+from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.serving.server import ServerState
+from asyncrl.waits import Waits
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+"""From the request to end a stream to leaving it."""
+
+
+@dataclass(slots=True)
+class EarlyAbort:
+    """One per run; its loop costs nothing while nothing is recalled."""
+
+    generator: Generator
+    parking: Oversampling
+    waits: Waits
+    hedge_seconds: float | None = None
+
+    async def run(self) -> None:
+        """For ever: woken by whatever changes the queue or the fleet."""
+        while True:
+            await self.waits.wait_until(
+                lambda: any(map(self._is_due, self.generator.connections)),
+                owner="recall",
+                blocker="a stream to end early",
+                timeout_seconds=None if self.hedge_seconds is None else 0.25 * self.hedge_seconds,
+            )
+            ending = [one for one in self.generator.connections if self._is_due(one)]
+            if not ending:
+                continue
+            for connection in ending:
+                if self._is_hedged(connection):
+                    connection.is_shunned = True
+                    log.warning(
+                        "group %d got no token from %s for %.0f s: it resumes elsewhere from its prefixes",
+                        connection.group.group_id,
+                        connection.server.url,
+                        connection.silence_seconds(),
+                    )
+            await self._end(ending)
+
+    async def _end(self, connections: list[Connection]) -> None:
+        def left() -> list[Connection]:
+            return [one for one in connections if one in self.generator.connections]
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await asyncio.gather(*map(self.generator.end, connections))
+                await self.waits.wait_until(
+                    lambda: not left(),
+                    owner="recall",
+                    blocker=f"{len(connections)} streams that were asked to end",
+                )
+        for connection in left():
+            connection.cut()
+
+    def _is_due(self, connection: Connection) -> bool:
+        if connection.is_ending:
+            return False
+        return (
+            self.parking.is_over()
+            or connection.group.state is not GroupState.OPEN
+            or connection.server.state is ServerState.LEAVING
+            or self._is_hedged(connection)
+        )
+
+    def _is_hedged(self, connection: Connection) -> bool:
+        if self.hedge_seconds is None or connection.silence_seconds() < self.hedge_seconds:
+            return False
+        other = self.generator.fleet.pick(len(connection.requests), shunned=connection.server)
+        return other is not None and other is not connection.server

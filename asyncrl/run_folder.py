@@ -1,0 +1,222 @@
+"""The folder of one run: its resolved recipe, journal, metrics, logs, checkpoints; one launcher at a time.
+
+A second start with the same recipe resumes; with one that would train something else it is refused.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import sqlite3
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from asyncrl.errors import InputError
+from asyncrl.journal.starts import MODEL, RENDERED
+from asyncrl.model.folder import model_digest
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
+from asyncrl.resuming import Resumption, find_resumption
+
+RECIPE = "recipe.yaml"
+JOURNAL = "journal.sqlite"
+METRICS = "metrics.jsonl"
+CONTROLLER_URL = "controller.url"
+
+CHANGEABLE = (
+    "trainer.num_steps",
+    "trainer.checkpoint_every_steps",
+    "trainer.keep_checkpoints",
+    "trainer.keep_best",
+    "trainer.step_timeout_seconds",
+    "trainer.num_processes",
+    "trainer.threads_per_process",
+    "trainer.tokens_per_micro_batch",
+    "rollout.max_fault_retries",
+    "rollout.interrupt",
+    "rollout.tokens_per_round",
+    "rollout.oversampling",
+    "rollout.stream_interval_tokens",
+    "verifying.num_workers",
+    "verifying.max_faults_in_a_row",
+    "verifying.folder",
+    "run_folder",
+    "memory_gib",
+    "serving",
+    "replay.keep_steps",
+    "evaluation",
+    "prepare",
+)
+"""Keys that may differ between two starts on one folder: they do not change what is learned."""
+
+
+class RunFolder:
+    """Opened for writing by one launcher; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.journal = path / JOURNAL
+        self.metrics = path / METRICS
+        self.controller_url = path / CONTROLLER_URL
+        """Where the running controller listens; there only while it runs."""
+        self.resumption = Resumption(0, [])
+        """From where `check` found that the run resumes."""
+        self._lock: IO[str] | None = None
+
+    def check(self, recipe: Recipe) -> bool:
+        """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
+        if not (self.path / RECIPE).is_file():
+            if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
+                raise InputError(
+                    f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
+                )
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"run_folder {self.path} is a file. Name a folder.")
+            return False
+        there = load_recipe(self.path / RECIPE)
+        self.resumption = find_resumption(self.path)
+        differing = _differences(there.model_dump(), recipe.model_dump())
+        if differing and not self._has_begun():
+            return False
+        if differing:
+            key, old, new = differing[0]
+            raise InputError(
+                f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
+                f"resume, "
+                f"put the old value back; to start afresh, set run_folder (or name) to a new one."
+            )
+        self._check_model(Path(recipe.model.path))
+        return True
+
+    def _check_model(self, path: Path) -> None:
+        """Raises InputError where `path` holds another model than at the first start. One that cannot be
+        read is no matter of the run's folder: a complete run needs none."""
+        known, found = self._read(f"SELECT value FROM meta WHERE key = '{MODEL}'"), model_digest(path)
+        if None not in (known, found) and known != found and self._has_begun():
+            raise InputError(
+                f"run_folder {self.path} holds a run of another base model than {path} is now: its "
+                f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
+                f"name) to a new one to start afresh."
+            )
+
+    def is_complete(self, num_steps: int) -> bool:
+        """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
+        committed = self._read("SELECT max(version) FROM commits")
+        return committed is not None and committed >= num_steps and self.newest_export() is not None
+
+    def rendering_time(self) -> datetime | None:
+        """The time that the run's prompts were rendered at; None before its first start.
+
+        A journal of before that was recorded knows about when: its first group was admitted then.
+        """
+        rendered = self._read(f"SELECT value FROM meta WHERE key = '{RENDERED}'")
+        if rendered is not None:
+            return datetime.fromisoformat(rendered)
+        seconds = self._read("SELECT min(admitted_seconds) FROM groups")
+        return None if seconds is None else datetime.fromtimestamp(seconds)
+
+    def _has_begun(self) -> bool:
+        """Whether anything was ever admitted: before that there is nothing to protect."""
+        return self._read("SELECT count(*) FROM groups") not in (None, 0)
+
+    def _read(self, sql: str) -> Any:
+        """The first value of the journal's answer; None when there is none."""
+        if not self.journal.is_file():
+            return None
+        address = f"{self.journal.absolute().as_uri()}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
+            try:
+                row = reader.execute(sql).fetchone()
+                return None if row is None else row[0]
+            except sqlite3.OperationalError:
+                # Killed before its tables were made.
+                return None
+            except sqlite3.DatabaseError as error:
+                raise InputError(
+                    f"{self.journal} is damaged: {error}. Restore it, or set run_folder to a new folder."
+                ) from error
+
+    def open(self, recipe: Recipe) -> None:
+        """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / ".lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip()
+            self.close()
+            raise InputError(
+                f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set "
+                f"run_folder "
+                f"to another one."
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+        self.logs.mkdir(exist_ok=True)
+        part = self.path / f"{RECIPE}.part"
+        # Where the folder is now: when it is moved, what lies around it is found from there.
+        here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
+        part.write_text(dump_recipe(here), encoding="utf-8")
+        os.replace(part, self.path / RECIPE)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def newest_export(self) -> Path | None:
+        """The newest Hugging Face folder among the checkpoints."""
+        found = (self.path / "checkpoints").glob("step-*/hf")
+        return max(found, key=lambda path: int(path.parent.name.removeprefix("step-")), default=None)
+
+
+def read_run_recipe(path: Path) -> Recipe:
+    """The resolved recipe of an existing run. Raises InputError."""
+    if not (path / RECIPE).is_file():
+        raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
+    return load_recipe(path / RECIPE)
+
+
+def data_digests(recipe: Recipe) -> dict[str, str]:
+    """The key of each data file of the recipe -> SHA-256 of what it holds now."""
+    files = {"data.train": recipe.data.train, "data.heldout": recipe.data.heldout}
+    found = {}
+    for key, file in files.items():
+        if file is not None:
+            with Path(file).open("rb") as stream:
+                found[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
+
+
+def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:
+    """(key, value there, value now) of the first key that must not differ between starts and does."""
+    differing = _differences(there.model_dump(), now.model_dump())
+    return differing[0] if differing else None
+
+
+def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """Keys whose values differ and must not."""
+    if prefix.removesuffix(".") in CHANGEABLE:
+        return []
+    if isinstance(there, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*there, *now])
+        return [d for key in keys for d in _differences(there.get(key), now.get(key), f"{prefix}{key}.")]
+    if there == now or is_moved(prefix.removesuffix("."), there, now):
+        return []
+    return [(prefix.removesuffix("."), _plain(there), _plain(now))]
+
+
+def _plain(value: Any) -> Any:
+    return yaml.safe_load(yaml.safe_dump(value))

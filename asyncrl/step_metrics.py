@@ -1,0 +1,206 @@
+"""The numbers of one training step, put together from both sides: what was taken, how it was trained, who
+idled.
+
+Opened at the reply to a take, closed by the trainer's metrics in the next take. Owns no state of the run.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.observe.observer import Observer
+from asyncrl.records import Batch, Finish, PolicyVersion, Score, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.wire import TakeRequest
+from verifiers import monitor
+from verifiers.verdict import Outcome, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Meters of the rollout side at one moment."""
+
+    time_seconds: float
+    """Monotonic."""
+    tokens_generated: int
+    tokens_without_signal: int
+    """Of groups that were dropped because all their advantages would have been 0."""
+    server_busy_seconds: float
+    """Summed over servers."""
+    num_servers: int
+
+
+def rollout_metrics(before: Reading, after: Reading) -> dict[str, float]:
+    """Speed and idle share of the rollout side between two readings."""
+    seconds = max(after.time_seconds - before.time_seconds, 1e-9)
+    tokens = after.tokens_generated - before.tokens_generated
+    filtered = after.tokens_without_signal - before.tokens_without_signal
+    busy = (after.server_busy_seconds - before.server_busy_seconds) / max(after.num_servers, 1)
+    return {
+        "step_seconds": seconds,
+        "rollout_tokens_per_second": tokens / seconds,
+        "no_signal_token_share": filtered / tokens if tokens else 0.0,
+        "rollout_idle_share": min(1.0, max(0.0, 1.0 - busy / seconds)),
+    }
+
+
+def batch_metrics(batch: Batch) -> dict[str, Any]:
+    """Reward and length of what one step trains on."""
+    rewards = [sequence.reward for sequence in batch.sequences]
+    lengths = [len(sequence.response_tokens) for sequence in batch.sequences]
+    return {
+        "reward_mean": statistics.fmean(rewards) if rewards else None,
+        "response_tokens_mean": statistics.fmean(lengths) if lengths else None,
+        "response_tokens_max": max(lengths, default=0),
+        "num_sequences": len(rewards),
+    }
+
+
+def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, float]:
+    """The three stalenesses of a group's oldest token, in versions, right after `taken` left the queue.
+
+    At admission: how stale the youngest live group would be if batches took groups strictly in turn; never
+    above rollout.max_staleness. In flight: the stalest live group, if the next batch took it. At take: the
+    stalest of the batch.
+    """
+    next_step = queue.num_steps_taken
+    counted = queue.num_admitted - queue.num_dropped
+    youngest = max((group.admitted_version for group in queue.live.values()), default=next_step)
+    turn = max(next_step, (counted - 1) // queue.groups_per_batch)
+    in_flight = [g.oldest_version() for g in queue.live.values() if g.num_tokens()]
+    return {
+        "staleness_at_admission": turn - youngest,
+        "staleness_in_flight": next_step - min(in_flight, default=next_step),
+        "staleness_at_take": next_step - 1 - min(group.oldest_version() for group in taken),
+    }
+
+
+def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) -> dict[str, Any]:
+    """Verdicts behind a batch: outcomes per verifier, responses cut at the length limit, groups without a
+    signal, latency, signs of hacking."""
+    # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
+    scores = [score for group in groups for score in _scores(group).values()]
+    verdicts = [_verdict(score) for score in scores]
+    graded = [
+        (_verdict(score), " ".join(map(str, trajectory.response_tokens())))
+        for group in groups
+        for trajectory, score in _sampled(group)
+    ]
+    seconds = sorted(score.seconds for score in scores)
+    cut = [t.finish is Finish.LENGTH for group in groups for t, _ in _sampled(group)]
+    correct = [score.correctness for score in scores if score.correctness is not None]
+    return {
+        "correct_mean": statistics.fmean(correct) if correct else None,
+        "cut_share": statistics.fmean(cut) if cut else None,
+        "groups_zero_signal": sum(not has_signal(group) for group in groups),
+        "outcomes": monitor.count_outcomes(verdicts),
+        "outcomes_by_verifier": _outcomes_by_verifier(groups),
+        "verifier_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
+        "verifier_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
+        "fallback_reward_share": monitor.fallback_share(graded),
+        "identical_reward_share": monitor.identical_response_share(graded),
+        "most_common_answer_share": monitor.most_common_answer_share(verdicts),
+        **_by_outcome([pair for group in groups for pair in _sampled(group)]),
+    }
+
+
+def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """Rewards per step against held-out accuracies (step, accuracy): a rise of the one without the other."""
+    return {
+        "reward_jump": monitor.reward_jump(rewards),
+        "reward_without_heldout": monitor.reward_without_heldout(rewards, heldout),
+    }
+
+
+def _scores(group: Group) -> dict[str, Score]:
+    """Trajectory id -> score, of the trajectories that were sampled."""
+    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
+    return {name: score for name, score in group.scores.items() if name not in greedy}
+
+
+def _sampled(group: Group) -> list[tuple[Trajectory, Score]]:
+    scores = _scores(group)
+    return [(t, scores[t.trajectory_id]) for t in group.trajectories if t.trajectory_id in scores]
+
+
+def _by_outcome(sampled: Sequence[tuple[Trajectory, Score]]) -> dict[str, dict[str, float]]:
+    """Mean reward and mean response tokens of each outcome there was; a fault has a length only."""
+    rewards, lengths = defaultdict(list), defaultdict(list)
+    for trajectory, score in sampled:
+        lengths[score.outcome].append(trajectory.num_response_tokens())
+        if score.reward is not None:
+            rewards[score.outcome].append(score.reward)
+    return {
+        "reward_mean_by_outcome": {name: statistics.fmean(found) for name, found in rewards.items()},
+        "response_tokens_mean_by_outcome": {name: statistics.fmean(found) for name, found in lengths.items()},
+    }
+
+
+def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
+    by_name: dict[str, list[Verdict]] = defaultdict(list)
+    for group in groups:
+        by_name[group.task.verifier.name].extend(map(_verdict, _scores(group).values()))
+    return {name: monitor.count_outcomes(verdicts) for name, verdicts in by_name.items()}
+
+
+def _verdict(score: Score) -> Verdict:
+    return Verdict(Outcome(score.outcome), score.correctness, extracted=score.extracted, method=score.method)
+
+
+class StepReport:
+    """Told of every request and of every batch given; tells the observer once per step."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        *,
+        read: Callable[[], Reading],
+        pool_metrics: Callable[[], dict[str, float]],
+        heldout: Callable[[], Sequence[tuple[PolicyVersion, float]]],
+    ) -> None:
+        self._observer = observer
+        self._read = read
+        self._pool_metrics = pool_metrics
+        self._heldout = heldout
+        self._open: tuple[PolicyVersion, Reading] | None = None
+        """The step that the trainer asked for last, and the meters at that moment."""
+        self._batch: dict[str, Any] = {}
+        self._rewards: list[float] = []
+        self.num_steps = 0
+        """Of all trainers since this start, repeated ones too."""
+
+    def given(self, batch: dict[str, Any]) -> None:
+        """What is known of the batch that the trainer has now."""
+        self._batch = batch
+
+    def asked(self, request: TakeRequest) -> None:
+        """The trainer asks for the batch of `request.step`, and so has finished the step before."""
+        before, now = self._open, self._read()
+        if before is not None and before[0] == request.step:
+            return
+        self._open = (request.step, now)
+        if before is None or request.step_metrics is None or before[0] != request.step - 1:
+            return
+        speed = rollout_metrics(before[1], now)
+        waited = sum(request.step_metrics.get(name, 0.0) for name in ("wait_seconds", "drain_seconds"))
+        idle = min(1.0, waited / speed["step_seconds"])
+        trained = {
+            name: value if math.isfinite(value) else None for name, value in request.step_metrics.items()
+        }
+        self.num_steps += 1
+        self._rewards.append(self._batch.get("correct_mean") or 0.0)
+        self._observer.step(
+            {
+                **self._batch,
+                **trained,
+                **speed,
+                **self._pool_metrics(),
+                **trend_metrics(self._rewards, self._heldout()),
+                "trainer_idle_share": idle,
+                "step": request.step,
+            }
+        )

@@ -1,0 +1,34 @@
+"""Under which recipe each step was trained."""
+
+from pathlib import Path
+
+from asyncrl.journal.starts import recipes_of_steps, record_start
+from asyncrl.journal.writer import Journal
+
+
+def test_a_step_was_trained_under_the_last_start_before_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    record_start(journal, 0, "first")
+    record_start(journal, 4, "second")
+    journal.barrier_blocking()
+    # The second start went on from version 4: step 5 is the first that it made.
+    assert recipes_of_steps(journal, 1, 4) == ["first"]
+    assert recipes_of_steps(journal, 5, 9) == ["second"]
+    assert recipes_of_steps(journal, 4, 5) == ["first", "second"]
+    journal.close()
+
+
+def test_a_start_from_an_older_version_takes_the_place_of_what_it_repeats(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    for version, recipe in ((0, "first"), (4, "second"), (2, "third")):
+        record_start(journal, version, recipe)
+    journal.barrier_blocking()
+    assert recipes_of_steps(journal, 1, 2) == ["first"]
+    assert recipes_of_steps(journal, 3, 9) == ["third"]
+    journal.close()
+
+
+def test_a_journal_without_starts_says_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    assert recipes_of_steps(journal, 1, 9) == []
+    journal.close()

@@ -1,0 +1,166 @@
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.models import SIZES, write_model
+
+from asyncrl.errors import InputError
+from asyncrl.model.folder import check_model_folder, expected_tensors, other_files
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("original"))
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "model")
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def test_the_shape_is_read_from_the_config(folder: Path):
+    shape = check_model_folder(folder)
+    assert (shape.architecture, shape.num_layers, shape.head_size) == ("Qwen3ForCausalLM", 2, 16)
+    assert (shape.rope_theta, shape.rope_scaling_factor, shape.is_tied) == (10000.0, None, False)
+    # embeddings 2 x 40 x 32; per layer q 64 x 32, k and v 32 x 32, o 32 x 64, mlp 3 x 48 x 32,
+    # norms 2 x 32 + 2 x 16; last norm 32
+    layer = 64 * 32 + 2 * 32 * 32 + 32 * 64 + 3 * 48 * 32 + 2 * 32 + 2 * 16
+    assert shape.num_parameters() == 2 * 40 * 32 + 2 * layer + 32
+
+
+def test_positions_are_read_as_transformers_4_wrote_them(folder: Path):
+    edit_config(folder, rope_parameters=None, rope_theta=777.0)
+    assert check_model_folder(folder).rope_theta == 777.0
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_every_tensor_that_transformers_saves_is_expected(family: str, is_tied: bool, tmp_path: Path):
+    shape = check_model_folder(write_model(tmp_path, family, tie_word_embeddings=is_tied))
+    assert len(list(expected_tensors(shape))) == len(set(expected_tensors(shape)))
+
+
+def test_experts_are_read_under_the_names_of_transformers_4_and_5(tmp_path: Path):
+    folder = write_model(
+        tmp_path, "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, head_dim=16
+    )
+    shape = check_model_folder(folder)
+    assert (shape.num_experts, shape.experts_per_token, shape.expert_ffn_size) == (4, 2, 24)
+    # router 4 x 32 and four networks of 3 x 24 x 32 instead of one of 3 x 48 x 32
+    dense = dataclasses.replace(shape, num_experts=None)
+    difference = 4 * 32 + 4 * 3 * 24 * 32 - 3 * 48 * 32
+    assert shape.num_parameters() == dense.num_parameters() + 2 * difference
+    edit_config(folder, num_local_experts=None, num_experts=4)
+    assert check_model_folder(folder) == shape
+
+
+def test_layers_without_experts_between_those_with_them_are_refused(tmp_path: Path):
+    folder = write_model(tmp_path, "Qwen3Moe", num_experts=4, moe_intermediate_size=24, head_dim=16)
+    edit_config(folder, mlp_only_layers=[0])
+    with pytest.raises(InputError, match="mlp_only_layers"):
+        check_model_folder(folder)
+
+
+def test_a_sharded_folder_is_read_as_one(tmp_path: Path):
+    import transformers
+
+    config = transformers.Qwen3Config(**SIZES, head_dim=16)
+    transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    check_model_folder(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match="nowhere, which is not a folder"):
+        check_model_folder(tmp_path / "nowhere")
+
+
+def test_a_folder_without_config_is_not_a_model(tmp_path: Path):
+    with pytest.raises(InputError, match=r"holds no config\.json"):
+        check_model_folder(tmp_path)
+
+
+def test_a_broken_config_is_named(folder: Path):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config\.json cannot be read as JSON"):
+        check_model_folder(folder)
+
+
+def test_an_unknown_architecture_is_answered_with_the_known_ones(folder: Path):
+    edit_config(folder, architectures=["GPT2LMHeadModel"])
+    with pytest.raises(InputError, match=r"GPT2LMHeadModel cannot be trained\. Known: LlamaForCausalLM"):
+        check_model_folder(folder)
+
+
+def test_a_missing_size_is_named(folder: Path):
+    edit_config(folder, intermediate_size=None)
+    with pytest.raises(InputError, match="has no 'intermediate_size'"):
+        check_model_folder(folder)
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder: Path):
+    edit_config(folder, vocab_size=64)
+    with pytest.raises(InputError, match=r"embed_tokens.weight has shape \(40, 32\).*makes it \(64, 32\)"):
+        check_model_folder(folder)
+
+
+def test_missing_and_surplus_tensors_are_named(folder: Path):
+    edit_config(folder, num_hidden_layers=3)
+    with pytest.raises(InputError, match=r"no tensor model\.layers\.2\."):
+        check_model_folder(folder)
+    edit_config(folder, num_hidden_layers=1)
+    with pytest.raises(InputError, match=r"first model\.layers\.1\..*Training would lose them"):
+        check_model_folder(folder)
+
+
+def test_a_folder_without_safetensors_says_what_to_do(folder: Path):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="Convert the weights to safetensors"):
+        check_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a safetensors file at all", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]"]
+)
+def test_a_file_that_is_no_safetensors_is_named(folder: Path, content: bytes):
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.safetensors is not a safetensors file"):
+        check_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_act", "gelu"),
+        ("attention_bias", True),
+        ("use_sliding_window", True),
+        ("layer_types", ["full_attention", "sliding_attention"]),
+        ("rope_parameters", {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}),
+    ],
+)
+def test_what_would_be_computed_differently_is_refused(folder: Path, key: str, value: object):
+    edit_config(folder, **{key: value})
+    with pytest.raises(InputError, match="can be trained|cannot be trained"):
+        check_model_folder(folder)
+
+
+def test_tokenizer_and_configuration_are_the_files_without_weights(folder: Path):
+    for name in ("tokenizer.json", "vocab.json", "pytorch_model.bin", "model.safetensors.index.json"):
+        (folder / name).write_text("{}")
+    names = [file.name for file in other_files(folder)]
+    assert names == ["config.json", "generation_config.json", "tokenizer.json", "vocab.json"]
+
+
+def test_checking_a_folder_does_not_import_torch():
+    code = "import sys, asyncrl.model.folder; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

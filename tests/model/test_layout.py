@@ -1,0 +1,75 @@
+"""Which sizes go together, told before any process starts."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from fakes.recipes import make_recipe
+from fakes.shapes import tiny_shape
+
+from asyncrl.errors import InputError
+from asyncrl.model.layout import Layout, check_layout
+from asyncrl.recipe import Trainer
+
+# 2 layers, 4 heads, 2 key-value heads, 48 feed-forward columns
+SHAPE = tiny_shape()
+EXPERTS = dataclasses.replace(SHAPE, num_experts=6, experts_per_token=2, expert_ffn_size=24)
+
+
+def section(num_processes: int, **parallel: object) -> Trainer:
+    return make_recipe(Path("unused"), trainer={"num_processes": num_processes, "parallel": parallel}).trainer
+
+
+def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
+    layout = check_layout(section(16, tensor=2, pipeline=2, context=2), SHAPE)
+    assert layout == Layout(tensor=2, pipeline=2, context=2, data=2)
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "parallel", "message"),
+    [
+        (3, {"tensor": 2}, r"num_processes is 3 but tensor x pipeline x context of trainer\.parallel is 2"),
+        (4, {"pipeline": 2, "expert": 4}, r"parallel\.expert is 4, which does not divide the 2 processes"),
+        (2, {"virtual_stages": 2}, r"virtual_stages is 2 but trainer\.parallel\.pipeline is 1"),
+        (2, {"sequence_parallel": True}, r"sequence_parallel is true but trainer\.parallel\.tensor is 1"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused_with_the_recipe(
+    num_processes: int, parallel: dict, message: str
+):
+    with pytest.raises(InputError, match=message):
+        section(num_processes, **parallel)
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "parallel", "message"),
+    [
+        (3, {"tensor": 3}, r"parallel\.tensor is 3, which does not divide the model's 4 attention heads"),
+        (4, {"tensor": 4}, r"parallel\.tensor is 4, .* 2 key-value heads\. Set it to a divisor of 2"),
+        (3, {"context": 3}, r"parallel\.context is 3, .* 4 attention heads per tensor rank"),
+        (3, {"pipeline": 3}, r"pipeline x trainer\.parallel\.virtual_stages is 3, .* 2 layers"),
+        (2, {"pipeline": 2, "virtual_stages": 2}, r"virtual_stages is 4, .* 2 layers"),
+        (2, {"expert": 2}, r"parallel\.expert is 2 but Qwen3ForCausalLM has no experts"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_that_way_is_named(num_processes: int, parallel: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        check_layout(section(num_processes, **parallel), SHAPE)
+
+
+def test_experts_are_dealt_evenly_and_tensor_ranks_then_share_tokens():
+    with pytest.raises(InputError, match=r"parallel\.expert is 4, .* 6 experts"):
+        check_layout(section(4, expert=4), EXPERTS)
+    with pytest.raises(InputError, match=r"Set trainer\.parallel\.sequence_parallel to true"):
+        check_layout(section(2, tensor=2), EXPERTS)
+    assert check_layout(section(4, tensor=2, sequence_parallel=True, expert=2), EXPERTS).data == 2
+
+
+def test_tokens_and_micro_batches_come_in_multiples_that_can_be_shared():
+    layout = Layout(tensor=2, context=3, pipeline=2, virtual_stages=2, is_sequence_parallel=True)
+    assert (layout.token_multiple(), layout.micro_batch_multiple()) == (6, 2)
+    assert (Layout(tensor=2, pipeline=2).token_multiple(), Layout(pipeline=2).micro_batch_multiple()) == (
+        1,
+        1,
+    )
+    assert (layout.padded_vocabulary(41), layout.padded_vocabulary(42)) == (42, 42)

@@ -1,0 +1,68 @@
+"""Accuracies, avg@k and pass@k against values worked out by hand."""
+
+import pytest
+
+from asyncrl.observe.estimates import accuracy, avg_at_k, chance_of_a_correct_draw, pass_at_k
+
+RIGHT, WRONG = True, False
+
+
+def test_wilson_interval_of_eight_out_of_ten() -> None:
+    # z^2 = 3.8415; centre (0.8 + 0.19207) / 1.38415 = 0.71674,
+    # half sqrt(0.061464 + 0.036892) / 1.38415 = 0.22658
+    estimate = accuracy(8, 10)
+    assert estimate.mean == 0.8
+    assert estimate.low == pytest.approx(0.4902, abs=1e-4)
+    assert estimate.high == pytest.approx(0.9433, abs=1e-4)
+
+
+def test_a_perfect_score_keeps_an_interval() -> None:
+    # At 10 of 10 the lower bound is 1 / (1 + z^2 / 10) = 1 / 1.38415.
+    estimate = accuracy(10, 10)
+    assert (estimate.mean, estimate.high) == (1.0, 1.0)
+    assert estimate.low == pytest.approx(0.7225, abs=1e-4)
+    nothing = accuracy(0, 10)
+    assert (nothing.mean, nothing.low) == (0.0, 0.0)
+    assert nothing.high == pytest.approx(1 - 0.7225, abs=1e-4)
+
+
+def test_accuracy_without_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 correct of 0"):
+        accuracy(0, 0)
+
+
+def test_pass_at_k_of_a_task_counts_the_draws_without_a_correct_sample() -> None:
+    # 4 samples, 2 correct: of the 6 pairs one holds two wrong ones.
+    assert chance_of_a_correct_draw(2, 4, k=2) == pytest.approx(5 / 6)
+    # 3 wrong samples cannot fill a draw of 4.
+    assert chance_of_a_correct_draw(1, 4, k=4) == 1.0
+    assert chance_of_a_correct_draw(0, 4, k=4) == 0.0
+
+
+def test_avg_at_k_is_the_mean_share_over_tasks() -> None:
+    estimate = avg_at_k([[RIGHT] * 4, [RIGHT] + [WRONG] * 3, [WRONG] * 4, [RIGHT, RIGHT, WRONG, WRONG]])
+    assert estimate.mean == pytest.approx((1 + 0.25 + 0 + 0.5) / 4)
+    assert estimate.low < estimate.mean < estimate.high
+
+
+def test_pass_at_k_with_k_samples_is_the_plain_accuracy_interval() -> None:
+    # With k of k samples each task scores 0 or 1, so 8 solved of 10 tasks is Wilson at 8 of 10 or a little
+    # wider: the sample variance divides by n - 1, which makes p(1-p)/variance = 9 < 10 tasks, held at 10.
+    tasks = [[RIGHT, WRONG]] * 8 + [[WRONG, WRONG]] * 2
+    assert pass_at_k(tasks, 2) == accuracy(8, 10)
+
+
+def test_repeated_samples_narrow_the_interval_only_as_far_as_tasks_agree() -> None:
+    # All tasks at one half: 10 tasks x 4 samples count as 40 draws.
+    even = avg_at_k([[RIGHT, RIGHT, WRONG, WRONG]] * 10)
+    assert (even.low, even.high) == (accuracy(20, 40).low, accuracy(20, 40).high)
+    # Tasks at 0 or 1: the four samples of a task say nothing new, 10 tasks count as 10.
+    split = avg_at_k([[RIGHT] * 4] * 5 + [[WRONG] * 4] * 5)
+    assert (split.low, split.high) == (accuracy(5, 10).low, accuracy(5, 10).high)
+
+
+def test_tasks_with_too_few_graded_samples_are_left_out() -> None:
+    estimate = pass_at_k([[RIGHT, WRONG], [RIGHT]], 2)
+    assert (estimate.mean, estimate.num_tasks) == (1.0, 1)
+    with pytest.raises(ValueError, match="pass@8 needs"):
+        pass_at_k([[RIGHT] * 4], 8)

@@ -1,0 +1,179 @@
+"""What is left of a run: readable, or refused in one sentence before anything starts."""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.records import finish, make_queue, make_task
+
+from asyncrl.checkpoints import write_manifest
+from asyncrl.errors import InputError
+from asyncrl.journal.compaction import BOUNDARY
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.recipe.file import dump_recipe, parse_recipe
+from asyncrl.resuming import find_resumption
+from asyncrl.run_folder import RunFolder
+
+NUM_STEPS = 4
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run of four steps with checkpoints of steps 2 and 4."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    queue = make_queue(folder, batch=1)
+    with MetricsWriter(folder / "metrics.jsonl") as metrics:
+        for step in range(NUM_STEPS):
+            queue.announce(step)
+            finish(queue, queue.admit(make_task(step)), version=step)
+            queue.take(step)
+            metrics.step({"step": step + 1})
+            if step % 2:
+                write_checkpoint(folder, step + 1)
+                queue.commit(step + 1, "")
+    queue.journal.close()
+    return folder
+
+
+def write_checkpoint(run_folder: Path, version: int) -> None:
+    folder = run_folder / "checkpoints" / f"step-{version}"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(bytes(range(256)))
+    write_manifest(folder, version)
+
+
+def damage(checkpoint: Path, how: str) -> None:
+    weights, manifest = checkpoint / "weights", checkpoint / "checkpoint.json"
+    if how == "delete":
+        weights.unlink()
+    elif how == "flip":
+        weights.write_bytes(bytes(256))
+    elif how == "manifest":
+        manifest.write_text("[]")
+    elif how == "other":
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 3}))
+
+
+def test_a_whole_run_goes_on_from_its_newest_checkpoint(run_folder: Path) -> None:
+    found = find_resumption(run_folder)
+    assert (found.version, found.remarks) == (4, [])
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("delete", "weights is missing"),
+        ("flip", "weights is not what was written"),
+        ("manifest", "its checkpoint.json cannot be read"),
+        ("other", "its checkpoint.json says that it is the one of step 3"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_with_the_reason_and_what_is_used(
+    run_folder: Path, how: str, why: str
+) -> None:
+    damage(run_folder / "checkpoints" / "step-4", how)
+    found = find_resumption(run_folder)
+    assert found.version == 2
+    (remark,) = found.remarks
+    assert remark.startswith("the checkpoint of step 4 is damaged: ") and why in remark
+    assert remark.endswith("Training goes back to the one of step 2.")
+
+
+def test_without_a_whole_checkpoint_the_base_model_is_used_and_said(run_folder: Path) -> None:
+    damage(run_folder / "checkpoints" / "step-4", "flip")
+    damage(run_folder / "checkpoints" / "step-2", "delete")
+    found = find_resumption(run_folder)
+    assert found.version == 0
+    assert ["base model" in remark for remark in found.remarks] == [True, True]
+
+
+def test_a_checkpoint_that_is_gone_is_said(run_folder: Path) -> None:
+    shutil.rmtree(run_folder / "checkpoints" / "step-4")
+    found = find_resumption(run_folder)
+    assert found.version == 2
+    assert found.remarks == ["the checkpoint of step 4 is gone. Training goes back to step 2."]
+
+
+def test_checkpoints_that_the_journal_no_longer_leads_on_from_are_refused(run_folder: Path) -> None:
+    connection = sqlite3.connect(run_folder / "journal.sqlite")
+    connection.execute("INSERT INTO meta VALUES (?, '3')", (BOUNDARY,))
+    connection.commit()
+    connection.close()
+    damage(run_folder / "checkpoints" / "step-4", "flip")
+    with pytest.raises(
+        InputError, match=r"tokens of steps 1 to 3, .* of step 2\. The one of step 4 is damaged"
+    ):
+        find_resumption(run_folder)
+
+
+def break_journal(path: Path, how: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    if how == "garbage":
+        path.write_bytes(os.urandom(8192))
+    elif how == "text":
+        path.write_text("hello\n" * 1000)
+    elif how == "pages":
+        content = bytearray(path.read_bytes())
+        content[4096:-4096] = os.urandom(len(content) - 8192)
+        path.write_bytes(content)
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:5000])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "deleted":
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["garbage", "text", "pages", "cut", "empty", "deleted"])
+def test_a_journal_that_is_none_is_refused(run_folder: Path, how: str) -> None:
+    break_journal(run_folder / "journal.sqlite", how)
+    with pytest.raises(InputError, match=r"journal\.sqlite.*, or set run_folder \(or name\) to a new one"):
+        find_resumption(run_folder)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{oops", b"\xff\xfe\x00garbage", b"[1]", b"7", b'{"kind": "step"}', b'{"kind": "eval", "step": 1}'],
+)
+def test_a_line_that_is_no_row_of_metrics_is_refused_with_its_number(run_folder: Path, line: bytes) -> None:
+    path = run_folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], line + b"\n", *lines[2:]]))
+    with pytest.raises(InputError, match=r"metrics\.jsonl:3 is not a row of metrics"):
+        find_resumption(run_folder)
+
+
+@pytest.mark.parametrize("left", [[], ["journal.sqlite"], ["metrics.jsonl"]])
+def test_a_run_that_was_killed_before_its_first_step_begins_again(tmp_path: Path, left: list[str]) -> None:
+    for name in left:
+        (tmp_path / name).touch()
+    found = find_resumption(tmp_path)
+    assert (found.version, found.remarks) == (0, [])
+
+
+def test_the_command_says_it_in_one_sentence(run_folder: Path, tmp_path: Path) -> None:
+    raw = {"name": "t", "model": {"path": "m"}, "data": {"train": "d", "heldout": "h"}}
+    recipe = parse_recipe({**raw, "run_folder": str(run_folder)}, source="test")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    with RunFolder(run_folder) as folder:
+        folder.open(recipe)
+    break_journal(run_folder / "journal.sqlite", "garbage")
+    arguments = ["train", str(tmp_path / "recipe.yaml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncrl.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr and "journal.sqlite" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

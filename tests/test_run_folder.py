@@ -1,0 +1,186 @@
+"""The run folder: one launcher at a time, resumed only by the same recipe."""
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from fakes.records import make_queue, make_task
+
+from asyncrl.errors import InputError
+from asyncrl.journal.starts import record_rendering
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.run_folder import RunFolder, first_difference, read_run_recipe
+
+
+def make_recipe(**changes: object) -> Recipe:
+    raw = {"name": "t", "model": {"path": "/m"}, "data": {"train": "/d", "heldout": "/h"}, **changes}
+    return parse_recipe(raw, source="test")
+
+
+def test_a_new_folder_holds_the_resolved_recipe(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run") as folder:
+        assert not folder.check(make_recipe())
+        folder.open(make_recipe())
+    # Its own place is wherever it lies; "./file.py:Name" in rows would be looked for there.
+    here = {"run_folder": str(tmp_path / "run"), "verifying": {"folder": str(tmp_path / "run")}}
+    assert read_run_recipe(tmp_path / "run") == make_recipe(**here)
+
+
+def test_checking_writes_nothing(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").check(make_recipe())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_recipe_resumes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    assert RunFolder(tmp_path).check(make_recipe())
+
+
+def test_a_moved_run_is_its_own_folder_and_resumes_with_data_that_moved_along(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    (old / "recipe.yaml").write_text("name: t\nmodel: {path: m}\ndata: {train: d, heldout: h}\n")
+    (old / "m").mkdir()
+    for name in "dh":
+        (old / name).write_text("")
+    with RunFolder(old / "runs" / "t") as folder:
+        folder.open(load_recipe(old / "recipe.yaml"))
+    queue = make_queue(old / "runs" / "t")
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    old.rename(new)
+    run = new / "runs" / "t"
+    assert read_run_recipe(run).folder() == run
+    # The data moved along, and is where it was as seen from the run.
+    assert read_run_recipe(run).data.train == str(new / "d")
+    assert RunFolder(run).check(load_recipe(new / "recipe.yaml"))
+    (new / "other").write_text("")
+    with pytest.raises(InputError, match="data.train"):
+        RunFolder(run).check(load_recipe(new / "recipe.yaml", [f"data.train={new / 'other'}"]))
+
+
+def test_a_moved_run_resumes_with_terms_of_its_own_that_moved_along(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for part in ("m", "d", "soft_clip.py", "far.py"):
+        (old / part).mkdir(parents=True)
+    (old / "recipe.yaml").write_text(
+        "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\nalgorithm:\n"
+        '  surrogate: "./soft_clip.py:soft_clip"\n  rejection: [token_veto, "./far.py:far"]\n'
+    )
+    with RunFolder(old / "runs" / "t") as folder:
+        folder.open(load_recipe(old / "recipe.yaml"))
+    trained = load_recipe(old / "recipe.yaml")
+    queue = make_queue(old / "runs" / "t")
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    old.rename(new)
+    run = new / "runs" / "t"
+    # The folder that it lies in is what verifying.folder names: it moved too.
+    assert RunFolder(run).check(load_recipe(new / "recipe.yaml"))
+    # As `asyncrl reproduce` reads what a start was recorded with.
+    moved = with_moved_files(trained, read_run_recipe(run))
+    assert moved.algorithm == load_recipe(new / "recipe.yaml").algorithm
+    assert moved.model.path == str(new / "m")
+    assert first_difference(moved, read_run_recipe(run)) is None
+    other = load_recipe(new / "recipe.yaml", [f"algorithm.surrogate={new}/soft_clip.py:other"])
+    with pytest.raises(InputError, match=r"algorithm\.surrogate"):
+        RunFolder(run).check(other)
+
+
+def test_a_copied_run_is_its_own_folder_and_keeps_the_data_that_stayed(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: t\nmodel: {path: m}\ndata: {train: d, heldout: h}\n")
+    (tmp_path / "d").write_text("")
+    with RunFolder(tmp_path / "runs" / "t") as folder:
+        folder.open(load_recipe(tmp_path / "recipe.yaml"))
+    make_queue(tmp_path / "runs" / "t").journal.close()
+    copy = shutil.copytree(tmp_path / "runs" / "t", tmp_path / "far" / "away" / "copy")
+    assert read_run_recipe(copy).folder() == copy
+    assert read_run_recipe(copy).data.train == str(tmp_path / "d")
+    assert read_run_recipe(copy).verifying.own_files() == tmp_path
+
+
+def test_the_same_files_under_another_name_resume(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with RunFolder(tmp_path / "run") as folder:
+        folder.open(make_recipe(data={"train": f"{tmp_path}/data", "heldout": "/h"}))
+    assert RunFolder(tmp_path / "run").check(make_recipe(data={"train": f"{tmp_path}/link", "heldout": "/h"}))
+
+
+def test_a_longer_run_on_other_servers_resumes(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    assert RunFolder(tmp_path).check(make_recipe(trainer={"num_steps": 99}, serving={"num_servers": 2}))
+
+
+def test_a_recipe_that_would_train_something_else_is_refused(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+    changed = make_recipe(trainer={"learning_rate": 0.5})
+    with pytest.raises(InputError, match=r"trainer\.learning_rate = 0\.0001, the recipe now says 0\.5"):
+        RunFolder(tmp_path).check(changed)
+
+
+def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as folder:
+        folder.open(make_recipe())
+    make_queue(tmp_path).journal.close()
+    assert not RunFolder(tmp_path).check(make_recipe(seed=5))
+
+
+def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> None:
+    assert RunFolder(tmp_path).rendering_time() is None
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    assert RunFolder(tmp_path).rendering_time() is None
+    queue.admit(make_task())
+    queue.journal.barrier_blocking()
+    # A journal of before the time was recorded: that of the first group is near.
+    assert RunFolder(tmp_path).rendering_time() == datetime.fromtimestamp(0.0)
+    first = datetime(2026, 1, 2, 3, 4, 5, 678901)
+    record_rendering(queue.journal, first)
+    record_rendering(queue.journal, datetime(2027, 1, 1))
+    queue.journal.close()
+    assert RunFolder(tmp_path).rendering_time() == first
+
+
+def test_a_journal_of_garbage_is_said(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite").write_bytes(b"garbage " * 1000)
+    with pytest.raises(InputError, match=r"journal\.sqlite is damaged"):
+        RunFolder(tmp_path).rendering_time()
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="not empty"):
+        RunFolder(tmp_path).check(make_recipe())
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("x")
+    with pytest.raises(InputError, match="is a file"):
+        RunFolder(tmp_path / "run").check(make_recipe())
+
+
+def test_a_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path)
+    first.open(make_recipe())
+    with pytest.raises(InputError, match="in use by process"):
+        RunFolder(tmp_path).open(make_recipe())
+    first.close()
+    with RunFolder(tmp_path) as second:
+        second.open(make_recipe())
+
+
+def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run folder"):
+        read_run_recipe(tmp_path)

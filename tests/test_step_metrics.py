@@ -1,0 +1,78 @@
+"""The numbers of a step."""
+
+import dataclasses
+
+import pytest
+from fakes.records import correctness_differs, make_score, make_task
+
+from asyncrl.records import Batch, Finish, Segment, Sequence, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.step_metrics import Reading, batch_metrics, group_metrics, rollout_metrics
+
+
+def test_speed_and_idleness_are_differences_of_two_readings() -> None:
+    before, after = Reading(10.0, 1000, 100, 3.0, 2), Reading(14.0, 5000, 1100, 9.0, 2)
+    # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
+    assert rollout_metrics(before, after) == {
+        "step_seconds": 4.0,
+        "rollout_tokens_per_second": 1000.0,
+        # 1000 of 4000 tokens were of groups without a signal
+        "no_signal_token_share": 0.25,
+        "rollout_idle_share": pytest.approx(0.25),
+    }
+
+
+def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:
+    sequences = [
+        Sequence(str(n), [1], [5] * n, [-1.0] * n, [0] * n, [False] * n, 0.0, float(n % 2)) for n in (1, 2, 3)
+    ]
+    metrics = batch_metrics(Batch(0, 1.0, sequences))
+    assert metrics["reward_mean"] == pytest.approx(2 / 3)
+    assert (metrics["response_tokens_mean"], metrics["response_tokens_max"]) == (2.0, 3)
+
+
+def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, (method, tokens) in enumerate(
+        [("boxed", [1]), ("last_line", [2]), ("boxed", [3]), ("boxed", [3])]
+    ):
+        trajectory = Trajectory(str(index), (1,), [Segment(0, tokens, [-1.0])])
+        group.trajectories.append(trajectory)
+        group.scores[str(index)] = dataclasses.replace(make_score(1.0), method=method)
+    metrics = group_metrics([group], correctness_differs)
+    assert metrics["fallback_reward_share"] == pytest.approx(1 / 4)
+    assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
+
+
+def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, (reward, length) in enumerate([(1.0, 2), (1.0, 4), (0.0, 9), (None, 5), (1.0, 100)]):
+        segment = Segment(0, list(range(length)), [-1.0] * length)
+        group.trajectories.append(Trajectory(str(index), (1,), [segment], is_greedy=length == 100))
+        group.scores[str(index)] = make_score(reward)
+    metrics = group_metrics([group], correctness_differs)
+    assert metrics["reward_mean_by_outcome"] == {"correct": 1.0, "wrong": 0.0}
+    assert metrics["response_tokens_mean_by_outcome"] == {"correct": 3.0, "wrong": 9.0, "fault": 5.0}
+    assert metrics["correct_mean"] == pytest.approx(2 / 3)
+
+
+def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_count() -> None:
+    def group(*rewards: float | None) -> Group:
+        made = Group(0, make_task(), 0, [])
+        made.scores.update({str(i): make_score(reward) for i, reward in enumerate(rewards)})
+        return made
+
+    metrics = group_metrics([group(1.0, 0.0), group(1.0, 1.0), group(0.0, None)], correctness_differs)
+    assert metrics["groups_zero_signal"] == 2
+    assert metrics["outcomes"] == {"correct": 3, "wrong": 2, "no_answer": 0, "fault": 1}
+    assert metrics["outcomes_by_verifier"] == {"math": metrics["outcomes"]}
+    assert metrics["correct_mean"] == pytest.approx(3 / 5)
+
+
+def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -> None:
+    group = Group(0, make_task(), 0, [])
+    for index, finish in enumerate((Finish.LENGTH, Finish.STOP, Finish.STOP, Finish.STOP, Finish.LENGTH)):
+        group.trajectories.append(Trajectory(str(index), (1,), finish=finish, is_greedy=index == 4))
+        group.scores[str(index)] = make_score(0.0)
+    assert group_metrics([group], correctness_differs)["cut_share"] == pytest.approx(1 / 4)
+    assert group_metrics([], correctness_differs)["cut_share"] is None

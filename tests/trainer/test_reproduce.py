@@ -1,0 +1,208 @@
+"""`asyncrl reproduce` on a run of a real trainer whose batches came from a real journal."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.launch_trainer import finish_trainer, read_log, start_trainer
+from fakes.models import random_batch, write_model
+from fakes.queue_service import QueueService
+from fakes.recipes import make_recipe
+from fakes.records import correctness_differs
+
+from asyncrl import cli
+from asyncrl.journal.compaction import compact
+from asyncrl.journal.starts import record_start
+from asyncrl.journal.writer import Journal
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.recipe.file import dump_recipe
+from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
+from asyncrl.replay.recovery import load_batch
+from asyncrl.replay.replay_queue import ReplayQueue
+
+NUM_STEPS = 4
+TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "keep_checkpoints": 2}
+TRAINER |= {"warmup_steps": 2, "learning_rate": 1e-3}
+
+
+def record_batches(path: Path, recipe: str) -> None:
+    """Takes the random batches of all steps through a queue into the journal at `path`."""
+    journal = Journal(path)
+    record_start(journal, 0, recipe)
+    queue = ReplayQueue(
+        journal,
+        groups_per_batch=4,
+        samples_per_group=3,
+        max_staleness=0,
+        num_steps=NUM_STEPS,
+        has_signal=correctness_differs,
+    )
+    for step in range(NUM_STEPS):
+        queue.announce(step)
+        sequences = random_batch(step).sequences
+        for first in range(0, len(sequences), 3):
+            members = sequences[first : first + 3]
+            prompt = tuple(members[0].prompt_tokens)
+            group = queue.admit(Task(f"train:{first}", "?", prompt, "1", VerifierSpec("math")))
+            for trajectory, member in zip(group.trajectories, members, strict=True):
+                segment = Segment(step, member.response_tokens, member.behavior_logprobs)
+                queue.append(group, trajectory, [segment], Finish.STOP)
+                queue.score(group, trajectory, Score("correct", 1.0, 1.0, "1", "", 0.0), "text")
+            names = [trajectory.trajectory_id for trajectory in group.trajectories]
+            queue.make_ready(
+                group, {name: member.advantage for name, member in zip(names, members, strict=True)}
+            )
+        assert queue.take(step) is not None
+    journal.close()
+
+
+def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None, **sections: dict) -> Path:
+    """A run folder as real trainer processes left it, with its journal and its metrics."""
+    run = folder / "run"
+    run.mkdir()
+    trainer = TRAINER | {"num_processes": num_processes} | (trainer or {})
+    recipe = make_recipe(write_model(folder / "model"), trainer=trainer, **sections)
+    record_batches(run / "journal.sqlite", dump_recipe(recipe))
+    journal = Journal(run / "journal.sqlite")
+    with QueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
+        processes = start_trainer(run, queue.url, recipe)
+        assert finish_trainer(processes) == [0] * num_processes, read_log(run)
+    journal.close()
+    with MetricsWriter(run / "metrics.jsonl") as metrics:
+        for take in queue.takes[1:]:
+            metrics.step(take.step_metrics)
+    return run
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_run(tmp_path_factory.mktemp("recorded"), num_processes=1)
+
+
+@pytest.fixture
+def run(recorded: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return shutil.copytree(recorded, tmp_path / "run")
+
+
+def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.CaptureFixture[str]):
+    assert cli.main(["reproduce", str(recorded), "4"]) == 0
+    output = capfd.readouterr().out
+    assert "steps 3 to 4 again, from checkpoint step-2" in output
+    assert "step 4 is identical to the last digit." in output
+    row = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[3])
+    assert output.count(str(row["loss"])) == 2 and output.count(str(row["grad_norm"])) == 2
+
+
+@pytest.mark.slow
+def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
+    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
+
+
+LAYOUTS = [
+    pytest.param({"tensor": 2}, id="tensor"),
+    pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.slow),
+    pytest.param({"context": 2}, id="context", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS)
+def test_ranks_that_share_the_model_repeat_what_they_recorded(
+    parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    trainer = {"parallel": parallel, "optimizer_steps_per_batch": 2}
+    run = record_run(tmp_path, num_processes=2, trainer=trainer)
+    assert cli.main(["reproduce", str(run), "4"]) == 0
+    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
+
+
+def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    algorithm = {"advantage": "gae", "gae_lambda": 0.95, "kl_coefficient": 0.1, "kl_in": "reward"}
+    run = record_run(tmp_path, num_processes=1, algorithm=algorithm, critic={"warmup_steps": 1})
+    for step in ("4", "2"):
+        assert cli.main(["reproduce", str(run), step]) == 0
+        output = capfd.readouterr().out
+        assert f"step {step} is identical to the last digit." in output
+        assert "explained_variance" in output
+
+
+def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference_is_named(
+    run: Path, capfd: pytest.CaptureFixture[str]
+):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    second = json.loads(lines[1])
+    second["grad_norm"] += 1e-12
+    (run / "metrics.jsonl").write_text("\n".join([lines[0], json.dumps(second), *lines[2:], ""]))
+    assert cli.main(["reproduce", str(run), "2"]) == 1
+    output = capfd.readouterr().out
+    assert "steps 1 to 2 again, from the base model" in output
+    assert "step 2 is the first that is not what was recorded: grad_norm." in output
+    (line,) = (line for line in output.splitlines() if line.endswith("differs"))
+    assert line.split()[:2] == ["grad_norm", str(second["grad_norm"])]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("tokens_per_micro_batch", 60, "different values of trainer.tokens_per_micro_batch (60, 8192)"),
+        ("parallel", {"distributed_optimizer": True}, "different values of trainer.parallel (tensor=1"),
+    ],
+)
+def test_another_layout_is_not_identical_or_is_refused(
+    run: Path, key: str, value: object, words: str, capfd: pytest.CaptureFixture[str]
+):
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["trainer"][key] = value
+    journal = Journal(run / "journal.sqlite")
+    # As if the run had been resumed from version 2 with another layout.
+    record_start(journal, 2, yaml.safe_dump(recipe))
+    journal.close()
+    shutil.rmtree(run / "checkpoints" / "step-2")
+    assert cli.main(["reproduce", str(run), "4"]) == 2
+    assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [("5", "step 5 is not in .*which holds steps 1 to 4"), ("0", "step 0 is not in .*steps 1 to 4")],
+)
+def test_a_step_that_was_not_taken_is_said(
+    recorded: Path, step: str, words: str, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["reproduce", str(recorded), step]) == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_a_missing_journal_is_said(run: Path, capsys: pytest.CaptureFixture[str]):
+    (run / "journal.sqlite").unlink()
+    assert cli.main(["reproduce", str(run), "1"]) == 2
+    assert "There is no journal" in capsys.readouterr().err
+
+
+def test_a_changed_recipe_is_said_with_the_key(run: Path, capsys: pytest.CaptureFixture[str]):
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["trainer"]["learning_rate"] = 0.5
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert cli.main(["reproduce", str(run), "1"]) == 2
+    assert "says trainer.learning_rate = 0.5, but the run was trained with 0.001" in capsys.readouterr().err
+
+
+def test_a_step_that_was_not_reported_is_said(run: Path, capsys: pytest.CaptureFixture[str]):
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:3], ""]))
+    assert cli.main(["reproduce", str(run), "4"]) == 2
+    assert "has no row for step 4" in capsys.readouterr().err
+
+
+def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.CaptureFixture[str]):
+    journal = Journal(run / "journal.sqlite")
+    journal.write(("UPDATE groups SET state = 'trained'", ()), *compact(0, 2))
+    journal.close()
+    assert cli.main(["reproduce", str(run), "2"]) == 2
+    assert "the tokens of steps 1 to 2 were let go" in capsys.readouterr().err
