@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl import recipe
+from asyncrl.recipe import algorithm as recipe
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES
