@@ -79,7 +79,7 @@ class Trainer(Section):
     """Newest checkpoints kept on disk."""
     keep_best: bool = False
     """Also saves each version evaluated during training, keeps the one with the best greedy held-out
-    accuracy, and exports it at the end next to the last one."""
+    accuracy, and exports it at the end together with the last one."""
 
     @model_validator(mode="after")
     def _check_processes(self) -> "Trainer":
