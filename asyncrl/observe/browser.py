@@ -35,7 +35,7 @@ class Browser:
         self.overview()
 
     def overview(self) -> Row:
-        """Name, groups by fate, range of steps, last evaluation."""
+        """Name, groups by fate, range of steps, the last evaluation."""
         steps = self._journal.step_range()
         evaluations = read_metrics(self._metrics_path).evaluations
         last = evaluations[-1] if evaluations else {}
@@ -51,7 +51,7 @@ class Browser:
         return self._journal.groups(wanted)
 
     def group(self, group_id: int) -> Row | None:
-        """A group; its segments hold [text, token, log-prob] per token, and their staleness when trained."""
+        """A group whose segments hold [text, token, log-prob] per token and their staleness at training."""
         group = self._journal.group(group_id)
         if group is not None:
             group["trajectories"] = [self._trajectory(t, group["step"]) for t in group["trajectories"]]
@@ -75,7 +75,7 @@ class Browser:
 
 
 def _joined(segments: list[Row]) -> list[Row]:
-    """Joins neighbours of the same version: the journal has a row per streamed chunk."""
+    """Neighbours of one version as one segment: the journal has a row per chunk that was streamed."""
     joined: list[Row] = []
     for segment in segments:
         if joined and joined[-1]["version"] == segment["version"]:

@@ -154,7 +154,7 @@ def _commands(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _samples(summary: Summary) -> list[dict[str, Any]]:
-    """One correct and one wrong trajectory, if any, of some groups of the first and the last step."""
+    """One correct and one wrong trajectory, where there are, of some groups at both ends of the run."""
     path = summary.run_folder / JOURNAL_FILE
     if not path.exists():
         return []

@@ -67,7 +67,7 @@ def summarize(
     metrics = read_metrics(run_folder / METRICS_FILE)
     journal = run_folder / JOURNAL_FILE
     groups, faults = (Journal(journal).fates(), Journal(journal).faults()) if journal.exists() else ({}, [])
-    # The first tenth fills the queue and warms up caches: idle shares are of the steady state.
+    # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
     steady = metrics.steps[len(metrics.steps) // 10 :]
     return Summary(
         run_folder=run_folder,
