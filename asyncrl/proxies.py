@@ -1,7 +1,7 @@
 """Keeps loopback out of proxies (http_proxy, HTTP_PROXY, ALL_PROXY).
 
-Our aiohttp sessions use no proxy; requests, httpx and urllib, inside SGLang and in verifiers, follow the
-environment.
+Our aiohttp sessions use no proxy, but requests, httpx and urllib (in SGLang and in verifiers) follow the
+environment variables.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """`asyncrl verify`: grades rows of {"gold", "response"} with a verifier, or checks a verifier's contract.
 
-Rows go to standard output as they came, in order, with "verdict" added; progress and a summary go to standard
-error."""
+Rows go to stdout in order, with "verdict" added; progress and a summary go to stderr."""
 
 import argparse
 import asyncio

@@ -103,11 +103,11 @@ class Algorithm(Section):
     cispo: REINFORCE weighted by the clipped token ratio.
     gmpo: geometric mean of the sequence's token ratios, each clipped before."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = 0.2
-    """Policy ratios are clipped below 1 - clip_low; null: not at all. Default: null for cispo, 0.3297 (ratio
-    e^-0.4) for gmpo, otherwise 0.2."""
+    """Policy ratios are clipped below 1 - clip_low; null: not at all.
+    Default: null for cispo, 0.3297 (ratio e^-0.4) for gmpo, otherwise 0.2."""
     clip_high: PositiveFloat = 0.2
-    """Policy ratios are clipped above 1 + clip_high (DAPO: 0.28). Default: 0.4918 (ratio e^0.4) for gmpo,
-    otherwise 0.2."""
+    """Policy ratios are clipped above 1 + clip_high (DAPO: 0.28).
+    Default: 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
     dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Bounds ppo_clip's loss by dual_clip x |advantage| for negative advantages; usually 3. Default: off."""
     clip_around: Literal["proximal", "behavior"] = "proximal"

@@ -13,9 +13,8 @@ class Serving(Section):
     num_servers: Positive = 1
     """Local servers to start; ignored if `servers` is set."""
     servers: list[str] = []
-    """URLs of running SGLang 0.5.23 servers, e.g. on other machines. They must not be started with
-    SGLANG_RETURN_ORIGINAL_LOGPROB: their log-probs would ignore the temperature, which only the mismatch
-    metrics show."""
+    """URLs of running SGLang 0.5.23 servers, e.g. on other machines. SGLANG_RETURN_ORIGINAL_LOGPROB must not
+    be set there: log-probs would ignore the temperature, and only the mismatch metrics would show it."""
     threads_per_server: Positive = 1
     """CPU threads per local server. With more threads than cores, servers run 10-20 times slower."""
     tensor_parallel_size: Positive = 1

@@ -1,15 +1,11 @@
-"""Every key explains itself: on the command line and in docs/keys.md."""
-
-from pathlib import Path
+"""Every key explains itself."""
 
 import pytest
 from pydantic import BaseModel
 
-from asyncrl import cli
+from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.keys import markdown
-
-PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
 
 
 def names(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -54,22 +50,14 @@ def test_each_choice_has_a_line() -> None:
     ]
 
 
-def test_a_section_is_printed_with_all_its_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["keys", "trainer"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("## trainer\n") and "## trainer.parallel\n" in printed
-    listed = [line.split("`")[1] for line in printed.splitlines() if line.startswith("- `")]
+def test_a_section_lists_all_its_keys() -> None:
+    text = markdown("trainer")
+    assert text.startswith("## trainer\n") and "## trainer.parallel\n" in text
+    listed = [line.split("`")[1] for line in text.splitlines() if line.startswith("- `")]
     assert sorted(listed) == sorted(name for name in names(Recipe) if name.startswith("trainer."))
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["keys", "rollout.interupt"]) == 2
-    assert (
-        capsys.readouterr().err == "A recipe has no key rollout.interupt. Did you mean rollout.interrupt?\n"
-    )
-
-
-def test_the_page_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["keys"]) == 0
-    printed = capsys.readouterr().out
-    assert PAGE.read_text(encoding="utf-8") == printed, "run `asyncrl keys > docs/keys.md`"
+def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
+    said = r"A recipe has no key rollout\.interupt\. Did you mean rollout\.interrupt\?"
+    with pytest.raises(InputError, match=said):
+        markdown("rollout.interupt")
