@@ -48,7 +48,7 @@ COMMON = {
 }
 LAST_STEPS = 5
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Two-sided 95% quantiles of Student's t for the mean of so many values."""
+"""Number of values -> two-sided 95% quantile of Student's t for their mean."""
 
 
 @dataclass(frozen=True)
