@@ -121,7 +121,8 @@ def _piped(program: str) -> bytes:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The program's exit code, or 0 with a usable tier; 1 if the sandbox can run nothing, 2 for bad input."""
+    """As the program ended, or 0 with a usable tier; 1 when the sandbox cannot run anything, 2 for bad
+    input."""
     try:
         if arguments.sandbox_command == "doctor":
             tier, lines = report(_settings(arguments))

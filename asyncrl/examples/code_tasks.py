@@ -52,7 +52,8 @@ NO_BUGS = Bugs(0.0, 0.0, 0.0, 0.0)
 
 
 def draw_tasks(*, count: int, seed: int) -> list[CodeTask]:
-    """`count` different tasks; the same seed gives the same list. Raises ValueError if there are fewer."""
+    """`count` tasks, none twice; the same seed gives the same list. Raises ValueError when there are not as
+    many."""
     tasks = [CodeTask(r, m, f) for r in REDUCTIONS for m in MAPS for f in FILTERS]
     if count > len(tasks):
         raise ValueError(f"{count} code tasks are asked for, but there are only {len(tasks)}")

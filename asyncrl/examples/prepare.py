@@ -2,9 +2,9 @@
 
     python -m asyncrl.examples.prepare --recipe recipes/r1_zero_arithmetic_cpu.yaml [section.key=value ...]
 
-Owns the folder's stamp, which says what made it. The folder is made under another name next to its place, so
-it exists in full or not at all; the next call removes what a killed one left. Progress goes to stdout as JSON
-lines {"stage", "done", "total"}; mistakes of the user go to stderr, with exit code 2.
+Owns the folder's stamp, which says what made it: the folder is there in full or not at all. It is made
+beside its place, under another name; what a killed call leaves there, the next one removes. Progress goes to
+stdout as JSON lines {"stage", "done", "total"}; what the user can correct goes to stderr, with exit code 2.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def make_folder(section: Prepare, progress: Progress) -> None:
         raise InputError(f'prepare.target is "{section.target}", which is not a function.')
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _only_maker(folder):
-        # Next to the folder, so that renames stay within one file system.
+        # Beside the folder, so that the renames stay within one file system.
         making, replaced = (folder.with_name(f"{folder.name}.{state}") for state in ("making", "replaced"))
         _remove(making, replaced)
         making.mkdir()

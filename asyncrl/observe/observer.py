@@ -1,4 +1,4 @@
-"""The interface through which a run reports what happens."""
+"""The seam between a run and those who are told of it."""
 
 from typing import Any, Protocol
 

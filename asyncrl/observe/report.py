@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file, and the curves as a PNG.
+"""The report of a run: one HTML file that needs no other, and the curves as a PNG.
 
 The template escapes everything the model wrote. The numbers are `Summary`'s; nothing is computed here.
 """
