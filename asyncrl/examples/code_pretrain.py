@@ -36,7 +36,7 @@ from asyncrl.examples.tokenizer import (
     MARKERS,
     SPECIAL,
 )
-from asyncrl.recipe import Fraction, Positive
+from asyncrl.recipe.section import Fraction, Positive
 
 WORDS = (
     "def f a return sum len x for in if of same square plus minus times list distinct all even odd over under"

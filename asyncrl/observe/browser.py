@@ -1,6 +1,6 @@
-"""What the page of trajectories shows, as plain data: the run, its groups, one group with each token's text.
+"""The data behind the page of trajectories: the run, its groups, one group with each token's text.
 
-Reads the run folder at every call, so the same page follows a live run.
+Reads the run folder on every call, so the page follows a live run.
 """
 
 import math
@@ -18,7 +18,7 @@ from asyncrl.observe.token_text import TokenTexts
 
 
 class Browser:
-    """Raises InputError when the folder is not a run's."""
+    """Raises InputError when the folder is no run folder."""
 
     def __init__(self, run_folder: Path) -> None:
         recipe_path = run_folder / RECIPE_FILE
@@ -31,7 +31,7 @@ class Browser:
         self._texts = TokenTexts(_tokenizer_folder(run_folder, Path(recipe["model"]["path"])))
         self._journal = Journal(run_folder / JOURNAL_FILE)
         self._metrics_path = run_folder / METRICS_FILE
-        # What cannot be read is said here, not by a page that stays empty.
+        # Raise here what cannot be read, instead of serving an empty page.
         self.overview()
 
     def overview(self) -> Row:
@@ -88,13 +88,13 @@ def _joined(segments: list[Row]) -> list[Row]:
 
 def _tokens(texts: Iterator[str], segment: Row) -> list[list[Any]]:
     return [
-        # A log-prob may be infinite or no number, which is no JSON.
+        # A log-prob may be infinite or NaN, which JSON does not have.
         [next(texts), token, round(logprob, 5) if math.isfinite(logprob) else None]
         for token, logprob in zip(segment["tokens"], segment["logprobs"], strict=True)
     ]
 
 
 def _tokenizer_folder(run_folder: Path, model: Path) -> Path:
-    """The base model's folder; of a run that was copied without it, an exported checkpoint's."""
+    """The base model's folder; an exported checkpoint's if the run was copied without the model."""
     exported = sorted((run_folder / "checkpoints").glob("step-*/hf/tokenizer.json"))
     return exported[-1].parent if exported and not model.is_dir() else model

@@ -4,14 +4,14 @@ from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Who is told what happened: the terminal, the metrics file."""
+    """Receives what happens in a run: the terminal, the metrics file."""
 
     def step(self, row: dict[str, Any]) -> None:
-        """A training step is over; `row` as in metrics.jsonl."""
+        """A training step ended; `row` as in metrics.jsonl."""
         ...
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        """An evaluation is over."""
+        """An evaluation ended."""
         ...
 
     def note(self, text: str) -> None:

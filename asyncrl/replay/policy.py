@@ -45,7 +45,6 @@ def _correctness(group: Group) -> list[float]:
 ORDERS: dict[str, Preference] = {
     "admission": lambda group: (group.group_id,),
     "strict_admission": lambda group: (group.group_id,),
-    "stalest": lambda group: (group.group_id,),
     "freshness": lambda group: (-mean_version(group), group.group_id),
     "signal": lambda group: (-signal(group), group.group_id),
 }

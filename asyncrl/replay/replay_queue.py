@@ -260,10 +260,6 @@ class ReplayQueue:
         self.highest_version = max(self.highest_version, version)
         self._changed()
 
-    def _is_full(self) -> bool:
-        """Whether all that the bound admits is there and ready."""
-        return not self.can_admit() and all(g.state is GroupState.READY for g in self.live.values())
-
     def choose(self, step: int) -> list[Group] | None:
         """The groups that `take` would give for `step` now; None while it would wait."""
         return choose(
@@ -280,8 +276,6 @@ class ReplayQueue:
         before repeated ones. Each step is taken here once: a take that is asked again is answered from the
         journal (`recovery.load_batch`). Raises StalenessBreach."""
         assert step == self.num_steps_taken == self.version, (step, self.num_steps_taken, self.version)
-        if self.order == "stalest" and not self._is_full():
-            return None
         while (batch := self.choose(step)) is not None:
             # Tokens may have been confirmed since the last sweep.
             if not self._drop_stale(batch, step):

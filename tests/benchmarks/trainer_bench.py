@@ -1,4 +1,4 @@
-"""The trainer on one thread beside plain transformers + AdamW: step time, stalls, memory.
+"""The trainer on one thread against plain transformers + AdamW: step time, stalls, memory.
 
     python tests/benchmarks/trainer_bench.py [--quick]
 
@@ -183,7 +183,7 @@ def bench_stalls(load: Load, folder: Path) -> None:
     )
     print(
         f"checkpoint: training waits {statistics.median(stalls):.4f} s per save (longest "
-        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s beside the writer, "
+        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s while a checkpoint is written, "
         f"{statistics.median(steps):.3f} s alone"
     )
     print(f"publication written in {min(writes):.4f} s (weights, configuration, digests)")

@@ -28,22 +28,6 @@ def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
 @pytest.mark.parametrize(
     ("num_processes", "parallel", "message"),
     [
-        (3, {"tensor": 2}, r"num_processes is 3 but tensor x pipeline x context of trainer\.parallel is 2"),
-        (4, {"pipeline": 2, "expert": 4}, r"parallel\.expert is 4, which does not divide the 2 processes"),
-        (2, {"virtual_stages": 2}, r"virtual_stages is 2 but trainer\.parallel\.pipeline is 1"),
-        (2, {"sequence_parallel": True}, r"sequence_parallel is true but trainer\.parallel\.tensor is 1"),
-    ],
-)
-def test_sizes_that_contradict_each_other_are_refused_with_the_recipe(
-    num_processes: int, parallel: dict, message: str
-):
-    with pytest.raises(InputError, match=message):
-        section(num_processes, **parallel)
-
-
-@pytest.mark.parametrize(
-    ("num_processes", "parallel", "message"),
-    [
         (3, {"tensor": 3}, r"parallel\.tensor is 3, which does not divide the model's 4 attention heads"),
         (4, {"tensor": 4}, r"parallel\.tensor is 4, .* 2 key-value heads\. Set it to a divisor of 2"),
         (3, {"context": 3}, r"parallel\.context is 3, .* 4 attention heads per tensor rank"),

@@ -104,7 +104,6 @@ def test_what_could_never_be_trained_is_refused() -> None:
     raw = {"name": "n", "model": {"path": "m"}, "data": {"train": "d"}, "evaluation": {"every_steps": 0}}
     for section, words in (
         ({"rollout": {"oversampling": 1.5, "max_staleness": 0}}, "max_staleness is 0"),
-        ({"rollout": {"oversampling": 1.5}, "replay": {"order": "stalest"}}, "stalest"),
         ({"rollout": {"oversampling": 1.5, "interrupt": "drain"}}, "drain"),
     ):
         with pytest.raises(InputError, match=words):
