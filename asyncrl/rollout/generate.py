@@ -13,10 +13,11 @@ from asyncrl.errors import ServerError
 from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.serving import client
+from asyncrl.serving import sglang
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server, ServerState
-from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
+from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
 from asyncrl.waits import Waits, now_seconds
 
 log = logging.getLogger(__name__)
@@ -132,10 +133,10 @@ class Generator:
         """
         streaming = dict(self.running)
         for request_id, server in streaming.items():
-            await self._try(client.abort(self.fleet.session, server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, server.url, request_id))
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
-                await self._try(client.continue_generation(self.fleet.session, url))
+                await self._try(sglang.continue_generation(self.fleet.session, url))
         return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
@@ -158,7 +159,7 @@ class Generator:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
         connection.is_ending = True
         for request_id in list(connection.requests):
-            await self._try(client.abort(self.fleet.session, connection.server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
         self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
@@ -206,7 +207,7 @@ class Generator:
         self.connections.append(connection)
         try:
             async with connection.limit:
-                async for chunk in client.stream(
+                async for chunk in sglang.stream(
                     self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
                 ):
                     request = requests.get(chunk.request_id)

@@ -16,9 +16,9 @@ import aiohttp
 
 from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.client import weight_version
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
 from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.sglang import weight_version
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)

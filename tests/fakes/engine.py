@@ -28,6 +28,8 @@ class FakeEngine:
         self.may_generate.set()
         self.break_streams = 0
         self.is_corrupt = False
+        self.checksum_reply: Any = None
+        """What it says instead of the digests it holds."""
         self._is_damaged = False
         """Whether the folder that was loaded last holds a file of that name."""
         self.bodies: list[dict[str, Any]] = []
@@ -93,6 +95,8 @@ class FakeEngine:
         return web.json_response({"success": True, "message": ""})
 
     async def _check(self, request: web.Request) -> web.Response:
+        if self.checksum_reply is not None:
+            return web.json_response(self.checksum_reply)
         is_wrong = self.is_corrupt or self._is_damaged
         digests = {name: "f" * 16 if is_wrong else value for name, value in self.digests.items()}
         return web.json_response({"success": True, "ranks": [{"checksums": digests}]})

@@ -16,8 +16,8 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 

@@ -9,8 +9,8 @@ from fakes.records import make_queue, make_task
 
 from asyncrl.records import Finish, SamplingParams
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 

@@ -10,10 +10,10 @@ from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.records import PublishOutcome
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import MAX_RESTARTS, Fleet
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 
