@@ -282,7 +282,7 @@ class Generator:
 
 def _has_outlived_version(group: Group, server: Server) -> bool:
     """Whether `server` would continue a trajectory that another version began."""
-    return any(segment.version != server.newest_version() for t in _pending(group) for segment in t.segments)
+    return any(segment.version != server.version for t in _pending(group) for segment in t.segments)
 
 
 def _pending(group: Group) -> list[Trajectory]:

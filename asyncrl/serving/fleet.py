@@ -104,7 +104,8 @@ class Fleet:
 
         `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
         unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
-        their tokens: while a publish reaches one server before the next, they must not go back to an older.
+        their tokens, which must not go back to an older one: a publish reaches one server before the next, so
+        tokens of a version may arrive before it is announced, and then wait for that.
         `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
         """
         if self.gate is Gate.CLOSED or (is_new and self.gate is Gate.ENDING):
@@ -118,7 +119,8 @@ class Fleet:
             server
             for server in serving
             if server.num_running + num_requests <= max(self.max_running_requests, num_requests)
-            and server.newest_version() >= at_least
+            and server.version is not None
+            and server.version >= at_least
         ]
         least = min(fitting, key=lambda server: server.num_running, default=None)
         if least is None or before is None or before not in fitting:
@@ -418,7 +420,6 @@ class Fleet:
         server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
         server.num_joins += 1
         server.num_mismatches = 0
-        server.seen_version = publication.version
         level = logging.WARNING if server.is_awaited else logging.INFO
         server.is_awaited = False
         log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)

@@ -23,13 +23,12 @@ class Server:
     url: str
     state: ServerState = ServerState.STALE
     version: PolicyVersion | None = None
+    """The newest one that the trainer announced and this server took; what it holds is this or newer."""
     num_running: int = 0
     busy_seconds: float = 0.0
     busy_since_seconds: float = 0.0
     num_restarts: int = 0
     num_joins: int = 0
-    seen_version: PolicyVersion = -1
-    """The newest version that made a token here since it joined: shows a publish before it is announced."""
     is_installing: bool = False
     """While it joins: a publication is on its way to it."""
     num_missed: int = 0
@@ -51,10 +50,6 @@ class Server:
 
     def is_leaving(self) -> bool:
         return self.state is ServerState.LEAVING
-
-    def newest_version(self) -> PolicyVersion:
-        """What its next token is made by, as far as anybody here can know."""
-        return max(self.seen_version, -1 if self.version is None else self.version)
 
     def begin(self, num_requests: int) -> None:
         """Requests start to stream."""

@@ -25,3 +25,4 @@ async def fleet_of_two(*, version: int = 0, max_running_requests: int = 20) -> A
         )
         fleet.serve_fixed(version)
         yield fleet
+        await fleet.close()
