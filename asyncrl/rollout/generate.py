@@ -16,7 +16,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.server import Server
 from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
 from asyncrl.waits import Waits, now_seconds
 
@@ -120,7 +120,7 @@ class Generator:
             except ServerError as error:
                 await self.fleet.suspect(server, error)
                 # Of a server that leaves the fleet has told, once for all its groups.
-                is_told = server.state is not ServerState.SERVING
+                is_told = not server.is_serving()
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:

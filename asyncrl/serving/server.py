@@ -1,4 +1,4 @@
-"""What is known of one rollout server. The fleet alone changes its state; it counts its own requests."""
+"""What is known of one rollout server: its state, which its lifecycle alone changes, and its load."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,19 +9,26 @@ from asyncrl.waits import now_seconds
 
 
 class ServerState(StrEnum):
+    """`ServerLifecycle` says how one leads to the next."""
+
+    STARTING = "starting"
+    """The run has not begun."""
     STALE = "stale"
-    """Runs or starts, but its weights are not verified to be the latest."""
+    """Its weights are not verified to be the latest."""
     SERVING = "serving"
-    DEAD = "dead"
-    """Given up."""
+    SUSPECT = "suspect"
+    """A stream broke: it serves on while it is asked whether it is ready."""
+    RESTARTING = "restarting"
     LEAVING = "leaving"
     """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
+    DEAD = "dead"
+    """Given up."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Server:
     url: str
-    state: ServerState = ServerState.STALE
+    state: ServerState = ServerState.STARTING
     version: PolicyVersion | None = None
     """The newest one that the trainer announced and this server took; what it holds is this or newer."""
     num_running: int = 0
@@ -29,12 +36,6 @@ class Server:
     busy_since_seconds: float = 0.0
     num_restarts: int = 0
     num_joins: int = 0
-    is_installing: bool = False
-    """While it joins: a publication is on its way to it."""
-    num_missed: int = 0
-    """Joins in a row that were too late: training published meanwhile."""
-    num_mismatches: int = 0
-    """Publications in a row whose loaded digests were not the published ones."""
     num_tokens: int = 0
     """Streamed from it."""
     stream_seconds: float = 0.0
@@ -43,13 +44,18 @@ class Server:
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
     """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
-    is_awaited: bool = False
-    """Somebody was told that it left or was added: is told when it serves."""
     reason: str = "starting"
     """Why it does not serve."""
 
+    def is_serving(self) -> bool:
+        return self.state in (ServerState.SERVING, ServerState.SUSPECT)
+
     def is_leaving(self) -> bool:
         return self.state is ServerState.LEAVING
+
+    def is_staying(self) -> bool:
+        """Whether it serves or may come to."""
+        return self.state not in (ServerState.DEAD, ServerState.LEAVING)
 
     def begin(self, num_requests: int) -> None:
         """Requests start to stream."""

@@ -27,6 +27,9 @@ class FakeEngine:
         self.may_generate = asyncio.Event()
         self.may_generate.set()
         self.break_streams = 0
+        self.is_ready = True
+        self._may_answer = asyncio.Event()
+        self._may_answer.set()
         self.is_corrupt = False
         self.checksum_reply: Any = None
         """What it says instead of the digests it holds."""
@@ -60,6 +63,7 @@ class FakeEngine:
 
     async def __aexit__(self, *_: object) -> None:
         self.may_generate.set()
+        self._may_answer.set()
         assert self._runner is not None
         await self._runner.cleanup()
 
@@ -69,8 +73,16 @@ class FakeEngine:
     def let_go(self) -> None:
         self.may_generate.set()
 
+    def hold_answers(self) -> None:
+        """Nobody is told whether it is ready until `answer_again`."""
+        self._may_answer.clear()
+
+    def answer_again(self) -> None:
+        self._may_answer.set()
+
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.Response()
+        await self._may_answer.wait()
+        return web.Response(status=200 if self.is_ready else 503)
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.version})
