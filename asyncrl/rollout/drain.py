@@ -23,7 +23,7 @@ from asyncrl.waits import Waits
 
 @dataclass(frozen=True)
 class Drain:
-    """One per run; the gate of the fleet holds its state, and the next announcement opens it."""
+    """One per run. The gate of the fleet holds its state; the next announcement opens it."""
 
     queue: ReplayQueue
     fleet: Fleet
@@ -56,8 +56,8 @@ class Drain:
             return not self.generator.running
         if self.fleet.num_in_flight:
             return False
-        can_go_on = self.generator.may_stream() and bool(self.fleet.serving())
-        return not (can_go_on and self._has_begun_group())
+        can_continue = self.generator.may_stream() and bool(self.fleet.serving())
+        return not (can_continue and self._has_begun_group())
 
     def _has_begun_group(self) -> bool:
         """Whether a group with tokens is between two streams."""

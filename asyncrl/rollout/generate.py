@@ -215,7 +215,7 @@ class Generator:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
-                    server.num_tokens += len(chunk.tokens)
+                    server.count_tokens(len(chunk.tokens))
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]

@@ -43,7 +43,7 @@ class Server:
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
-    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
+    """No new group goes there while another one serves."""
     reason: str = "starting"
     """Why it does not serve."""
 
@@ -70,6 +70,14 @@ class Server:
         self.num_running -= num_requests
         if self.num_running == 0:
             self.busy_seconds += now_seconds() - self.busy_since_seconds
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """It streamed this many more."""
+        self.num_tokens += num_tokens
+
+    def mark_slow(self, is_slow: bool) -> None:
+        """Whether it is far slower than the others; `serving.speed` judges."""
+        self.is_slow = is_slow
 
     def busy_so_far(self) -> float:
         """Seconds, up to now, in which at least one request was running."""
