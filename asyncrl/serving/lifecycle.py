@@ -28,15 +28,24 @@ class ServerLifecycle:
     """Owns every change of a server's state. A method reports what happened and sets the next state at once,
     so that no request is routed by an old one; the loop does what that state asks for, one thing at a time.
 
-        starting --start--> stale <-------- it is ready -------- restarting --MAX_RESTARTS--> dead
-                            |  ^  --- install failed, again -------->  ^
-            installed and   |  | missed a publish, or holds            | does not answer,
-            digests equal   v  | other weights                         | or is silent
-                           serving <------- it answers ------- suspect-+
-                               `------ a stream broke ---------->^
+        starting
+           | start            installed, digests equal              a stream broke
+           v     -------------------------------------> serving --------------------> suspect
+         stale   <-------------------------------------         <-------------------- (serves on)
+          | ^       missed a publish, other weights        |     holds its weights       |
+          | |                                              |                             |
+          | | is ready                                     | silent, or the              | does not
+          | |                                              | publish failed              | answer
+          v | an install failed                            v                             v
+        restarting <----------------------------------------------------------------------
+           |
+           | MAX_RESTARTS in a row
+           v
+          dead
 
-        any state --remove--> leaving: its streams resume elsewhere, then its process ends
+        any state -- removed --> leaving: its streams resume elsewhere, then its process ends
 
+    A suspect that holds other weights is stale too: somebody restarted its process.
     When a server dies in the middle of a chunk, the stream breaks and its reader calls `suspect`. The loop
     asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
     restarted (`_restart_process`), joins with the latest publication (`_join`) and serves with a new salt.
