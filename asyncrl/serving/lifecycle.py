@@ -137,7 +137,7 @@ class ServerLifecycle:
         await self._waits.wait_until(
             lambda: self.server.state is not ServerState.SUSPECT,
             owner="a broken stream",
-            blocker=f"{self.server.url}, which is asked whether it is ready",
+            blocker=f"the answer of {self.server.url}",
         )
 
     def fail(self, why: str) -> None:
