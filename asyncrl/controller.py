@@ -466,7 +466,7 @@ class Controller:
 
     def _rollout_progress(self) -> Any:
         verdicts = sum(len(group.scores) for group in self.queue.live.values())
-        servers = [(server.state, server.num_restarts) for server in self.fleet.servers.values()]
+        servers = [(server.is_serving(), server.num_restarts) for server in self.fleet.servers.values()]
         if not self.fleet.has_hope():
             reasons = "; ".join(f"{s.url}: {s.reason}" for s in self.fleet.servers.values())
             raise AsyncrlError(f"No rollout server is left. {reasons}")

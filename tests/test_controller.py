@@ -21,7 +21,7 @@ from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.client import new_session
+from asyncrl.serving.sglang import new_session
 
 
 class Notebook:

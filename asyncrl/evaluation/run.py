@@ -15,10 +15,11 @@ from asyncrl.observe import estimates
 from asyncrl.records import PolicyVersion, SamplingParams, Score, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving import client
+from asyncrl.serving import sglang
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.wire import Confirmation, End, Prefix, generate_body
+from asyncrl.serving.sglang_messages import End, Prefix, generate_body
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class Evaluator:
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
         self.fleet.acquire(server, len(tasks))
         try:
-            async for chunk in client.stream(
+            async for chunk in sglang.stream(
                 self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
             ):
                 if chunk.end is End.ABORT:

@@ -40,7 +40,7 @@ from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
-from asyncrl.serving.client import new_session
+from asyncrl.serving.sglang import new_session
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,11 @@ from asyncrl.errors import ServerError
 from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import DropReason, Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.serving import client
+from asyncrl.serving import sglang
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.server import Server, ServerState
-from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
+from asyncrl.serving.server import Server
+from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
 from asyncrl.waits import Waits, now_seconds
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Generator:
             except ServerError as error:
                 await self.fleet.suspect(server, error)
                 # Of a server that leaves the fleet has told, once for all its groups.
-                is_told = server.state is not ServerState.SERVING
+                is_told = not server.is_serving()
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:
@@ -132,10 +133,10 @@ class Generator:
         """
         streaming = dict(self.running)
         for request_id, server in streaming.items():
-            await self._try(client.abort(self.fleet.session, server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, server.url, request_id))
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
-                await self._try(client.continue_generation(self.fleet.session, url))
+                await self._try(sglang.continue_generation(self.fleet.session, url))
         return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
@@ -158,7 +159,7 @@ class Generator:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
         connection.is_ending = True
         for request_id in list(connection.requests):
-            await self._try(client.abort(self.fleet.session, connection.server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
         self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
@@ -206,7 +207,7 @@ class Generator:
         self.connections.append(connection)
         try:
             async with connection.limit:
-                async for chunk in client.stream(
+                async for chunk in sglang.stream(
                     self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
                 ):
                     request = requests.get(chunk.request_id)
@@ -214,7 +215,7 @@ class Generator:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
-                    server.num_tokens += len(chunk.tokens)
+                    server.count_tokens(len(chunk.tokens))
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]
@@ -281,7 +282,7 @@ class Generator:
 
 def _has_outlived_version(group: Group, server: Server) -> bool:
     """Whether `server` would continue a trajectory that another version began."""
-    return any(segment.version != server.newest_version() for t in _pending(group) for segment in t.segments)
+    return any(segment.version != server.version for t in _pending(group) for segment in t.segments)
 
 
 def _pending(group: Group) -> list[Trajectory]:

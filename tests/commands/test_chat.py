@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.client import new_session
-from asyncrl.serving.wire import Chunk, End
+from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang_messages import Chunk, End
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
@@ -108,7 +108,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
             end = End("stop") if 1 in tokens else None
             yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
 
-    monkeypatch.setattr(chat.client, "stream", stream)
+    monkeypatch.setattr(chat.sglang, "stream", stream)
     said: list[str] = []
 
     async def typed() -> AsyncIterator[str]:

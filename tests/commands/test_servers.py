@@ -9,8 +9,8 @@ import pytest
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import InputError
 from asyncrl.replay.service import QueueService
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 

@@ -14,7 +14,7 @@ from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers
-from asyncrl.serving.client import new_session
+from asyncrl.serving.sglang import new_session
 
 
 def with_servers(

@@ -7,10 +7,11 @@ from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 
-from asyncrl.records import Finish, SamplingParams
+from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 
@@ -52,14 +53,14 @@ def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_tha
     asyncio.run(scenario())
 
 
-def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_that_has_it() -> None:
+def test_a_trajectory_with_tokens_of_a_version_waits_until_that_version_is_announced_of_a_server() -> None:
     async def scenario() -> None:
         async with fleet_of_two(version=1) as fleet:
             first, second = fleet.servers.values()
             assert fleet.pick(1, at_least=1) is first
             assert fleet.pick(1, at_least=2) is None
-            # A publish reached the second server; its tokens say so before the trainer does.
-            second.seen_version = 2
+            # Both may hold version 2; only of the second one the trainer said so.
+            await fleet.announce(Publication(2, Path("v2"), {}), {second.url: PublishOutcome(True, 0.0)})
             assert fleet.pick(1, at_least=2) is second
 
     asyncio.run(scenario())

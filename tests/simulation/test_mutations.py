@@ -18,8 +18,8 @@ from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving import publication
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.wire import Confirmation
 from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
