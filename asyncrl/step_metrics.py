@@ -1,7 +1,6 @@
-"""The numbers of one training step, put together from both sides: what was taken, how it was trained, who
-idled.
+"""The row of a training step: what was taken, how it was trained, and who was idle.
 
-Opened at the reply to a take, closed by the trainer's metrics in the next take. Owns no state of the run.
+A row is opened by the reply to a take and closed by the trainer's metrics in the next take.
 """
 
 import math
@@ -13,9 +12,12 @@ from typing import Any
 
 from asyncrl.observe.observer import Observer
 from asyncrl.records import Batch, Finish, PolicyVersion, Score, Trajectory
-from asyncrl.replay.group import Group
-from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.group import DropReason, Group
+from asyncrl.replay.replay_queue import DROPPED, GENERATED, ReplayQueue
 from asyncrl.replay.wire import TakeRequest
+from asyncrl.rollout.grade import Grader
+from asyncrl.serving.fleet import Fleet
+from asyncrl.waits import now_seconds
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 
@@ -32,6 +34,24 @@ class Reading:
     server_busy_seconds: float
     """Summed over servers."""
     num_servers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """Where readings come from."""
+
+    queue: ReplayQueue
+    fleet: Fleet
+
+    def read(self) -> Reading:
+        counters = self.queue.counters
+        return Reading(
+            now_seconds(),
+            counters.get(GENERATED, 0),
+            counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
+            self.fleet.busy_seconds(),
+            len(self.fleet.servers),
+        )
 
 
 def rollout_metrics(before: Reading, after: Reading) -> dict[str, float]:
@@ -152,20 +172,20 @@ def _verdict(score: Score) -> Verdict:
 
 
 class StepReport:
-    """Told of every request and of every batch given; tells the observer once per step."""
+    """Hears of each take and of each batch given; tells the observer once per step."""
 
     def __init__(
         self,
         observer: Observer,
-        *,
-        read: Callable[[], Reading],
-        pool_metrics: Callable[[], dict[str, float]],
-        heldout: Callable[[], Sequence[tuple[PolicyVersion, float]]],
+        meters: Meters,
+        grader: Grader,
+        accuracies: Sequence[tuple[PolicyVersion, float]],
     ) -> None:
+        """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation."""
         self._observer = observer
-        self._read = read
-        self._pool_metrics = pool_metrics
-        self._heldout = heldout
+        self._meters = meters
+        self._grader = grader
+        self._accuracies = accuracies
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The step that the trainer asked for last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -179,7 +199,7 @@ class StepReport:
 
     def asked(self, request: TakeRequest) -> None:
         """The trainer asks for the batch of `request.step`, and so has finished the step before."""
-        before, now = self._open, self._read()
+        before, now = self._open, self._meters.read()
         if before is not None and before[0] == request.step:
             return
         self._open = (request.step, now)
@@ -198,8 +218,8 @@ class StepReport:
                 **self._batch,
                 **trained,
                 **speed,
-                **self._pool_metrics(),
-                **trend_metrics(self._rewards, self._heldout()),
+                **self._grader.pool_metrics(),
+                **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.step,
             }

@@ -2,18 +2,18 @@
 
 import argparse
 import importlib
-import logging
 import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
-from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
+from asyncrl.inputs import Inputs
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.model.folder import ModelShape
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))

@@ -18,8 +18,8 @@ import psutil
 
 import verifiers
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.inputs import Inputs
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.journal.writer import JournalReader
 from asyncrl.launch.memory import run_bytes

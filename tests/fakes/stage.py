@@ -16,6 +16,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.run_state import RunState
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.waits import Waits
@@ -61,7 +62,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run")
+        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run", state=RunState(waits))
         recall = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 

@@ -15,6 +15,7 @@ from asyncrl.replay.group import GroupState
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.run_state import RunState
 from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
 from asyncrl.waits import Waits
@@ -56,48 +57,56 @@ def test_a_round_does_not_end_before_the_groups_that_are_due_are_ready(tmp_path:
     assert parking.is_over() and queue.take(1) == [straggler]
 
 
-def test_a_straggler_is_aborted_keeps_its_prefix_and_goes_on_when_the_batch_is_taken(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with FakeEngine(num_tokens=900, chunk_tokens=2) as engine, new_session() as session:
-            engine.version = "0"
-            waits = Waits()
-            queue = make_queue(tmp_path, batch=1)
-            queue._changed = waits.notify
-            queue.announce(0)
-            fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-            fleet.serve_fixed(0)
-            parking = Oversampling(queue, 2.0)
-            sampling = SamplingParams(1.0, 1000, (STOP,))
-            generator = Generator(
-                queue, fleet, waits, sampling, 2000, 30.0, 1, "run", is_parked=parking.is_over
-            )
-            straggler, quick = queue.admit(make_task()), queue.admit(make_task())
+async def test_a_straggler_is_aborted_keeps_its_prefix_and_goes_on_when_the_batch_is_taken(
+    tmp_path: Path,
+) -> None:
+    async with FakeEngine(num_tokens=900, chunk_tokens=2) as engine, new_session() as session:
+        engine.version = "0"
+        waits = Waits()
+        queue = make_queue(tmp_path, batch=1)
+        queue._changed = waits.notify
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        parking = Oversampling(queue, 2.0)
+        sampling = SamplingParams(1.0, 1000, (STOP,))
+        generator = Generator(
+            queue,
+            fleet,
+            waits,
+            sampling,
+            2000,
+            30.0,
+            1,
+            "run",
+            state=RunState(waits),
+            is_parked=parking.is_over,
+        )
+        straggler, quick = queue.admit(make_task()), queue.admit(make_task())
 
-            async def generate() -> None:
-                async for trajectory in generator.run(straggler):
-                    assert trajectory.finish is not None
+        async def generate() -> None:
+            async for trajectory in generator.run(straggler):
+                assert trajectory.finish is not None
 
-            recall = asyncio.create_task(EarlyAbort(generator, parking, waits).run())
-            work = asyncio.create_task(generate())
-            while straggler.num_tokens() < 4:
-                await asyncio.sleep(0)
-            engine.hold()
-            finish(queue, quick, version=0)
-            await waits.wait_until(
-                lambda: not generator.running, owner="test", blocker="the abort", timeout_seconds=10.0
-            )
-            assert parking.is_over() and straggler.state is GroupState.OPEN
-            held = [t.num_response_tokens() for t in straggler.trajectories if t.finish is None]
-            assert held and min(held) > 0
-            queue.take(0)
-            await asyncio.wait_for(work, 10.0)
-            # The second request of each trajectory opens with its prompt of 3 tokens and what it had.
-            assert [len(ids) - 3 for ids in engine.bodies[-1]["input_ids"]] == held
-            assert len(engine.bodies) == 2
-            assert all(t.finish is not None for t in straggler.trajectories)
-            recall.cancel()
-
-    asyncio.run(scenario())
+        recall = asyncio.create_task(EarlyAbort(generator, parking, waits).run())
+        work = asyncio.create_task(generate())
+        while straggler.num_tokens() < 4:
+            await asyncio.sleep(0)
+        engine.hold()
+        finish(queue, quick, version=0)
+        await waits.wait_until(
+            lambda: not generator.running, owner="test", blocker="the abort", timeout_seconds=10.0
+        )
+        assert parking.is_over() and straggler.state is GroupState.OPEN
+        held = [t.num_response_tokens() for t in straggler.trajectories if t.finish is None]
+        assert held and min(held) > 0
+        queue.take(0)
+        await asyncio.wait_for(work, 10.0)
+        # The second request of each trajectory opens with its prompt of 3 tokens and what it had.
+        assert [len(ids) - 3 for ids in engine.bodies[-1]["input_ids"]] == held
+        assert len(engine.bodies) == 2
+        assert all(t.finish is not None for t in straggler.trajectories)
+        recall.cancel()
 
 
 def test_what_could_never_be_trained_is_refused() -> None:

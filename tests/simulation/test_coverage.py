@@ -20,7 +20,7 @@ def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
 
     async def noting_end(recall: EarlyAbort, connections: list[Connection]) -> None:
         for one in connections:
-            if recall.parking.is_over():
+            if recall.oversampling.is_over():
                 found.add("parked")
             elif one.group.state is not GroupState.OPEN:
                 found.add("dropped")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncrl.errors import DiskError, Diverged
-from asyncrl.launch import local
+from asyncrl.launch.restarts import keep_training
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
 
 
@@ -47,69 +47,64 @@ class DyingTrainer:
         """The last line of its log."""
         return f"error {len(self.exit_codes)}" if self.is_different_each_time else "error"
 
-    async def stop(self) -> None:
-        return None
-
-    async def start(self) -> None:
+    async def restart(self) -> None:
         self.num_starts += 1
 
     async def keep_training(self) -> None:
-        observer: Any = SimpleNamespace(note=lambda text: None)
         trainers: Any = self
-        folder: Any = SimpleNamespace(path=Path("nowhere"))
-        await local._keep_training(trainers, self.controller, observer, asyncio.Event(), folder)
+        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"))
 
 
-def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
+async def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
     trainer = DyingTrainer([-9] * 20, num_steps=1, num_commits=0)
-    asyncio.run(trainer.keep_training())
+    await trainer.keep_training()
     assert trainer.num_starts == 20
 
 
-def test_a_trainer_that_is_killed_before_each_step_is_given_up() -> None:
+async def test_a_trainer_that_is_killed_before_each_step_is_given_up() -> None:
     trainer = DyingTrainer([-9] * 20, num_steps=0, num_commits=0)
     with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
+        await trainer.keep_training()
     assert trainer.num_starts == MAX_RESTARTS
 
 
-def test_a_trainer_that_fails_at_each_checkpoint_is_given_up_although_it_repeats_steps() -> None:
+async def test_a_trainer_that_fails_at_each_checkpoint_is_given_up_although_it_repeats_steps() -> None:
     trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0)
     with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
+        await trainer.keep_training()
     assert trainer.num_starts == MAX_RESTARTS
 
 
-def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
+async def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
     trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1)
-    asyncio.run(trainer.keep_training())
+    await trainer.keep_training()
     assert trainer.num_starts == 20
 
 
-def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
+async def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
     trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0, is_different_each_time=False)
     with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
+        await trainer.keep_training()
     assert trainer.num_starts == 1
     # One that comes further in between may meet the same trouble again, a server that is away for instance.
     trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
-    asyncio.run(trainer.keep_training())
+    await trainer.keep_training()
     assert trainer.num_starts == 20
 
 
-def test_the_same_words_at_a_later_step_are_another_failure() -> None:
+async def test_the_same_words_at_a_later_step_are_another_failure() -> None:
     trainer = DyingTrainer(
         [1] * 20, num_steps=5, num_commits=0, is_different_each_time=False, is_further_each_time=True
     )
     with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
+        await trainer.keep_training()
     # Without a checkpoint between it is given up all the same, later.
     assert trainer.num_starts == MAX_RESTARTS
 
 
 @pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])
-def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
+async def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
     trainer = DyingTrainer([exit_code], num_steps=5, num_commits=1)
     with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
+        await trainer.keep_training()
     assert trainer.num_starts == 0
