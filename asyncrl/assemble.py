@@ -100,7 +100,6 @@ def assemble(
             RolloutSide(recipe, queue, fleet, heldout, desk),
             TrainerSide(recipe, desk, state, supervisor),
         ),
-        is_resumed=desk.is_resumed,
     )
 
 

@@ -97,7 +97,6 @@ class Controller:
     report: StepReport
     service: QueueService
     watched: Sequence[Watched]
-    is_resumed: bool
     _must_end_at: float = math.inf
     """As `now_seconds`, once the run was asked to stop."""
 

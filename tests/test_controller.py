@@ -58,7 +58,7 @@ async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngin
         assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
 
 
-async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_goes_on(
+async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_continues(
     tmp_path: Path,
 ) -> None:
     recipe = make_recipe(evaluation={"every_steps": 1, "samples_per_task": 2, "num_servers": 1})
@@ -85,7 +85,7 @@ async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_
         assert list((tmp_path / "run" / "evaluation").iterdir()) == []
 
 
-async def test_old_steps_are_compacted_while_the_run_goes_on_and_the_books_balance(
+async def test_old_steps_are_compacted_while_the_run_continues_and_the_books_balance(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     recipe = make_recipe(replay={"keep_steps": 1}, trainer={"num_steps": 6, "keep_checkpoints": 2})
@@ -110,7 +110,7 @@ async def test_prefix_caches_are_salted_by_version(engine: FakeEngine, tmp_path:
         assert {"v0", "v1", "v2"} <= salts
 
 
-async def test_a_broken_stream_goes_on_from_its_confirmed_prefix(engine: FakeEngine, tmp_path: Path) -> None:
+async def test_a_broken_stream_resumes_from_its_confirmed_prefix(engine: FakeEngine, tmp_path: Path) -> None:
     recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
         engine.break_streams = 3
@@ -153,7 +153,7 @@ async def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-async def test_a_damaged_publication_is_written_anew_when_no_server_can_load_it(
+async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it(
     engine: FakeEngine, tmp_path: Path, version: int
 ) -> None:
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
@@ -180,7 +180,7 @@ async def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_pa
             first = controller.queue.conservation()
         assert first["generated"] == first["trained"] + first["taken"] + first["queued"]
         async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            assert controller.is_resumed
+            assert controller.queue.num_admitted > 0
             again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
             await controller.run(again.run)
             assert [batch.step for batch in again.batches] == [2, 3]

@@ -163,15 +163,14 @@ def _say_what_resumes(
 ) -> None:
     for key in changed:
         log.warning("%s", words_of_change(key))
-    if not controller.is_resumed:
+    num_admitted = controller.queue.num_admitted
+    if not num_admitted:
         return
     version = folder.resumption.version
     for remark in folder.resumption.remarks:
         log.warning("%s", remark)
     metrics.resumed(version)
-    log.warning(
-        "resuming %s at step %d: %d groups admitted", folder.path, version, controller.queue.num_admitted
-    )
+    log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
 
 
 async def _run(

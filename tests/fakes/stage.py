@@ -63,14 +63,14 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
         generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run", state=RunState(waits))
-        recall = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
+        early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 
         async def generate() -> None:
             async for trajectory in generator.run(group):
                 assert trajectory.finish is not None
 
-        tasks = asyncio.create_task(recall.run()), asyncio.create_task(generate())
+        tasks = asyncio.create_task(early_abort.run()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
         yield Stage(engines, fleet, waits, queue, generator, group, tasks[1])
         for task in tasks:

@@ -88,7 +88,7 @@ async def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_pat
 async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_once(
     tmp_path: Path,
 ) -> None:
-    # The first start sleeps for ever, as one that was stopped; the second answers.
+    # The first start hangs, like a stopped process; the second answers.
     code = (
         "import http.server, pathlib, sys, time\n"
         "marker = pathlib.Path(sys.argv[1])\n"

@@ -24,7 +24,7 @@ def check_resumed(found: Stage, there: FakeEngine) -> None:
     assert tokens == found.group.num_tokens()
 
 
-async def test_a_group_that_gets_no_token_goes_on_elsewhere_from_its_prefixes(tmp_path: Path) -> None:
+async def test_a_group_that_gets_no_token_resumes_elsewhere_from_its_prefixes(tmp_path: Path) -> None:
     async with stage(tmp_path, hedge_seconds=0.2) as found:
         _, there = await found.stream_some()
         await asyncio.wait_for(found.work, 20.0)
