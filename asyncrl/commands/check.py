@@ -74,16 +74,15 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {shown(Path(recipe.model.path))}: {shape.architecture}, "
-        f"{shape.num_parameters() / 1e6:.1f} M parameters, "
-        f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, {recipe.model.dtype}, "
+        f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
-        f"trajectories{again}, "
-        f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
+        f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {needed / 2**30:.1f} GiB",
         f"run       {shown(recipe.folder())} ({begin})",
     ]

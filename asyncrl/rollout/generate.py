@@ -123,7 +123,7 @@ class Generator:
                 shunned = server if connection.is_shunned else None
             except ServerError as error:
                 await self.fleet.suspect(server, error)
-                # Of a server that leaves the fleet has told, once for all its groups.
+                # The fleet has warned of a server that leaves, once for all its groups.
                 is_told = server.state is not ServerState.SERVING
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
@@ -153,7 +153,7 @@ class Generator:
         return not (self.state.is_held or self.queue.is_catching_up() or self.is_parked())
 
     async def _try(self, call: Coroutine[None, None, None]) -> None:
-        """A server that does not answer is dealt with where its stream breaks."""
+        """The stream of a server that does not answer breaks: it is dealt with there."""
         try:
             await call
         except ServerError as error:
