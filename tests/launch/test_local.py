@@ -1,0 +1,54 @@
+"""What a person hears of a run: rows and warnings, at the terminal and in metrics.jsonl."""
+
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.small_disk import refused_writes
+from rich.console import Console
+
+from asyncrl.launch.local import TerminalAndFile
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
+
+log = logging.getLogger("asyncrl.serving.fleet")
+
+
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
+    live = LiveLine(10, console=Console(file=output, width=200))
+    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
+        yield TerminalAndFile(live, metrics)
+
+
+def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
+    told: TerminalAndFile, output: io.StringIO, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with told:
+        told.step({"step": 1})
+        log.info("not for people")
+        log.warning("server %s leaves: \x1b[2Jit died", "http://a:1")
+        told.step({"step": 2})
+    log.warning("after the run")
+    shown = output.getvalue()
+    assert (
+        shown.index("1/10") < shown.index("server http://a:1 leaves: \\x1b[2Jit died") < shown.index("2/10")
+    )
+    assert "not for people" not in shown and "after the run" not in shown
+    (event,) = read_metrics(tmp_path / "metrics.jsonl").events
+    assert (event["event"], "server http://a:1 leaves" in event["text"]) == ("note", True)
+    # Once, not on standard error too.
+    assert "leaves" not in capfd.readouterr().err
+
+
+def test_who_warns_does_not_fail_when_the_disk_is_full(told: TerminalAndFile, output: io.StringIO) -> None:
+    with told, refused_writes():
+        log.warning("server a leaves")
+    assert "server a leaves" in output.getvalue() and "Make room on the disk" in output.getvalue()
