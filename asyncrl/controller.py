@@ -18,8 +18,9 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | train (the  | a batch       | a new version                      | `take`; its last      | take; replies   |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
-Every wait for another part is named in one `Waits`; the watchdog and the post-mortem say who waits for whom.
-What has no name there is a timer, or one request that has its own timeout, such as an abort.
+Waits for tokens, verdicts, groups, servers, publications and the disk have a name in one `Waits`, so that the
+watchdog and the post-mortem can say who waits for whom. Without a name are timers, single requests that have
+a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the pinned servers.
 
 `assemble` connects the parts:
 
@@ -35,7 +36,8 @@ What has no name there is a timer, or one request that has its own timeout, such
 | GroupCompletion | feed: one run per group                | Generator, Grader, SignalFilter, ReplayQueue    |
 | Generator       | GroupCompletion, EarlyAbort, TakeDesk  | Fleet: pick; servers (wire 1); ReplayQueue      |
 | EarlyAbort      | its own loop                           | Generator: end; Oversampling: is_over           |
-| Fleet           | Generator, Evaluator, TakeDesk, speed  | servers; Supervisor: restart, end               |
+| Fleet           | feed, Generator, Evaluator, EarlyAbort,| servers; Supervisor: restart, end               |
+|                 | TakeDesk, Drain, speed                 |                                                 |
 | HeldOutSchedule | TakeDesk, Controller                   | Evaluator, PinnedServers; Observer: evaluation  |
 | StepReport      | TakeDesk: asked, given                 | Observer: step                                  |
 | watchdog        | its own loop                           | Fleet: restart_stuck; Supervisor: kill_trainer  |

@@ -73,7 +73,8 @@ class TakeDesk:
         """The batches below a version are trained for good, on disk when this returns."""
         try:
             num_groups = self.queue.commit(request.version, request.checkpoint_folder)
-            await self.queue.journal.barrier()
+            with self.waits.waiting("commit", "the journal's disk"):
+                await self.queue.journal.barrier()
             self.compaction.committed()
         except Exception as error:
             self.state.fail(error)
@@ -190,7 +191,8 @@ class TakeDesk:
         """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
         step, temperature = request.step, self.recipe.rollout.temperature
         if step < self.queue.num_steps_taken:
-            await self.queue.journal.barrier()
+            with self.waits.waiting("take", "the journal's disk"):
+                await self.queue.journal.barrier()
             return load_batch(self.queue.journal, step, temperature), {}
         taken: list[Group] = []
 
