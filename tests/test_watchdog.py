@@ -1,9 +1,11 @@
 """The watchdog under the driven clock: warn, act, stop, each at its time."""
 
 import asyncio
+import contextlib
+import functools
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -50,53 +52,50 @@ def scene() -> Iterator[Scene]:
     watchdog.removeHandler(scene)
 
 
-def drive(scenario: Any) -> None:
-    loop = DrivenLoop(random.Random(0))
-    try:
-        loop.run_until_complete(scenario())
-    finally:
-        loop.close()
+def driven(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Runs an async test under the driven clock."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with contextlib.closing(DrivenLoop(random.Random(0))) as loop:
+            loop.run_until_complete(test(**fixtures))
+
+    return run
 
 
-def test_silence_is_warned_of_then_acted_on_then_ends_the_run_by_name(scene: Scene) -> None:
-    async def scenario() -> None:
-        waits = Waits()
-        with waits.waiting("take", "groups for step 3"), pytest.raises(Stalled) as caught:
-            await scene.look(waits)
-        # The first look, at 1 s, starts the count; limits are passed at the look after them.
-        assert scene.did == [(12.0, "warn"), (22.0, "warn"), (22.0, "act")]
-        assert now_seconds() == 32.0
-        assert str(caught.value) == (
-            "Nothing moved for 31 s (serving.request_timeout_seconds): the server streams nothing.\n"
-            "  take waits for groups for step 3 since 32 s"
-        )
-
-    drive(scenario)
+@driven
+async def test_silence_is_warned_of_then_acted_on_then_ends_the_run_by_name(scene: Scene) -> None:
+    waits = Waits()
+    with waits.waiting("take", "groups for step 3"), pytest.raises(Stalled) as caught:
+        await scene.look(waits)
+    # The first look, at 1 s, starts the count; limits are passed at the look after them.
+    assert scene.did == [(12.0, "warn"), (22.0, "warn"), (22.0, "act")]
+    assert now_seconds() == 32.0
+    assert str(caught.value) == (
+        "Nothing moved for 31 s (serving.request_timeout_seconds): the server streams nothing.\n"
+        "  take waits for groups for step 3 since 32 s"
+    )
 
 
-def test_a_move_sets_the_watch_back(scene: Scene) -> None:
-    async def scenario() -> None:
-        looking = asyncio.create_task(scene.look(Waits()))
-        for _ in range(20):
-            await asyncio.sleep(9.5)
-            scene.position += 1
-        assert scene.did == []
-        await asyncio.sleep(25)
-        assert [what for _, what in scene.did] == ["warn", "warn", "act"]
+@driven
+async def test_a_move_sets_the_watch_back(scene: Scene) -> None:
+    looking = asyncio.create_task(scene.look(Waits()))
+    for _ in range(20):
+        await asyncio.sleep(9.5)
         scene.position += 1
-        await asyncio.sleep(25)
-        assert [what for _, what in scene.did] == 2 * ["warn", "warn", "act"]
-        looking.cancel()
+    assert scene.did == []
+    await asyncio.sleep(25)
+    assert [what for _, what in scene.did] == ["warn", "warn", "act"]
+    scene.position += 1
+    await asyncio.sleep(25)
+    assert [what for _, what in scene.did] == 2 * ["warn", "warn", "act"]
+    looking.cancel()
 
-    drive(scenario)
 
-
-def test_nothing_is_late_while_nobody_waits(scene: Scene) -> None:
-    async def scenario() -> None:
-        scene.is_busy = False
-        looking = asyncio.create_task(scene.look(Waits()))
-        await asyncio.sleep(1000)
-        assert scene.did == []
-        looking.cancel()
-
-    drive(scenario)
+@driven
+async def test_nothing_is_late_while_nobody_waits(scene: Scene) -> None:
+    scene.is_busy = False
+    looking = asyncio.create_task(scene.look(Waits()))
+    await asyncio.sleep(1000)
+    assert scene.did == []
+    looking.cancel()

@@ -71,13 +71,20 @@ class TerminalAndFile(logging.Handler):
         self._live.evaluation(row)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a part that warns must not fail by it, least of all while it stops the run.
+
+        After an error of the disk or the terminal, the next row ends the run.
+        """
         text = record.getMessage()
-        self._live.note(text)
         try:
             self._metrics.event("note", text=text)
         except DiskError as error:
-            # Whoever warns must not fail by it; the next row ends the run with this error.
-            self._live.note(str(error))
+            text += f"\n{error}"
+        try:
+            self._live.note(text)
+        except OSError:
+            # The terminal is gone, say after a SIGHUP.
+            self.handleError(record)
 
     def __enter__(self) -> Self:
         log_of_all = logging.getLogger("asyncrl")

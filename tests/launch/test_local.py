@@ -1,5 +1,6 @@
 """What a person hears of a run: rows and warnings, at the terminal and in metrics.jsonl."""
 
+import errno
 import io
 import logging
 from collections.abc import Iterator
@@ -46,6 +47,21 @@ def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
     assert (event["event"], "server http://a:1 leaves" in event["text"]) == ("note", True)
     # Once, not on standard error too.
     assert "leaves" not in capfd.readouterr().err
+
+
+class GoneTerminal(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> None:
+    live = LiveLine(10, console=Console(file=GoneTerminal(), width=200))
+    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics, TerminalAndFile(live, metrics) as told:
+        log.warning("stopping after the current step")
+        with pytest.raises(OSError, match="Input/output error"):
+            told.step({"step": 1})
+    (event,) = read_metrics(tmp_path / "metrics.jsonl").events
+    assert event["text"] == "stopping after the current step"
 
 
 def test_who_warns_does_not_fail_when_the_disk_is_full(told: TerminalAndFile, output: io.StringIO) -> None:

@@ -1,4 +1,4 @@
-"""The schedules reach what they are there for: every way a stream is recalled, and both ways it then ends."""
+"""The schedules reach what they should: every reason to end a stream early, and both ways it then ends."""
 
 from unittest import mock
 
