@@ -11,6 +11,8 @@ from asyncrl.rollout.text import TextCodec
 
 @dataclass(frozen=True)
 class Inputs:
+    """Of one start of a run."""
+
     recipe: Recipe
     train_tasks: list[Task]
     heldout_tasks: list[Task]

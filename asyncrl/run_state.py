@@ -9,7 +9,7 @@ from asyncrl.waits import Waits
 class RunState:
     """One per run. Every part reads it; only its own methods write it, and each of them wakes all waits.
 
-    A run goes open -> over -> ending -> closed, or any of these at once: `stop` skips to ending.
+    A run opens, is over (no more batches), ends (no more streams), closes. `stop` does the middle two at once.
     """
 
     def __init__(self, waits: Waits) -> None:
@@ -18,17 +18,17 @@ class RunState:
         self._has_failed = asyncio.Event()
         self._failure: Exception | None = None
         self.is_open = False
-        """The loops run, so that the trainer is answered."""
+        """The loops run and the trainer is answered."""
         self.is_training = False
         """The trainer lives or is being restarted."""
         self.is_over = False
         """The trainer gets no further batch, and no task is admitted."""
         self.is_ending = False
-        """No stream starts, and groups stay open in the journal."""
+        """No stream starts; unfinished groups stay open in the journal."""
         self.is_stopped = False
         """Somebody asked the run to stop before its end."""
         self.is_held = False
-        """No stream starts until the trainer's version is announced: the trainer lost versions."""
+        """No stream starts: the trainer went back to an older version, which is not announced yet."""
 
     def open(self) -> None:
         """The loops start."""
@@ -70,7 +70,7 @@ class RunState:
         self._has_failed.set()
 
     def fail_from_thread(self, error: Exception) -> None:
-        """`fail`, from any thread. A loop that is closed needs no word of it."""
+        """`fail`, from any thread. Does nothing once the event loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.fail, error)
 

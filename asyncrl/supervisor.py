@@ -18,7 +18,7 @@ class Supervisor(Protocol):
         ...
 
     def kill_trainer(self, why: str) -> None:
-        """Kills a trainer that hangs. Who trains then starts another one."""
+        """Kills a trainer that hangs; `train` (see `Controller.run`) then starts another one."""
         ...
 
     def record_server_change(self, action: str, url: str) -> None:

@@ -8,6 +8,8 @@ from asyncrl.recipe import Recipe
 
 
 class LocalSupervisor:
+    """Hands each request to the servers, the trainer or the journal."""
+
     def __init__(
         self, recipe: Recipe, servers: LocalServers, trainers: TrainerRanks, journal: Journal
     ) -> None:
