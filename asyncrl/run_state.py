@@ -9,7 +9,7 @@ from asyncrl.waits import Waits
 class RunState:
     """One per run. Every part reads it; only its own methods write it, and each of them wakes all waits.
 
-    A run opens, is over (no more batches), ends (no more streams), closes. `stop` does the middle two at once.
+    A run opens, is over (no more batches), ends (no more streams), closes. `stop` does the middle two.
     """
 
     def __init__(self, waits: Waits) -> None:
