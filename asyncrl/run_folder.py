@@ -86,8 +86,7 @@ class RunFolder:
             key, old, new = differing[0]
             raise InputError(
                 f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
-                f"resume, "
-                f"put the old value back; to start afresh, set run_folder (or name) to a new one."
+                f"resume, put the old value back; to start afresh, set run_folder (or name) to a new one."
             )
         self._check_model(Path(recipe.model.path))
         return True
@@ -152,8 +151,7 @@ class RunFolder:
             self.close()
             raise InputError(
                 f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set "
-                f"run_folder "
-                f"to another one."
+                f"run_folder to another one."
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))

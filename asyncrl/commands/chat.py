@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from asyncrl.commands import standard_input
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.model.folder import read_shape
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         recipe = read_run_recipe(arguments.run)
         if arguments.temperature < 0:

@@ -127,12 +127,15 @@ class Journal(JournalReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._failure: JournalError | None = None
-        self.on_failure: Callable[[JournalError], None] = lambda error: None
-        """Called once, from the writer's thread, when it has failed."""
+        self._on_failure: Callable[[JournalError], None] | None = None
         self._inbox: queue.SimpleQueue[list[Statement] | Future[None] | None] = queue.SimpleQueue()
         self._connection = _open(path)
         self._thread = threading.Thread(target=self._write_loop, name="journal", daemon=True)
         self._thread.start()
+
+    def on_failure(self, told: Callable[[JournalError], None]) -> None:
+        """`told` is called once, from the writer's thread, when it has failed."""
+        self._on_failure = told
 
     def write(self, *statements: Statement) -> None:
         """Hands over statements of one transaction. Raises JournalError once a write has failed."""
@@ -215,9 +218,10 @@ class Journal(JournalReader):
 
     def _fail(self, words: str) -> None:
         self._failure = JournalError(storable(words, limit=MAX_WORDS_CHARACTERS))
-        # Every later call raises it anyway; this thread must live on to answer the barriers.
-        with contextlib.suppress(Exception):
-            self.on_failure(self._failure)
+        if self._on_failure is not None:
+            # Every later call raises it anyway; this thread must live on to answer the barriers.
+            with contextlib.suppress(Exception):
+                self._on_failure(self._failure)
 
 
 def _way_out(error: BaseException) -> str:

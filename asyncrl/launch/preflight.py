@@ -18,8 +18,8 @@ import psutil
 
 import verifiers
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.inputs import Inputs
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.journal.writer import JournalReader
 from asyncrl.launch.memory import run_bytes
@@ -62,14 +62,12 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     if context_tokens > shape.max_positions:
         raise InputError(
             f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
-            f"positions "
-            f"(max_position_embeddings of {model_folder}). Lower model.context_tokens."
+            f"positions (max_position_embeddings of {model_folder}). Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
             f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds "
-            f"{context_tokens} "
-            f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
+            f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     codec = TextCodec(model_folder, now=rendered)
@@ -79,7 +77,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     _warn_of_shared_prompts(train, heldout)
     try:
         cache.check_machine()
-        # What a verifier prints is no part of a table or of JSON.
+        # What a verifier prints must not end up in a table or in JSON.
         with contextlib.redirect_stdout(sys.stderr):
             try_verifiers(cache, recipe.verifying)
     finally:

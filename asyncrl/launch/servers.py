@@ -76,7 +76,7 @@ class LocalServers:
         return url
 
     async def start(self) -> None:
-        """Starts all; returns when each is ready. Raises ServerError with the words of one that is not."""
+        """Returns when all are ready. Raises ServerError with the last lines of one that ended."""
         for process in self.processes.values():
             await process.start()
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))

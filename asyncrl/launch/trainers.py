@@ -15,7 +15,7 @@ MAX_RESTARTS = 3
 """Of the trainer in a row without a new step; of one that ended with an error, without a new checkpoint."""
 STOP_SECONDS = 1.0
 BAD_INPUT = 2
-"""Exit code of a trainer that cannot work by its recipe."""
+"""Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 """Exit codes that another start would end with too."""
 
@@ -34,17 +34,19 @@ class TrainerFailed(AsyncrlError):
 class TrainerRanks:
     """`num_processes` processes under torchrun's environment variables."""
 
-    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path, queue_url: str) -> None:
+    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path) -> None:
         self._recipe = recipe
         self._run_folder = run_folder
         self._logs = logs
-        self._queue_url = queue_url
+        self._queue_url = ""
         self.ranks: list[ChildProcess] = []
 
-    async def start(self) -> None:
+    async def start(self, queue_url: str) -> None:
+        """All ranks; they take their batches at `queue_url`."""
+        self._queue_url = queue_url
         world, port = self._recipe.trainer.num_processes, _free_port()
         arguments = ["-m", "asyncrl.trainer.main"]
-        arguments += ["--run-folder", str(self._run_folder), "--queue-url", self._queue_url]
+        arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         threads = str(self._recipe.trainer.threads_per_process)
         self.ranks = [
             ChildProcess(
@@ -65,6 +67,10 @@ class TrainerRanks:
         ]
         for rank in self.ranks:
             await rank.start()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start(self._queue_url)
 
     async def wait(self) -> None:
         """Returns when every rank ended well. Raises TrainerFailed as soon as one did not."""

@@ -1,4 +1,7 @@
-"""The seam between a run and those who are told of it."""
+"""The seam between a run and those who hear of its numbers.
+
+What a person should read meanwhile is logged, as a warning.
+"""
 
 from typing import Any, Protocol
 
@@ -12,8 +15,4 @@ class Observer(Protocol):
 
     def evaluation(self, row: dict[str, Any]) -> None:
         """An evaluation ended."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something that a person should know."""
         ...

@@ -81,8 +81,8 @@ class ReplayQueue:
         )
         self.has_signal = has_signal
         """Whether a group has a gradient, by its raw correctness."""
-        self.aborted_lengths: list[int] = []
-        """Response tokens of each trajectory that abort_staleness dropped, until somebody takes them out."""
+        self._aborted_lengths: list[int] = []
+        """Response tokens of each trajectory that abort_staleness dropped, until they are popped."""
         self.version: PolicyVersion | None = None
         """The trainer's version; None until its first take."""
         self.highest_version: PolicyVersion = 0
@@ -310,9 +310,14 @@ class ReplayQueue:
         oldest = step - self.abort_staleness
         stale = [group for group in groups if group.num_tokens() and group.oldest_version() < oldest]
         for group in stale:
-            self.aborted_lengths += [t.num_response_tokens() for t in group.trajectories]
+            self._aborted_lengths += [t.num_response_tokens() for t in group.trajectories]
             self.drop(group, DropReason.STALE)
         return bool(stale)
+
+    def pop_aborted_lengths(self) -> list[int]:
+        """Response tokens of each trajectory that abort_staleness dropped since the last call."""
+        lengths, self._aborted_lengths = self._aborted_lengths, []
+        return lengths
 
     def commit(self, version: PolicyVersion, checkpoint_folder: str) -> int:
         """Batches of steps below `version` are trained for good; returns how many groups are newly so."""

@@ -52,7 +52,7 @@ class Drain:
             await self.queue.journal.barrier()
 
     def _is_idle(self) -> bool:
-        if self.generator.is_stopping:
+        if self.generator.state.is_ending:
             return not self.generator.running
         if self.fleet.num_in_flight:
             return False

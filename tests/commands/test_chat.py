@@ -67,7 +67,7 @@ def test_without_a_template_or_when_asked_each_line_is_continued_as_it_stands(
     assert (answers(conversation, "12=", "34="))[1] == ["12=", "34="]
 
 
-def test_a_long_message_is_refused_and_the_conversation_goes_on_without_it(tmp_path: Path) -> None:
+def test_a_long_message_is_refused_and_the_conversation_continues_without_it(tmp_path: Path) -> None:
     conversation = make_conversation(tmp_path)
     said, sent = answers(conversation, "1", "2" * 80, "3")
     assert "(the conversation has 122 tokens, the model's context 80: no room is left" in said

@@ -15,6 +15,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
@@ -67,15 +68,15 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run")
-        recall = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
+        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run", state=RunState(waits))
+        early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 
         async def generate() -> None:
             async for trajectory in generator.run(group):
                 assert trajectory.finish is not None
 
-        tasks = asyncio.create_task(recall.run()), asyncio.create_task(generate())
+        tasks = asyncio.create_task(early_abort.run()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
         found = Stage(engines, fleet, waits, queue, generator, group, tasks[1])
         yield found

@@ -25,7 +25,7 @@ def test_what_cannot_be_written_fails_every_barrier_and_is_told_once(
 ) -> None:
     journal = Journal(tmp_path / "j.sqlite")
     told: list[JournalError] = []
-    journal.on_failure = told.append
+    journal.on_failure(told.append)
     journal.write(bump("a", 1), ("INSERT INTO meta VALUES ('k', ?)", (value,)))
     for _ in range(3):
         with pytest.raises(JournalError, match=said):
@@ -72,7 +72,7 @@ def test_who_is_told_of_a_failure_may_fail_without_leaving_a_barrier_waiting(tmp
     def fail(error: JournalError) -> None:
         raise RuntimeError("the loop is closed")
 
-    journal.on_failure = fail
+    journal.on_failure(fail)
     journal.write(("INSERT INTO meta VALUES ('k', ?)", ("\ud800",)))
     with pytest.raises(JournalError, match="UnicodeEncodeError"):
         barrier(journal)

@@ -52,7 +52,7 @@ async def _nothing():
 
 
 def generated(queue: ReplayQueue, *lengths: int) -> Group:
-    """A group whose trajectories have ended, with so many tokens each."""
+    """A group whose trajectories have ended, with these numbers of tokens."""
     queue.announce(0)
     group = queue.admit(make_task())
     for trajectory, length in zip(group.trajectories, lengths, strict=True):
