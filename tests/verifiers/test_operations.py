@@ -4,7 +4,7 @@ import pytest
 
 from verifiers.math.nodes import Call, Listing, Node, Relation
 from verifiers.math.operations import ARITHMETIC, foreign_operation, operation_kinds
-from verifiers.math.parse import parse_answer
+from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
 
 

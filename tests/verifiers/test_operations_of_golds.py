@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from verifiers.math import symbolic
 from verifiers.math.evaluate import numeric_value
-from verifiers.math.parse import Unreadable, parse_answer
+from verifiers.math.parser import parse_answer
+from verifiers.math.tokens import Unreadable
 from verifiers.math.verifier import MathVerifier
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict

@@ -3,7 +3,7 @@
 import pytest
 
 from verifiers.math import symbolic
-from verifiers.math.parse import parse_answer
+from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome
 

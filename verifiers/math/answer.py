@@ -13,8 +13,8 @@ from verifiers.extract import last_box
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.notation import split_label, usual_notation
-from verifiers.math.parse import AnswerParser, Unreadable
-from verifiers.math.tokens import Token, plain_characters, tokenize
+from verifiers.math.parser import parse_tokens
+from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
 
@@ -190,10 +190,7 @@ def _read(text: str) -> tuple[Node, Unit | None]:
     tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
-    parser = AnswerParser(tokens)
-    node = parser.whole()
-    parser.expect_end()
-    return node, unit or currency
+    return parse_tokens(tokens), unit or currency
 
 
 def _has_leading_zero(token: Token, before: Token) -> bool:

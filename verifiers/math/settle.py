@@ -14,7 +14,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from verifiers.math.calculus import replaced
 from verifiers.math.evaluate import NotExact, NotNumber, Undecided, exact_value, numeric_value
 from verifiers.math.nodes import (
     Call,
@@ -30,6 +29,7 @@ from verifiers.math.nodes import (
     Symbol,
 )
 from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar, walk
+from verifiers.math.trees import replaced
 
 __all__ = ["has_operation", "is_antiderivative", "is_integral_without_ends", "settled"]
 
