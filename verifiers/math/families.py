@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Listing, NamedSet, Node, Relation, Symbol
-from verifiers.math.scalars import free_symbols
+from verifiers.math.trees import free_symbols
 
 __all__ = ["same_family"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from verifiers.math.evaluate import Undecided
+from verifiers.math.arithmetic import Undecided
 from verifiers.math.nodes import Call, Constant, Matrix, Node, Number, Power, Product, Sum, Symbol
 
 __all__ = ["SAME_NAME", "node_of"]

@@ -40,7 +40,8 @@ from verifiers.math.nodes import (
     Text,
 )
 from verifiers.math.relations import is_name, value_of_chain
-from verifiers.math.scalars import constants, exact_or_none, free_symbols, walk
+from verifiers.math.scalars import exact_or_none
+from verifiers.math.trees import constants, free_symbols, walk
 
 __all__ = ["ARITHMETIC", "foreign_operation", "operation_kinds"]
 

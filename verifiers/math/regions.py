@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, real_fraction
+from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
 from verifiers.math.nodes import (
     Bracket,
     Call,
@@ -28,7 +28,8 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar
+from verifiers.math.scalars import same_scalar
+from verifiers.math.trees import free_symbols, infinity_sign
 
 __all__ = ["Region", "same_region", "to_region"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Quotient, Relation, Sum, Symbol, Text
-from verifiers.math.scalars import exact_or_none, free_symbols, random_source, rounds_to, same_scalar
+from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
+from verifiers.math.trees import free_symbols
 
 __all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
 

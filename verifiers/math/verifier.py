@@ -15,7 +15,7 @@ from fractions import Fraction
 from verifiers.extract import FALLBACKS, Extraction, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
-from verifiers.math.compare import same_answer
+from verifiers.math.comparison import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label

@@ -6,7 +6,6 @@ nobody foresaw, is wrong."""
 
 from __future__ import annotations
 
-from verifiers.math.expand import expand, with_constant_of
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.nodes import (
@@ -39,7 +38,8 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.settle import is_antiderivative, is_integral_without_ends, settled
+from verifiers.math.shorthand import expand, with_constant_of
+from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.vectors import as_vector
 
