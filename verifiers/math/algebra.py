@@ -16,7 +16,7 @@ from sympy.polys.matrices import DomainMatrix
 
 from verifiers.math import nodes
 from verifiers.math.arithmetic import NotNumber, Undecided, numeric_value
-from verifiers.math.from_sympy import SAME_NAME, node_of
+from verifiers.math.expressions import SAME_NAME, node_of
 from verifiers.math.nodes import Node
 from verifiers.math.trees import free_symbols, infinity_sign, nesting, size, walk
 

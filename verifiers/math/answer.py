@@ -3,8 +3,6 @@ before the parser.
 
 A number with thousands separators (1,234) is that number and never also a list."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,8 +15,6 @@ from verifiers.math.parser import parse_tokens
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
-
-__all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
 _PREFIX = re.compile(
     r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)",

@@ -7,13 +7,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
 
-__all__ = [
-    "Based", "Bound", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet",
-    "Node", "Number", "Opaque", "Operation", "Percent",
-    "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
-    "SetOperation", "Sum", "Symbol", "Text",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Number:
@@ -211,3 +204,6 @@ Node: TypeAlias = (
     | Degrees | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio
     | Modulo | Opaque | Operation | Bound | Piecewise | Text
 )  # fmt: skip
+
+SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
+"""For isinstance: what is a set, whatever its members."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from verifiers.math.nodes import (
+    SETS,
     Listing,
     Matrix,
     NamedSet,
@@ -25,8 +26,6 @@ from verifiers.math.nodes import (
 from verifiers.math.trees import INFINITY, has_plus_minus, negative, rebuilt, replaced, walk
 from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
 
-_SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
-
 
 def expand(node: Node) -> Node:
     match node:
@@ -39,7 +38,7 @@ def expand(node: Node) -> Node:
         case SetBuilder():
             return replace(node, condition=expand(node.condition))
         case Sum((NamedSet() | SetOf() | SetOperation() | SetBuilder() as left, Product((_, right)))) if (
-            isinstance(right, _SETS)
+            isinstance(right, SETS)
         ):
             # \mathbb{R} - \{0\}
             return SetOperation("difference", left, right)

@@ -2,13 +2,9 @@ r"""From the text of an answer to tokens. Owns LaTeX's spelling: spacing, styles
 
 One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the same, `\mathbf{x}` is x."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from dataclasses import dataclass
-
-__all__ = ["Token", "Unreadable", "plain_characters", "tokenize"]
 
 MAX_TOKENS = 1500
 

@@ -4,14 +4,10 @@ The rule: a unit that only one side writes is not compared (the task often fixes
 same physical quantity; then the numbers are compared in a common unit (2 m = 200 cm). Counted things must be
 the same words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
-
-__all__ = ["Unit", "known_unit", "parse_unit", "ratio_of_units"]
 
 _SCALED: dict[str, tuple[str, str]] = {
     # spelling: (size in the base unit, base unit)

@@ -5,8 +5,6 @@ Every step but one is bounded by budgets of its own; the pool's time and memory 
 one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.
 Verdicts depend on the gold and the extracted answer only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -25,8 +23,6 @@ from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
-
-__all__ = ["MathReference", "MathVerifier"]
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
