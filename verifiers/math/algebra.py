@@ -1,7 +1,7 @@
 """What sympy knows: the value of an operation as a node, and equalities that no number decides.
 
 Sympy's expressions are built from our nodes alone, never from text, and only from what fits the bounds here.
-That bounds the input, not the time: sympy may take any time and raise anything. So this belongs into a worker
+That bounds the input, not the time: sympy may take any time and raise anything. So it belongs in a worker
 that is killed when it is late, and whatever sympy raises is `Undecided`. Importing this module imports sympy,
 which takes a third of a second: import it in the worker, after everything cheap."""
 

@@ -314,7 +314,7 @@ def _may_be_unit(tokens: list[Token], at: int) -> bool:
     if token.kind in ("text", "word", "function"):
         return True
     if token.kind == "symbol":
-        # A letter is a unit beside other units (km/h) or alone at the end, apart from its number (5 m).
+        # A letter is a unit next to other units (km/h), or alone at the end after a space (5 m).
         return len(token.value) == 1 and known_unit(token.value)
     if token.kind == "number":
         return at > 0 and tokens[at - 1].value in ("^", "-") or (at > 1 and tokens[at - 1].value == "{")

@@ -307,7 +307,8 @@ def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bo
 
 
 def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
-    """The members of a set beside a bare list: without repetitions, unless the list repeats as many."""
+    """The members of a set that is compared with a bare list: without repetitions, unless as many as the list
+    has."""
     return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
 
 

@@ -1,5 +1,5 @@
-"""The known functions by their names in the tree, for the numeric evaluation: each takes that evaluation,
-which has the context and the bounds, and the arguments."""
+"""The known functions by their names in the tree. Each takes the numeric evaluation, which has the context
+and the bounds, and the arguments."""
 
 from collections.abc import Callable
 from typing import Any

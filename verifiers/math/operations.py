@@ -5,7 +5,7 @@ operation (\gcd, 5!, \sin 60^\circ, \int ...) and plain arithmetic (17 \cdot 23,
 gold has one of the same kind, because otherwise repeating the problem would be an answer to it.
 
 Plain arithmetic is a sum with two or more literal numbers among its terms, or a product with two or more
-among its factors, that has no letter of the gold besides (2 \cdot 3x is a way to write 6x), or nothing else
+among its factors, that has no letter of the gold with it (2 \cdot 3x is a way to write 6x), or nothing else
 at all (the 2 \cdot 3 in 2 \cdot 3 + x). A literal number is an integer or a decimal as written, its negative,
 with a percent or degree sign, and the disguises 17^1 and \frac{34}{2}; a true fraction, a power, a root and a
 constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \cdot 10^3 and

@@ -901,7 +901,7 @@ def _is_function(token: Token) -> bool:
 
 
 def _part_of_set(name: str, mark: str) -> Node:
-    r"""\mathbb{R}^+ and its kin."""
+    r"""\mathbb{R}^+, \mathbb{Z}^*: the positive numbers, those without 0."""
     zero = Number(Fraction(0))
     match name, mark:
         case "R", "*" | r"\ast" | r"\times":

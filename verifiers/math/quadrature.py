@@ -42,7 +42,7 @@ def integral(
 
 
 class _Same:
-    """An integrand that the cache does not look at: the node beside it says all."""
+    """An integrand that the cache ignores: the node in the same key determines it."""
 
     def __init__(self, integrand: Integrand) -> None:
         self.integrand = integrand

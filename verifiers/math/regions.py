@@ -345,7 +345,7 @@ def _irrational_line(node: Node, name: str) -> Fraction:
 
 
 def _absolute(inner: Node, operator: str, bound: Node, name: str) -> list[Interval]:
-    """|linear| < bound and its kin."""
+    """The solutions of |linear| < bound, or with another sign."""
     opposite = Product((MINUS_ONE, bound))
     if _finite(bound, closed=True).size < 0 or operator == "!=":
         raise _NotRegion

@@ -101,7 +101,7 @@ def with_constant_of(gold: Node, response: Node) -> Node:
         return response
     for node, own in ((gold, constant), (response, other)):
         names = [item.name for item in walk(node) if isinstance(item, Symbol)]
-        # C once, and neither C nor a capital beside it, which would be a quantity: A + C.
+        # C once, and no other capital or c, with which it would be a quantity: A + C.
         if names.count(own.name) > 1 or any(
             name.isupper() or name == "c" for name in names if name != own.name
         ):

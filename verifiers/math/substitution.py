@@ -1,10 +1,10 @@
-r"""Operations put in place of their values: \sum_{k=1}^{10} k becomes 55. Owns the order of means, cheapest
+r"""Replaces operations by their values: \sum_{k=1}^{10} k becomes 55. Owns the order of methods, the cheapest
 first.
 
-Short sums and products are written out and added up, definite integrals of numbers stay where the quadrature
-is sure of them, and sympy is asked for the rest. What has no value there stays as it is and equals only
-itself: undecided is not equal. A response's operations are evaluated only beside a gold that has one, or
-where the response says itself what they are."""
+Short sums and products are written out and added up. Definite integrals of numbers stay where the quadrature
+is sure of them. Sympy is asked for the rest. What has no value stays as it is and equals only itself:
+undecided is not equal. A response's operations are evaluated only when the gold has one, or when the response
+itself says what they come to."""
 
 from collections.abc import Callable
 from fractions import Fraction

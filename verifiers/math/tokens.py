@@ -199,7 +199,7 @@ _QUADS = (r"\quad", r"\qquad")
 
 
 def _is_loose(token: Token) -> bool:
-    """Whether a wide space beside this token is only space."""
+    """Whether a wide space next to this token is only space."""
     return token.kind in ("text", "word", "operator") and token.value not in (
         ")",
         "]",

@@ -248,7 +248,7 @@ def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
 
 
 def _says_of_what(*units: Unit) -> bool:
-    """Whether the nouns beside the sizes only name the thing: inches of snow, and not litres per person."""
+    """Whether the nouns only name what the units measure: inches of snow, but not litres per person."""
     return all(power > 0 for unit in units for name, power in unit.powers if name in unit.nouns)
 
 
