@@ -34,13 +34,15 @@ class Cursor:
 
     def take(self, value: str) -> bool:
         """Take this sign or command if it stands here."""
-        if not self.sees(value):
+        # Not by `sees`: of all methods this is called most.
+        here = self.here
+        if here.value != value or here.kind not in ("operator", "command"):
             return False
         self.advance()
         return True
 
     def take_power_sign(self) -> bool:
-        return self.take("^") or self.take("**")
+        return self.here.value in ("^", "**") and (self.take("^") or self.take("**"))
 
     def expect(self, value: str) -> None:
         if not self.take(value):

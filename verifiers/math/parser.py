@@ -281,8 +281,7 @@ class Parser(Cursor):
         return base
 
     def _postfix(self, node: Node) -> Node:
-        while True:
-            token = self.here
+        while (token := self.here).kind != "end":
             if self.take("!"):
                 is_double = self.sees("!") and not self.here.spaced and self.take("!")
                 node = Call("double_factorial" if is_double else "factorial", (node,))
@@ -299,7 +298,8 @@ class Parser(Cursor):
             elif isinstance(node, Number) and self.take("_"):
                 node = based(node, self.raw_argument())
             else:
-                return node
+                break
+        return node
 
     # What commands and signs apply to
 
