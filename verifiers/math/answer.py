@@ -136,8 +136,7 @@ _BRACED_SYMBOL = re.compile(r"\{(\w)\}")
 
 
 def opaque_spelling(text: str) -> str:
-    """The spelling of a formula that has no reading, without styles, spaces and braces; empty when it is
-    broken."""
+    """The spelling of an unreadable formula without styles, spaces and braces; empty when it is broken."""
     if not _UNKNOWN_FORMULA.search(text) or not _is_balanced(text) or text[-1] in "+-=*/^_<>(\\":
         return ""
     return _BRACED_SYMBOL.sub(r"\1", _IGNORED.sub("", text))

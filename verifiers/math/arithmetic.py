@@ -1,9 +1,7 @@
-"""The value of a tree: exactly as a fraction, or to any number of digits. Owns every budget of the
-arithmetic.
+"""The value of a tree: an exact fraction, or any number of digits. Owns every budget of the arithmetic.
 
-Nothing here can run long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
-need an enormous reduction raise NotNumber before the work is done. Thread-safe: each thread has its own
-mpmath context."""
+Nothing here runs long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
+need an enormous reduction raise NotNumber before the work is done. Each thread has its own mpmath context."""
 
 import math
 import threading
@@ -210,8 +208,7 @@ def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: in
 
 
 class _Numeric:
-    """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it
-    needs."""
+    """One evaluation. Keeps the range of magnitudes it met, which says how many digits a comparison needs."""
 
     def __init__(
         self, context: Any, values: Mapping[str, Fraction], bound: Mapping[int, Decimal] = {}

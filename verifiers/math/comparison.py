@@ -307,8 +307,7 @@ def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bo
 
 
 def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
-    """The members of a set that is compared with a bare list: without repetitions, unless as many as the list
-    has."""
+    """The members of a set, to compare with a list: without repetitions, unless both have equally many."""
     return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
 
 

@@ -1,5 +1,4 @@
-r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, whatever the letter and the
-representative."""
+r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, in any letter and from any member."""
 
 from fractions import Fraction
 

@@ -35,8 +35,7 @@ def read_number(token: Token) -> Number:
 
 
 def take_decimal_end(cursor: Cursor, number: Number) -> Number | None:
-    r"""What the dots or the line after some digits make of them, 0.1\overline{6} (exact) or 0.123\ldots; None
-    without."""
+    r"""The number with the line or dots after it, 0.1\overline{6} (exact) or 0.123\ldots; None without."""
     if cursor.sees(".") and cursor.peek().value in _OVERLINES:
         cursor.advance()
         number = Number(number.value, 0)

@@ -1,5 +1,4 @@
-"""The tree of a mathematical answer. Data only: nodes are immutable, compare by structure and know no
-arithmetic."""
+"""The tree of a mathematical answer. Data only: immutable, compared by structure, without arithmetic."""
 
 from __future__ import annotations
 

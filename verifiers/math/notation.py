@@ -39,7 +39,6 @@ def _without_module(match: re.Match[str]) -> str:
 
 
 def split_label(text: str) -> tuple[str, str] | None:
-    """(number, words) of a number with its unit in words, 12 (inches of snow); None when it is no such
-    text."""
+    """(number, words) of a number with its unit in words, 12 (inches of snow); None of any other text."""
     match = _LABELLED.fullmatch(text)
     return (match.group(1), match.group(2)) if match is not None else None

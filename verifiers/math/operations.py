@@ -9,8 +9,7 @@ among its factors, that has no letter of the gold with it (2 \cdot 3x is a way t
 at all (the 2 \cdot 3 in 2 \cdot 3 + x). A literal number is an integer or a decimal as written, its negative,
 with a percent or degree sign, and the disguises 17^1 and \frac{34}{2}; a true fraction, a power, a root and a
 constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \cdot 10^3 and
-\frac{1}{2}+\frac{\pi}{3} are answers. A gold that leaves any operation on numbers undone allows plain
-arithmetic too."""
+\frac{1}{2}+\frac{\pi}{3} are answers. A gold with any operation on numbers allows plain arithmetic too."""
 
 import re
 from collections.abc import Iterator

@@ -9,11 +9,13 @@ r"""From tokens to the tree: a recursive descent parser for the LaTeX and plain 
     term      := power (('*' | '/' | nothing) power)*
     power     := primary postfix* ['^' argument postfix*]*
     postfix   := '!' | '%' | degrees | million | "'" | '_' base
-    primary   := number | letter | word | text | bracket | function | command | environment | operation
+    primary   := number | letter | word | text | bracket | function | command | env | operation
     argument  := '{' whole '}' | sign argument | number | first letter of a word | primary
+    single    := first digit of a number | argument
     bracket   := '(' listing ')' | '[' listing ')' | \{ listing [\mid listing] \} | '|' sum '|' | ...
     function  := \sin ['^' argument] (bracket | '{' whole '}' | power*)
     command   := \frac single single | \sqrt ['[' sum ']'] argument | \overline name | ...
+    env       := \begin{name} row (\\ row)* \end{name}; a row holds relations, a listing or a case
     operation := \sum_{k=1}^n body | \int_a^b body dx | \lim_{x \to a} body | \frac{d}{dx} body
 
 Reads all of the text or raises Unreadable; never guesses past a symbol it does not know. Bounded: at most

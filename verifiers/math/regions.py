@@ -357,8 +357,7 @@ def _absolute(inner: Node, operator: str, bound: Node, name: str) -> list[Interv
 
 
 def _listing(node: Listing) -> _Read:
-    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection, unless that is
-    empty."""
+    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection unless empty."""
     if any(isinstance(item, Number) for item in node.items):
         raise _NotRegion
     has_relation = any(isinstance(item, Relation) for item in node.items)

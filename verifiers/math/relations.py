@@ -66,8 +66,7 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
 
 
 def _names_a_value(side: Node, value: Node) -> bool:
-    """Whether `side` stands for the value: a name, a tuple of names, or a quantity with letters set equal to
-    a number."""
+    """Whether `side` names the value: a name, a tuple of names, or a quantity with letters for a number."""
     if is_name(side):
         return True
     if isinstance(side, Sum) and exact_or_none(value) == 0:
@@ -141,8 +140,7 @@ def _reversed(chain: Relation) -> Relation:
 
 
 def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
-    """gold's difference / response's difference when that is one number wherever both are defined, else
-    None."""
+    """gold's difference / response's difference if that is one number wherever both are defined, or None."""
     first, second = difference(*gold.sides), difference(*response.sides)
     letters = sorted(free_symbols(gold) | free_symbols(response))
     source = random_source(gold, response)

@@ -3,8 +3,7 @@
 Numbers: exact fractions when both are rational, else 40 digits and as many more as the magnitudes inside call
 for. Functions: equal at random rational points, drawn from a seed that the response cannot choose in advance;
 a point outside the real domain of either side does not count. One rule rounds: an answer written as a decimal
-(only digits, alone) stands for the exact number it is the correct rounding of, when it has at least
-MIN_SIGNIFICANT digits."""
+(only digits, alone) with MIN_SIGNIFICANT digits or more stands for the exact number that rounds to it."""
 
 import random
 import zlib
@@ -155,8 +154,7 @@ def random_source(gold: Node, response: Node) -> random.Random:
 def _point(
     source: random.Random, symbols: list[str], attempt: int, *, other: Fraction = Fraction(-1)
 ) -> dict[str, Fraction]:
-    """One point: positive first, then some times `other`, with a prime denominator so that no rule of thumb
-    meets it."""
+    """One point: positive, then sometimes `other`. Its prime denominator keeps it off every special value."""
     values = {}
     for name in symbols:
         value = Fraction(source.randint(20, 300), 97)

@@ -1,5 +1,4 @@
-r"""Shorthands written out: a \pm b becomes two items, words of the empty set and of all numbers become those
-sets."""
+r"""Shorthands written out: a \pm b becomes two items, "no solution" and "all real numbers" become sets."""
 
 from collections.abc import Callable
 from dataclasses import replace

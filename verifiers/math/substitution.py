@@ -40,8 +40,7 @@ _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 
 def has_operation(node: Node) -> bool:
-    """Whether anything in the tree is for `settled`: an operation, a determinant, a calculation with
-    matrices."""
+    """Whether the tree has an operation to evaluate: a sum, a determinant, arithmetic with matrices."""
     return any(_is_operation(item) for item in walk(node))
 
 

@@ -179,8 +179,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _without_idle_quads(tokens: list[Token]) -> list[Token]:
-    r"""Wide spaces kept only between two parts of a formula, where they separate like a comma: x = 5 \quad y
-    = 3."""
+    r"""Wide spaces kept only where they separate two formulas like a comma: x = 5 \quad y = 3."""
     if not any(token.value in _QUADS for token in tokens):
         return tokens
     kept: list[Token] = []

@@ -220,8 +220,7 @@ def _noun(word: str) -> str:
 
 
 def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
-    """What to multiply the response's number by before it is compared with the gold's; None: not the same
-    quantity."""
+    """The factor from the response's unit to the gold's; None when they are different quantities."""
     if not _same_multipliers(gold, response):
         return None
     if gold is None or response is None or not gold.powers or not response.powers:
@@ -253,6 +252,5 @@ def _says_of_what(*units: Unit) -> bool:
 
 
 def _is_generic(unit: Unit) -> bool:
-    """Whether it only says "units", whatever these are: not compared with real ones, but square units are not
-    units."""
+    """Whether it only says "units", which agree with every real unit; square units are not units."""
     return all(name == "unit" for name, _ in unit.powers)

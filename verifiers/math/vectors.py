@@ -8,8 +8,7 @@ _UNIT_VECTORS = {"vector i": 0, "vector j": 1, "vector k": 2}
 
 
 def as_vector(node: Node) -> tuple[Node, ...] | None:
-    """The components, or None when the node is no vector. Round brackets are a pair, which the caller
-    decides."""
+    """The components, or None when the node is no vector. Round brackets are left to the caller."""
     match node:
         case Matrix(((_,), (_,), *_) as rows):
             return tuple(row[0] for row in rows)

@@ -256,8 +256,7 @@ def _is_words(gold: Answer) -> bool:
 
 
 def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several
-    letters."""
+    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None of anything else and of several letters."""
     text = strip_wrapping(answer)
     text = re.sub(
         r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text

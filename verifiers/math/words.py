@@ -1,5 +1,4 @@
-r"""The words of mathematics: which commands and names are functions, letters, relations. Data and one text
-clean-up."""
+"""The words of mathematics: which names are functions, letters, signs, relations. Tables and one clean-up."""
 
 import re
 
