@@ -4,12 +4,11 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 nobody foresaw, is wrong."""
 
-from __future__ import annotations
-
-from verifiers.math.expand import expand, with_constant_of
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
+from verifiers.math.matching import pair_off
 from verifiers.math.nodes import (
+    SETS,
     Based,
     Bracket,
     Call,
@@ -39,14 +38,12 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.settle import is_antiderivative, is_integral_without_ends, settled
+from verifiers.math.shorthand import expand, with_constant_of
+from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.vectors import as_vector
 
-__all__ = ["same_answer"]
-
 MAX_ITEMS = 64
-_SETS = (SetOf, SetOperation, NamedSet, SetBuilder)
 
 
 def same_answer(gold: Node, response: Node) -> bool:
@@ -62,25 +59,31 @@ def _same(gold: Node, response: Node) -> bool:
     words = list_of_words(gold)
     if words is not None and words == list_of_words(response):
         return True
-    if isinstance(gold, Relation) and not isinstance(response, Modulo):
-        return _same_as_relation(gold, response)
-    if isinstance(gold, Listing):
-        return _same_as_listing(gold, response)
-    if isinstance(gold, Modulo) or isinstance(response, Modulo):
-        return _same_modulo(gold, response)
+    match gold, response:
+        case (Modulo(), _) | (Relation(), Modulo()):
+            return _same_modulo(gold, response)
+        case Relation(), _:
+            return _same_as_relation(gold, response)
+        case Listing(), _:
+            return _same_as_listing(gold, response)
+        case _, Modulo():
+            return _same_modulo(gold, response)
     response = _without_name(gold, response)
-    if isinstance(gold, Text) or isinstance(response, Text):
-        return isinstance(gold, Text) and isinstance(response, Text) and gold.words == response.words
-    if isinstance(gold, Bracket):
-        return _same_as_bracket(gold, response)
-    if isinstance(gold, _SETS):
-        return _same_as_set(gold, response)
-    if isinstance(gold, Matrix):
-        return _same_as_matrix(gold, response)
-    if isinstance(gold, Ratio):
-        return same_ratio(gold, response)
-    if isinstance(gold, Piecewise):
-        return _same_pieces(gold, response)
+    match gold, response:
+        case Text(), _:
+            return gold == response
+        case (_, Text()):
+            return False
+        case Bracket(), _:
+            return _same_as_bracket(gold, response)
+        case ((SetOf() | SetOperation() | NamedSet() | SetBuilder()), _):
+            return _same_as_set(gold, response)
+        case Matrix(), _:
+            return _same_as_matrix(gold, response)
+        case Ratio(), _:
+            return same_ratio(gold, response)
+        case Piecewise(), _:
+            return _same_pieces(gold, response)
     return _same_as_scalar(gold, response)
 
 
@@ -88,7 +91,7 @@ def _without_name(gold: Node, response: Node) -> Node:
     """`A = ...` against a gold without a name: what stands after the sign. A chain must hold together."""
     if not isinstance(response, Relation) or isinstance(gold, Relation):
         return response
-    if isinstance(gold, _SETS) and response.operators == ("in",) and is_name(response.sides[0]):
+    if isinstance(gold, SETS) and response.operators == ("in",) and is_name(response.sides[0]):
         return response.sides[1]
     value = value_of_chain(gold, response)
     return response if value is None else value
@@ -103,18 +106,19 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
         response = response.items[0]
     if isinstance(response, Ratio) and is_full_hour(response):
         response = response.items[0]
-    if isinstance(response, Ratio) and len(response.items) == 2:
-        # 3:4 for the fraction 3/4.
-        response = Quotient(*response.items)
-        if not isinstance(gold, Quotient):
+    match gold, response:
+        case Quotient(), Ratio((first, second)):
+            # 3:4 for the fraction 3/4.
+            response = Quotient(first, second)
+        case _, Ratio((_, _)):
             return False
-    if isinstance(gold, Based) or isinstance(response, Based):
-        return same_based(gold, response)
+        case (Based(), _) | (_, Based()):
+            return same_based(gold, response)
     vector = as_vector(gold)
     if vector is not None:
         other = as_vector(response)
         return other is not None and _same_in_order(vector, other)
-    if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *_SETS)):
+    if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *SETS)):
         return False
     if isinstance(gold, Operation) and is_integral_without_ends(gold):
         return gold == response or is_antiderivative(gold, response)
@@ -123,21 +127,28 @@ def _same_as_scalar(gold: Node, response: Node) -> bool:
 
 def _same_modulo(gold: Node, response: Node) -> bool:
     """Residues: the modulus may be left out by one side; with it, any representative will do."""
-    if not isinstance(gold, Modulo):
-        return isinstance(response, Modulo) and _is_residue(response) and _same(gold, response.value)
-    if not isinstance(response, Modulo):
-        return _same(gold.value, response)
+    match gold, response:
+        case Modulo(), Modulo():
+            return _same_residues(gold, response)
+        case Modulo(), _:
+            return _same(gold.value, response)
+        case _, Modulo():
+            return _is_residue(response) and _same(gold, response.value)
+    return False
+
+
+def _same_residues(gold: Modulo, response: Modulo) -> bool:
     if not same_scalar(gold.modulus, response.modulus):
         return False
     if _same(gold.value, response.value):
         return True
-    name_and_value = [_named_residue(node.value) for node in (gold, response)]
-    names = {name for name, _ in name_and_value if name is not None}
-    values = [exact_or_none(value) for _, value in name_and_value]
-    modulus = exact_or_none(gold.modulus)
-    if len(names) > 1 or modulus is None or modulus < 1 or values[0] is None or values[1] is None:
+    (gold_name, gold_value), (name, value) = _named_residue(gold.value), _named_residue(response.value)
+    if gold_name is not None and name is not None and gold_name != name:
         return False
-    return (values[0] - values[1]) % modulus == 0
+    wanted, given, modulus = map(exact_or_none, (gold_value, value, gold.modulus))
+    if wanted is None or given is None or modulus is None or modulus < 1:
+        return False
+    return (wanted - given) % modulus == 0
 
 
 def _is_residue(node: Modulo) -> bool:
@@ -147,8 +158,9 @@ def _is_residue(node: Modulo) -> bool:
 
 
 def _named_residue(node: Node) -> tuple[Node | None, Node]:
-    if isinstance(node, Relation) and node.operators == ("=",):
-        return node.sides[0], node.sides[1]
+    match node:
+        case Relation(("=",), (name, value)):
+            return name, value
     return None, node
 
 
@@ -200,30 +212,30 @@ def _same_region_as(region: Region, response: Node) -> bool:
 
 def _same_as_listing(gold: Listing, response: Node) -> bool:
     region = to_region(gold)
-    if region is not None:
-        other = to_region(response)
-        if other is not None and same_region(region, other):
-            return True
+    if region is not None and _same_region_as(region, response):
+        return True
     if isinstance(response, Relation):
         response = _relation_of_many(response)
-    if isinstance(response, Bracket) and response.opening == "(" and response.closing == ")":
-        return _same_labelled(gold.items, response.items) or _same_in_order(
-            _plain_items(gold), response.items
-        )
-    if isinstance(response, SetOf):
-        return not _are_of_many(gold.items) and _same_in_any_order(
-            _plain_items(gold), _members(response, like=gold)
-        )
-    if isinstance(response, SetOperation):
-        region = to_region(SetOf(_plain_items(gold)))
-        return region is not None and _same_region_as(region, response)
-    if not isinstance(response, Listing):
-        return len(gold.items) == 1 and _same(gold.items[0], response)
-    if _labels(gold.items) and not any(isinstance(item, Relation) for item in response.items):
+    match response:
+        case Bracket("(", ")", items):
+            return _same_labelled(gold.items, items) or _same_in_order(_plain_items(gold), items)
+        case SetOf():
+            members = _members(response, like=gold)
+            return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), members)
+        case SetOperation():
+            region = to_region(SetOf(_plain_items(gold)))
+            return region is not None and _same_region_as(region, response)
+        case Listing():
+            return _same_listings(gold, response)
+    return len(gold.items) == 1 and _same(gold.items[0], response)
+
+
+def _same_listings(gold: Listing, response: Listing) -> bool:
+    if _labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)
     if same_family(gold, response):
         return True
-    if _are_of_many(response.items) and not any(isinstance(item, Relation) for item in gold.items):
+    if _are_of_many(response.items) and not _have_relation(gold.items):
         return _same_labelled(response.items, gold.items)
     if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
         # "x = 1, 2" gives two values to x and none to y.
@@ -231,11 +243,14 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
     return _same_in_any_order(_shared_names(gold), _shared_names(response))
 
 
+def _have_relation(items: tuple[Node, ...]) -> bool:
+    return any(isinstance(item, Relation) for item in items)
+
+
 def _relation_of_many(response: Relation) -> Node:
     """x \\in {1, 2} and x = {1, 2}: the set. (x, y) = (1, 2): the pair."""
-    if response.operators in (("in",), ("=",)) and len(response.sides) == 2:
-        name, value = response.sides
-        if is_name(name) or isinstance(name, Bracket):
+    match response:
+        case Relation(("in",) | ("=",), (name, value)) if is_name(name) or isinstance(name, Bracket):
             return value
     return response
 
@@ -250,12 +265,11 @@ def _plain_items(gold: Listing) -> tuple[Node, ...]:
 
 def _shared_names(listing: Listing) -> tuple[Node, ...]:
     """The items; "x = 1, 2" becomes x = 1, x = 2, and names that all agree are left out."""
-    items = listing.items
-    first = items[0]
-    if isinstance(first, Relation) and first.operators == ("=",) and is_name(first.sides[0]):
-        if not any(isinstance(item, (Relation, Text)) for item in items[1:]):
-            items = (first.sides[1], *items[1:])
-    return _plain_items(Listing(items, listing.joined_by))
+    match listing.items:
+        case (Relation(("=",), (name, value)), *rest) if is_name(name):
+            if not any(isinstance(item, (Relation, Text)) for item in rest):
+                return (value, *rest)
+    return _plain_items(listing)
 
 
 def _labels(items: tuple[Node, ...]) -> list[str]:
@@ -287,21 +301,13 @@ def _same_in_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
 
 
 def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
-    """Each gold item found exactly once: equal things are equal, so taking the first match is safe. A bare
-    list counts as written; only a set says nothing by repeating, which the caller leaves out."""
-    if len(gold) != len(response) or len(gold) > MAX_ITEMS:
-        return False
-    left = list(response)
-    for item in gold:
-        match = next((other for other in left if _same(item, other)), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return True
+    """Each gold item exactly once. A bare list counts as written; only a set says nothing by repeating, which
+    the caller leaves out."""
+    return len(gold) == len(response) <= MAX_ITEMS and pair_off(gold, response, _same)
 
 
 def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
-    """The members of a set beside a bare list: without repetitions, unless the list repeats as many."""
+    """The members of a set, to compare with a list: without repetitions, unless both have equally many."""
     return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
 
 
@@ -316,24 +322,18 @@ def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
 def _same_as_bracket(gold: Bracket, response: Node) -> bool:
     if isinstance(response, Bracket):
         return _same_brackets(gold, response)
-    if isinstance(response, Matrix) or as_vector(response) is not None:
-        vector = as_vector(response)
+    vector = as_vector(response)
+    if vector is not None or isinstance(response, Matrix):
         return vector is not None and len(gold.items) > 1 and _same_in_order(gold.items, vector)
-    if isinstance(response, Listing):
-        if _same_labelled(response.items, gold.items):
-            return True
-        region, other = to_region(gold), to_region(response)
-        if region is not None and other is not None and same_region(region, other):
-            return True
-        is_plain = not any(isinstance(item, (Relation, Text)) for item in response.items)
-        return (
-            response.joined_by == ","
-            and is_plain
-            and gold.opening in "(<"
-            and (_same_in_order(gold.items, response.items))
-        )
+    if isinstance(response, Listing) and _same_labelled(response.items, gold.items):
+        return True
     region = to_region(gold)
-    return region is not None and _same_region_as(region, response)
+    if region is not None and _same_region_as(region, response):
+        return True
+    if not isinstance(response, Listing) or response.joined_by != "," or gold.opening not in "(<":
+        return False
+    is_plain = not any(isinstance(item, (Relation, Text)) for item in response.items)
+    return is_plain and _same_in_order(gold.items, response.items)
 
 
 def _same_brackets(gold: Bracket, response: Bracket) -> bool:
@@ -348,23 +348,24 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
 
 
 def _same_as_set(gold: Node, response: Node) -> bool:
-    if isinstance(gold, SetOf):
-        if isinstance(response, SetOf):
+    match gold, response:
+        case SetOf(), SetOf():
             return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
-        if isinstance(response, Listing):
+        case SetOf(), Listing():
             of_one = not _are_of_many(response.items)
             return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
-        if len(gold.items) == 1 and not isinstance(response, _SETS):
-            return _same(gold.items[0], response)
+        case SetOf((only,)), _ if not isinstance(response, SETS):
+            return _same(only, response)
     region = to_region(gold)
     if region is not None:
         return _same_region_as(region, response)
-    if isinstance(gold, NamedSet):
-        return gold == response
-    if isinstance(gold, SetBuilder) and isinstance(response, SetBuilder):
-        return _same(gold.element, response.element) and _same(gold.condition, response.condition)
-    if isinstance(gold, SetOperation) and isinstance(response, SetOperation):
-        return gold.operator == response.operator and _same_operands(gold, response)
+    match gold, response:
+        case NamedSet(), _:
+            return gold == response
+        case SetBuilder(), SetBuilder():
+            return _same(gold.element, response.element) and _same(gold.condition, response.condition)
+        case SetOperation(), SetOperation():
+            return gold.operator == response.operator and _same_operands(gold, response)
     return False
 
 
@@ -387,12 +388,8 @@ def _same_as_matrix(gold: Matrix, response: Node) -> bool:
 
 
 def _same_pieces(gold: Piecewise, response: Node) -> bool:
-    if not isinstance(response, Piecewise) or len(gold.pieces) != len(response.pieces):
-        return False
-    left = list(response.pieces)
-    for value, condition in gold.pieces:
-        match = next((piece for piece in left if _same(value, piece[0]) and _same(condition, piece[1])), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return True
+    return (
+        isinstance(response, Piecewise)
+        and len(gold.pieces) == len(response.pieces)
+        and pair_off(gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other)))
+    )

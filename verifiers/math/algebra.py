@@ -1,40 +1,24 @@
 """What sympy knows: the value of an operation as a node, and equalities that no number decides.
 
 Sympy's expressions are built from our nodes alone, never from text, and only from what fits the bounds here.
-That bounds the input, not the time: sympy may take any time and raise anything. So this belongs into a worker
+That bounds the input, not the time: sympy may take any time and raise anything. So it belongs in a worker
 that is killed when it is late, and whatever sympy raises is `Undecided`. Importing this module imports sympy,
 which takes a third of a second: import it in the worker, after everything cheap."""
 
-from __future__ import annotations
-
+import operator
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import reduce
 from typing import Any, TypeVar
 
 import sympy
 from sympy.polys.matrices import DomainMatrix
 
-from verifiers.math.evaluate import NotNumber, Undecided, numeric_value
-from verifiers.math.from_sympy import SAME_NAME, node_of
-from verifiers.math.nodes import (
-    Bound,
-    Call,
-    Constant,
-    Degrees,
-    Matrix,
-    Node,
-    Number,
-    Operation,
-    Percent,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    Symbol,
-)
-from verifiers.math.scalars import free_symbols, infinity_sign, walk
-
-__all__ = ["derivative_of", "proves_equal", "value_of"]
+from verifiers.math import nodes
+from verifiers.math.arithmetic import NotNumber, Undecided, numeric_value
+from verifiers.math.expressions import SAME_NAME, node_of
+from verifiers.math.nodes import Node
+from verifiers.math.trees import free_symbols, infinity_sign, nesting, size, walk
 
 MAX_NODES = 300
 MAX_NODES_OF_EQUALITY = 60
@@ -66,9 +50,10 @@ def value_of(node: Node) -> Node:
 
 def proves_equal(one: Node, other: Node) -> bool:
     """Whether sympy proves that two expressions without operations are equal, for all real letters."""
-    if _size(one) + _size(other) > MAX_NODES_OF_EQUALITY:
+    if size(one) + size(other) > MAX_NODES_OF_EQUALITY:
         return False
-    if max(_nesting(one), _nesting(other)) > MAX_NESTING:
+    # Sympy's time grows fast with functions inside functions.
+    if max(nesting(one), nesting(other)) > MAX_NESTING:
         return False
     try:
         return _guarded(lambda: _is_zero(_difference(one, other)))
@@ -77,7 +62,7 @@ def proves_equal(one: Node, other: Node) -> bool:
 
 
 def _difference(one: Node, other: Node) -> Expression:
-    builder = _Builder(Sum((one, other)), allow_operations=False)
+    builder = _Builder(nodes.Sum((one, other)), allow_operations=False)
     sides = [builder.expression(one), builder.expression(other)]
     if any(side.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo) for side in sides):
         raise Undecided("a value that is not finite")
@@ -104,23 +89,9 @@ def _guarded(ask: Callable[[], _T]) -> _T:
         raise Undecided(f"sympy raised {type(error).__name__}: {error}"[:200]) from error
 
 
-def _size(node: Node) -> int:
-    return sum(1 for _ in walk(node))
-
-
-def _nesting(node: Any) -> int:
-    r"""How many functions stand inside each other, as in \ln\ln\ln x; sympy's time grows fast with it."""
-    if isinstance(node, tuple):
-        return max(map(_nesting, node), default=0)
-    if not hasattr(node, "__dataclass_fields__"):
-        return 0
-    inside = max((_nesting(getattr(node, name)) for name in node.__dataclass_fields__), default=0)
-    return inside + isinstance(node, Call)
-
-
 def _ends_of_series(root: Node) -> Iterator[Node]:
     for item in walk(root):
-        if isinstance(item, Operation) and item.name in ("sum", "product"):
+        if isinstance(item, nodes.Operation) and item.name in ("sum", "product"):
             yield from item.parts
 
 
@@ -129,11 +100,11 @@ def _ends_of_series(root: Node) -> Iterator[Node]:
 
 class _Builder:
     def __init__(self, root: Node, *, allow_operations: bool = True) -> None:
-        if _size(root) > (MAX_NODES if free_symbols(root) else 20 * MAX_NODES):
+        if size(root) > (MAX_NODES if free_symbols(root) else 20 * MAX_NODES):
             raise Undecided("an expression of too many parts")
         self._allow_operations = allow_operations
         # Ends and parameters of integrals and series are lengths and rates far more often than not.
-        positive = any(isinstance(item, Operation) and item.bound for item in walk(root)) or None
+        positive = any(isinstance(item, nodes.Operation) and item.bound for item in walk(root)) or None
         whole = {name for part in _ends_of_series(root) for name in free_symbols(part)}
         self._symbols = {
             name: sympy.Symbol(
@@ -144,32 +115,33 @@ class _Builder:
         self._bound: dict[int, Expression] = {}
 
     def expression(self, node: Node) -> Expression:
-        if isinstance(node, Number):
-            return self._number(node.value)
-        if isinstance(node, Symbol):
-            return self._symbols[node.name]
-        if isinstance(node, Bound):
-            return self._bound[node.height]
-        if isinstance(node, Constant):
-            return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "infinity": sympy.oo}[node.name]
-        if isinstance(node, Sum):
-            return _total(list(map(self.expression, node.terms)), lambda left, right: left + right)
-        if isinstance(node, Product):
-            return _total(list(map(self.expression, node.factors)), lambda left, right: left * right)
-        if isinstance(node, Quotient):
-            return self.expression(node.top) / self.expression(node.bottom)
-        if isinstance(node, Power):
-            return self._power(node)
-        if isinstance(node, Percent):
-            return self.expression(node.value) / 100
-        if isinstance(node, Degrees):
-            return self.expression(node.value) * sympy.pi / 180
-        if isinstance(node, Call):
-            return self._call(node)
-        if isinstance(node, Matrix):
-            return self._matrix(node)
-        if isinstance(node, Operation) and self._allow_operations:
-            return self._operation(node)
+        match node:
+            case nodes.Number(value):
+                return self._number(value)
+            case nodes.Symbol(name):
+                return self._symbols[name]
+            case nodes.Bound(height):
+                return self._bound[height]
+            case nodes.Constant(name):
+                return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "infinity": sympy.oo}[name]
+            case nodes.Sum(terms):
+                return reduce(operator.add, list(map(self.expression, terms)))
+            case nodes.Product(factors):
+                return reduce(operator.mul, list(map(self.expression, factors)))
+            case nodes.Quotient(top, bottom):
+                return self.expression(top) / self.expression(bottom)
+            case nodes.Power():
+                return self._power(node)
+            case nodes.Percent(hundredths):
+                return self.expression(hundredths) / 100
+            case nodes.Degrees(degrees):
+                return self.expression(degrees) * sympy.pi / 180
+            case nodes.Call():
+                return self._call(node)
+            case nodes.Matrix():
+                return self._matrix(node)
+            case nodes.Operation() if self._allow_operations:
+                return self._operation(node)
         raise Undecided(f"a {type(node).__name__}")
 
     @staticmethod
@@ -178,7 +150,7 @@ class _Builder:
             raise Undecided("a number of too many digits")
         return sympy.Rational(value.numerator, value.denominator)
 
-    def _power(self, node: Power) -> Expression:
+    def _power(self, node: nodes.Power) -> Expression:
         base = self.expression(node.base)
         if isinstance(base, sympy.MatrixBase):
             return self._matrix_power(base, node.exponent)
@@ -196,16 +168,16 @@ class _Builder:
         return base**exponent
 
     def _matrix_power(self, base: Expression, exponent: Node) -> Expression:
-        if exponent in (Symbol("T"), Symbol("top")):
+        if exponent in (nodes.Symbol("T"), nodes.Symbol("top")):
             return base.T
-        value = exponent.value if isinstance(exponent, Number) else Fraction(1, 2)
+        value = exponent.value if isinstance(exponent, nodes.Number) else Fraction(1, 2)
         if value.denominator != 1 or abs(value) > MAX_MATRIX_POWER:
             raise Undecided("such a power of a matrix")
         if base.free_symbols and abs(value) > 3:
             raise Undecided("a high power of a matrix with letters")
         return base ** int(value)
 
-    def _matrix(self, node: Matrix) -> Expression:
+    def _matrix(self, node: nodes.Matrix) -> Expression:
         entries = [[self.expression(entry) for entry in row] for row in node.rows]
         matrix = sympy.ImmutableDenseMatrix(entries)
         rational = all(entry.is_Rational for entry in matrix)
@@ -213,7 +185,7 @@ class _Builder:
             raise Undecided(f"a matrix of {matrix.shape[0]} times {matrix.shape[1]}")
         return matrix
 
-    def _call(self, node: Call) -> Expression:
+    def _call(self, node: nodes.Call) -> Expression:
         arguments = [self.expression(argument) for argument in node.arguments]
         if node.name in ("det", "abs") and isinstance(arguments[0], sympy.MatrixBase):
             return _determinant(arguments[0])
@@ -230,10 +202,10 @@ class _Builder:
 
     # Operations
 
-    def _operation(self, node: Operation) -> Expression:
+    def _operation(self, node: nodes.Operation) -> Expression:
         if node.name == "derivative":
             name, order = node.parts
-            assert isinstance(name, Symbol) and isinstance(order, Number)
+            assert isinstance(name, nodes.Symbol) and isinstance(order, nodes.Number)
             names = free_symbols(node.body)
             if names and name.name not in names:
                 # The y of d/dx y may depend on x.
@@ -253,7 +225,7 @@ class _Builder:
             raise Undecided(f"sympy finds no value of the {node.name}")
         return value
 
-    def _fresh(self, node: Operation) -> Expression:
+    def _fresh(self, node: nodes.Operation) -> Expression:
         is_whole = node.name in ("sum", "product") or (
             node.name == "limit" and node.letter in _WHOLE_LETTERS and infinity_sign(node.parts[0]) == 1
         )
@@ -261,7 +233,7 @@ class _Builder:
             return sympy.Dummy("n", integer=True, positive=True) if is_whole else sympy.Dummy("x", real=True)
         is_positive = (
             True
-            if isinstance(node.parts[0], Number) and node.parts[0].value >= (1 if is_whole else 0)
+            if isinstance(node.parts[0], nodes.Number) and node.parts[0].value >= (1 if is_whole else 0)
             else None
         )
         if is_whole:
@@ -283,13 +255,6 @@ def _require_below(limit: int, node: Node) -> None:
         raise Undecided(str(error)) from error
     if largest > 64 or abs(value) > limit:
         raise Undecided("a power or a factorial of too many digits")
-
-
-def _total(parts: list[Expression], join: Callable[[Expression, Expression], Expression]) -> Expression:
-    total = parts[0]
-    for part in parts[1:]:
-        total = join(total, part)
-    return total
 
 
 def _determinant(matrix: Expression) -> Expression:

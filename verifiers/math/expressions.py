@@ -1,16 +1,12 @@
 """From an expression of sympy to our nodes; what has no node is Undecided. Imports sympy."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 
 import sympy
 
-from verifiers.math.evaluate import Undecided
+from verifiers.math.arithmetic import Undecided
 from verifiers.math.nodes import Call, Constant, Matrix, Node, Number, Power, Product, Sum, Symbol
-
-__all__ = ["SAME_NAME", "node_of"]
 
 SAME_NAME = (
     "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech csch asinh acosh atanh "

@@ -1,11 +1,7 @@
-"""The value of a tree: exactly as a fraction, or to any number of digits. Owns every budget of the
-arithmetic.
+"""The value of a tree: an exact fraction, or any number of digits. Owns every budget of the arithmetic.
 
-Nothing here can run long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
-need an enormous reduction raise NotNumber before the work is done. Thread-safe: each thread has its own
-mpmath context."""
-
-from __future__ import annotations
+Nothing here runs long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
+need an enormous reduction raise NotNumber before the work is done. Each thread has its own mpmath context."""
 
 import math
 import threading
@@ -16,28 +12,10 @@ from typing import Any
 
 import mpmath
 
+from verifiers.math import nodes
 from verifiers.math.functions import NUMERIC_FUNCTIONS
-from verifiers.math.nodes import (
-    Based,
-    Bound,
-    Call,
-    Constant,
-    Degrees,
-    Node,
-    Number,
-    Operation,
-    Percent,
-    Power,
-    Product,
-    Quotient,
-    Sum,
-    Symbol,
-)
+from verifiers.math.nodes import Node
 from verifiers.math.quadrature import integral
-
-__all__ = [
-    "Decimal", "NotExact", "NotNumber", "Undecided", "exact_value", "numeric_value", "real_fraction",
-]  # fmt: skip
 
 MAX_BITS = 200_000
 MAX_TOTAL_BITS = 600_000
@@ -72,35 +50,34 @@ class _Exact:
         self._bits_left = MAX_TOTAL_BITS
 
     def value(self, node: Node) -> Fraction:
-        if isinstance(node, Number):
-            return node.value
-        if isinstance(node, Symbol):
-            if node.name in self._values:
-                return self._values[node.name]
-            raise NotExact
-        if isinstance(node, Sum):
-            total = self.value(node.terms[0])
-            for term in node.terms[1:]:
-                total = self._checked(total + self.value(term))
-            return total
-        if isinstance(node, Product):
-            result = self.value(node.factors[0])
-            for factor in node.factors[1:]:
-                result = self._checked(result * self.value(factor))
-            return result
-        if isinstance(node, Quotient):
-            top, bottom = self.value(node.top), self.value(node.bottom)
-            if bottom == 0:
-                raise NotNumber("a division by zero")
-            return self._checked(top / bottom)
-        if isinstance(node, Power):
-            return self._power(self.value(node.base), self.value(node.exponent))
-        if isinstance(node, Percent):
-            return self.value(node.value) / 100
-        if isinstance(node, Based):
-            return Fraction(based_value(node))
-        if isinstance(node, Call) and node.known:
-            return self._call(node)
+        match node:
+            case nodes.Number():
+                return node.value
+            case nodes.Symbol(name) if name in self._values:
+                return self._values[name]
+            case nodes.Sum(terms):
+                total = self.value(terms[0])
+                for term in terms[1:]:
+                    total = self._checked(total + self.value(term))
+                return total
+            case nodes.Product(factors):
+                result = self.value(factors[0])
+                for factor in factors[1:]:
+                    result = self._checked(result * self.value(factor))
+                return result
+            case nodes.Quotient():
+                top, bottom = self.value(node.top), self.value(node.bottom)
+                if bottom == 0:
+                    raise NotNumber("a division by zero")
+                return self._checked(top / bottom)
+            case nodes.Power(base, exponent):
+                return self._power(self.value(base), self.value(exponent))
+            case nodes.Percent(hundredths):
+                return self.value(hundredths) / 100
+            case nodes.Based():
+                return Fraction(based_value(node))
+            case nodes.Call(known=True):
+                return self._call(node)
         raise NotExact
 
     def _checked(self, value: Fraction) -> Fraction:
@@ -134,7 +111,7 @@ class _Exact:
             raise NotExact
         return Fraction(top, bottom) if exponent > 0 else Fraction(bottom, top)
 
-    def _call(self, node: Call) -> Fraction:
+    def _call(self, node: nodes.Call) -> Fraction:
         if node.name not in _EXACT_CALLS:
             raise NotExact
         arguments = [self.value(argument) for argument in node.arguments]
@@ -182,7 +159,7 @@ _EXACT_CALLS: dict[str, Callable[[list[Fraction]], Fraction]] = {
 }
 
 
-def based_value(node: Based) -> int:
+def based_value(node: nodes.Based) -> int:
     try:
         return int(node.digits, node.base)
     except ValueError as error:
@@ -231,8 +208,7 @@ def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: in
 
 
 class _Numeric:
-    """One evaluation. Keeps the range of magnitudes it met, from which the comparison knows the digits it
-    needs."""
+    """One evaluation. Keeps the range of magnitudes it met, which says how many digits a comparison needs."""
 
     def __init__(
         self, context: Any, values: Mapping[str, Fraction], bound: Mapping[int, Decimal] = {}
@@ -257,44 +233,44 @@ class _Numeric:
                 self.smallest = size
 
     def _value(self, node: Node) -> Decimal:
-        context = self.context
-        if isinstance(node, Number):
-            return self._fraction(node.value)
-        if isinstance(node, Symbol):
-            if node.name not in self._values:
-                raise NotNumber(f"no value for {node.name}")
-            return self._fraction(self._values[node.name])
-        if isinstance(node, Sum):
-            total = self.value(node.terms[0])
-            for term in node.terms[1:]:
-                total = total + self.value(term)
-            return total
-        if isinstance(node, Product):
-            result = self.value(node.factors[0])
-            for factor in node.factors[1:]:
-                result = result * self.value(factor)
-            return result
-        if isinstance(node, Quotient):
-            return self.value(node.top) / self.value(node.bottom)
-        if isinstance(node, Power):
-            return self.power(self.value(node.base), self.value(node.exponent))
-        if isinstance(node, Constant):
-            return self._constant(node)
-        if isinstance(node, Percent):
-            return self.value(node.value) / 100
-        if isinstance(node, Degrees):
-            return self.value(node.value) * context.pi / 180
-        if isinstance(node, Based):
-            return context.mpf(based_value(node))
-        if isinstance(node, Call):
-            return self._call(node)
-        if isinstance(node, Bound):
-            return self._bound[node.height]
-        if isinstance(node, Operation) and node.name == "integral" and node.bound and not self._bound:
-            return self._integral(node, node.bound.height)
+        match node:
+            case nodes.Number():
+                return self._fraction(node.value)
+            case nodes.Symbol(name):
+                if name not in self._values:
+                    raise NotNumber(f"no value for {name}")
+                return self._fraction(self._values[name])
+            case nodes.Sum(terms):
+                total = self.value(terms[0])
+                for term in terms[1:]:
+                    total = total + self.value(term)
+                return total
+            case nodes.Product(factors):
+                result = self.value(factors[0])
+                for factor in factors[1:]:
+                    result = result * self.value(factor)
+                return result
+            case nodes.Quotient(top, bottom):
+                return self.value(top) / self.value(bottom)
+            case nodes.Power(base, exponent):
+                return self.power(self.value(base), self.value(exponent))
+            case nodes.Constant(name):
+                return self._constant(name)
+            case nodes.Percent(hundredths):
+                return self.value(hundredths) / 100
+            case nodes.Degrees(degrees):
+                return self.value(degrees) * self.context.pi / 180
+            case nodes.Based():
+                return self.context.mpf(based_value(node))
+            case nodes.Call():
+                return self._call(node)
+            case nodes.Bound(height):
+                return self._bound[height]
+            case nodes.Operation("integral", bound=nodes.Bound(height)) if not self._bound:
+                return self._integral(node, height)
         raise NotNumber(f"a {type(node).__name__} has no value")
 
-    def _integral(self, node: Operation, height: int) -> Decimal:
+    def _integral(self, node: nodes.Operation, height: int) -> Decimal:
         def integrand(point: Decimal) -> Decimal:
             # On its own, because what it meets near the ends says nothing about the digits of the integral.
             return _Numeric(self.context, self._values, {height: point}).value(node.body)
@@ -304,14 +280,14 @@ class _Numeric:
     def _fraction(self, value: Fraction) -> Decimal:
         return self.context.mpf(value.numerator) / value.denominator
 
-    def _constant(self, node: Constant) -> Decimal:
-        context = self.context
-        if node.name == "pi":
-            return +context.pi
-        if node.name == "e":
-            return +context.e
-        if node.name == "i":
-            return context.mpc(0, 1)
+    def _constant(self, name: str) -> Decimal:
+        match name:
+            case "pi":
+                return +self.context.pi
+            case "e":
+                return +self.context.e
+            case "i":
+                return self.context.mpc(0, 1)
         raise NotNumber("infinity has no value")
 
     def power(self, base: Decimal, exponent: Decimal) -> Decimal:
@@ -332,7 +308,7 @@ class _Numeric:
             raise NotNumber("an argument out of every budget")
         return argument
 
-    def _call(self, node: Call) -> Decimal:
+    def _call(self, node: nodes.Call) -> Decimal:
         arguments = [self.value(argument) for argument in node.arguments]
         if not node.known:
             return self._unknown(node.name, arguments)

@@ -1,21 +1,17 @@
-r"""Operations put in place of their values: \sum_{k=1}^{10} k becomes 55. Owns the order of means, cheapest
+r"""Replaces operations by their values: \sum_{k=1}^{10} k becomes 55. Owns the order of methods, the cheapest
 first.
 
-Short sums and products are written out and added up, definite integrals of numbers stay where the quadrature
-is sure of them, and sympy is asked for the rest. What has no value there stays as it is and equals only
-itself: undecided is not equal. A response's operations are evaluated only beside a gold that has one, or
-where the response says itself what they are."""
-
-from __future__ import annotations
+Short sums and products are written out and added up. Definite integrals of numbers stay where the quadrature
+is sure of them. Sympy is asked for the rest. What has no value stays as it is and equals only itself:
+undecided is not equal. A response's operations are evaluated only when the gold has one, or when the response
+itself says what they come to."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from verifiers.math.calculus import replaced
-from verifiers.math.evaluate import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
 from verifiers.math.nodes import (
     Call,
     Matrix,
@@ -29,9 +25,8 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar, walk
-
-__all__ = ["has_operation", "is_antiderivative", "is_integral_without_ends", "settled"]
+from verifiers.math.scalars import same_scalar
+from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced, size, walk
 
 MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
@@ -45,34 +40,35 @@ _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 
 def has_operation(node: Node) -> bool:
-    """Whether anything in the tree is for `settled`: an operation, a determinant, a calculation with
-    matrices."""
+    """Whether the tree has an operation to evaluate: a sum, a determinant, arithmetic with matrices."""
     return any(_is_operation(item) for item in walk(node))
 
 
-def _is_operation(node: Any) -> bool:
-    if isinstance(node, Operation):
-        return True
-    if isinstance(node, Call):
-        return node.name in ("det", "abs") and _is_matrix(node.arguments[0])
-    if isinstance(node, Product):
-        return sum(map(_is_matrix, node.factors)) > 1
-    if isinstance(node, Power):
-        return _is_matrix(node.base)
-    return isinstance(node, Sum) and any(map(_is_matrix, node.terms))
+def _is_operation(node: Node) -> bool:
+    match node:
+        case Operation():
+            return True
+        case Call("det" | "abs", (argument, *_)):
+            return _is_matrix(argument)
+        case Product(factors):
+            return sum(map(_is_matrix, factors)) > 1
+        case Power(base):
+            return _is_matrix(base)
+        case Sum(terms):
+            return any(map(_is_matrix, terms))
+    return False
 
 
 def _is_matrix(node: Node) -> bool:
     """Whether the value is a matrix, by the look of it."""
-    if isinstance(node, Matrix):
-        return True
-    if isinstance(node, Product):
-        return any(map(_is_matrix, node.factors))
-    if isinstance(node, Sum):
-        return any(map(_is_matrix, node.terms))
-    if isinstance(node, Quotient):
-        return _is_matrix(node.top)
-    return isinstance(node, Power) and _is_matrix(node.base)
+    match node:
+        case Matrix():
+            return True
+        case Product(parts) | Sum(parts):
+            return any(map(_is_matrix, parts))
+        case Quotient(part) | Power(part):
+            return _is_matrix(part)
+    return False
 
 
 def settled(gold: Node, response: Node) -> tuple[Node, Node] | None:
@@ -113,16 +109,11 @@ def _ends_computed(response: Node) -> bool:
     )
 
 
-def _settle(node: Any, name: Callable[[Node], Node]) -> Any:
-    if isinstance(node, tuple):
-        return tuple(_settle(item, name) for item in node)
-    if _is_operation(node):
-        value = _value(node)
-        return name(node) if value is None else value
-    if hasattr(node, "__dataclass_fields__"):
-        changed = {field.name: _settle(getattr(node, field.name), name) for field in fields(node)}
-        return replace(node, **changed)
-    return node
+def _settle(node: Node, name: Callable[[Node], Node]) -> Node:
+    if not _is_operation(node):
+        return rebuilt(node, lambda part: _settle(part, name))
+    value = _value(node)
+    return name(node) if value is None else value
 
 
 @lru_cache(maxsize=1024)
@@ -137,10 +128,10 @@ def _value(node: Node) -> Node | None:
         if is_integral_without_ends(node):
             return None
     # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
-    from verifiers.math import symbolic
+    from verifiers.math import algebra
 
     try:
-        value = symbolic.value_of(node)
+        value = algebra.value_of(node)
     except Undecided:
         value = None
     if not _is_measurable(node):
@@ -159,7 +150,7 @@ def _is_measurable(node: Node) -> bool:
         and node.bound is not None
         and 0 < len(free_symbols(node)) <= MAX_PARAMETERS
         and not has_operation(node.body)
-        and sum(1 for _ in walk(node.body)) <= MAX_INTEGRAND
+        and size(node.body) <= MAX_INTEGRAND
     )
 
 
@@ -204,11 +195,11 @@ def _written_out(node: Operation) -> Node | None:
         low, high = (exact_value(part) for part in node.parts)
     except (NotExact, NotNumber):
         return None
-    size = sum(1 for _ in walk(node.body))
+    body_size = size(node.body)
     num_terms = int(high - low) + 1
     if low.denominator != 1 or high.denominator != 1 or num_terms > MAX_TERMS:
         return None
-    if num_terms * size > MAX_WRITTEN_OUT or has_operation(node.body):
+    if num_terms * body_size > MAX_WRITTEN_OUT or has_operation(node.body):
         return None
     if num_terms < 1:
         return Number(Fraction(node.name == "product"))
@@ -227,7 +218,7 @@ def _is_measured(node: Operation) -> bool:
     """Whether the quadrature is sure of this integral."""
     if node.name != "integral" or node.bound is None or free_symbols(node) or has_operation(node.body):
         return False
-    if sum(1 for _ in walk(node.body)) > MAX_INTEGRAND:
+    if size(node.body) > MAX_INTEGRAND:
         return False
     try:
         numeric_value(node)
@@ -245,10 +236,10 @@ def is_antiderivative(gold: Operation, response: Node) -> bool:
     extra = free_symbols(response) - free_symbols(gold)
     if len(extra) > 1 or not extra <= _CONSTANTS_OF_INTEGRATION or has_operation(response):
         return False
-    from verifiers.math import symbolic
+    from verifiers.math import algebra
 
     try:
-        derivative = symbolic.derivative_of(response, gold.letter)
+        derivative = algebra.derivative_of(response, gold.letter)
     except Undecided:
         return False
     return same_scalar(gold.body, derivative)
