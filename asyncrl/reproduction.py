@@ -49,7 +49,7 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
             f"reported, so there is nothing to compare with."
         )
     checkpoints = run_folder / "checkpoints"
-    begin = newest_version(checkpoints, at_most=step - 1) or 0
+    begin = newest_version(checkpoints, at_most=step - 1)
     if begin < (compacted := compacted_before(journal)):
         raise InputError(
             f"{path}: the tokens of steps 1 to {compacted} were let go, and there is no complete checkpoint "

@@ -18,15 +18,16 @@ import torch
 from megatron.core import dist_checkpointing
 
 from asyncrl.checkpoints import (
+    HeldOutAccuracies,
     checkpoint_path,
     find_fault,
     newest_version,
     saved_versions,
+    to_forget,
     write_manifest,
 )
 from asyncrl.disk import writing
 from asyncrl.records import PolicyVersion
-from asyncrl.retention import HeldOutAccuracies, to_forget
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
@@ -92,15 +93,17 @@ class Checkpoints:
         """Raises CheckpointError when a save has failed since; does not wait."""
         self._writer.check()
 
-    def load_newest(self, learner: Learner) -> PolicyVersion | None:
-        """Restores the newest complete checkpoint; None when there is none. A call of every rank."""
-        version = ranks.broadcast(self.newest() if ranks.is_first() else None)
-        if version is not None:
-            self.load(learner, version)
+    def load_newest(self, learner: Learner) -> PolicyVersion:
+        """Restores the newest complete checkpoint, else the base model, version 0. A call of every rank."""
+        version: PolicyVersion = ranks.broadcast(self.newest() if ranks.is_first() else None)
+        self.load(learner, version)
         return version
 
     def load(self, learner: Learner, version: PolicyVersion) -> None:
-        """Restores the checkpoint of `version`, which is there and complete. A call of every rank."""
+        """Restores the complete checkpoint of `version`; 0 is the base model. A call of every rank."""
+        if version == 0:
+            learner.load_base()
+            return
         begin = time.perf_counter()
         if learner.critic is not None and not _holds_critic(self.path(version)):
             raise CheckpointError(
@@ -117,8 +120,8 @@ class Checkpoints:
         torch.set_rng_state(state["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
-    def newest(self) -> PolicyVersion | None:
-        """The newest version whose checkpoint is complete; others are named in the log and skipped."""
+    def newest(self) -> PolicyVersion:
+        """The newest version whose checkpoint is complete, 0 without one; logs why others are skipped."""
         return newest_version(self.folder)
 
     def best(self) -> PolicyVersion | None:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -33,8 +34,10 @@ from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
+from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import Critic, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
+from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.flops import micro_batch_flops, peak_flops
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
 from asyncrl.trainer.objective import Objective, kl_penalties
@@ -49,6 +52,7 @@ class Learner:
 
     def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
         self.shape = shape
+        self._base = Path(recipe.model.path)
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
         self._seed = recipe.seed
@@ -86,6 +90,11 @@ class Learner:
             model[0].config.grad_scale_func = optimizer.scale_loss
         run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
         return Critic(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+
+    def load_base(self) -> None:
+        """Version 0: the policy becomes the base model, as critic and reference are from the start."""
+        load_weights(self.model, open_weights(self._base))
+        self.weights_changed()
 
     def weights_changed(self) -> None:
         """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""

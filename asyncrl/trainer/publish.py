@@ -13,8 +13,7 @@ import aiohttp
 
 from asyncrl.disk import writing
 from asyncrl.errors import ServerError
-from asyncrl.records import PolicyVersion
-from asyncrl.replay.wire import PublishOutcome
+from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights

@@ -68,8 +68,11 @@ def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_without_any_checkpoint_there_is_nothing_to_load(folder: Path, tmp_path: Path):
-    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(warming_learner(folder)) is None
+def test_without_any_checkpoint_the_base_model_is_loaded(folder: Path, tmp_path: Path):
+    base, learner = copy_weights(warming_learner(folder).model), warming_learner(folder)
+    train(learner, 0, 1)
+    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(learner) == 0
+    assert all(torch.equal(base[name], tensor) for name, tensor in copy_weights(learner.model).items())
 
 
 def test_the_newest_ones_are_kept_and_the_order_is_by_number(folder: Path, tmp_path: Path):
@@ -149,7 +152,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_co
     metrics = train(learner, 0, 1)
     checkpoints.begin(learner, 1)
     metrics += train(learner, 1, 3)
-    assert committed == [] and checkpoints.newest() is None
+    assert committed == [] and checkpoints.newest() == 0
     may_write.set()
     checkpoints.wait()
     assert committed == [(1, True)]
