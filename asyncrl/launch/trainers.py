@@ -7,6 +7,7 @@ from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
+from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -42,26 +43,17 @@ class TrainerRanks:
         self.ranks: list[ChildProcess] = []
 
     async def start(self) -> None:
-        world, port = self._recipe.trainer.num_processes, _free_port()
+        port = _free_port()
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", self._queue_url]
-        threads = str(self._recipe.trainer.threads_per_process)
         self.ranks = [
             ChildProcess(
                 f"trainer {rank}",
                 arguments,
-                environment={
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "OMP_NUM_THREADS": threads,
-                    "PYTHONUNBUFFERED": "1",
-                },
+                environment=rank_environment(self._recipe.trainer, rank, port=port),
                 log_path=self._logs / f"trainer-{rank}.log",
             )
-            for rank in range(world)
+            for rank in range(self._recipe.trainer.num_processes)
         ]
         for rank in self.ranks:
             await rank.start()

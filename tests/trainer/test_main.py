@@ -47,7 +47,7 @@ def test_a_full_disk_is_told_by_the_exit_code_also_where_the_log_takes_nothing()
     code = (
         "import contextlib, sys\n"
         "from asyncrl.errors import DiskError\n"
-        "from asyncrl.trainer.main import end_on_full_disk\n"
+        "from asyncrl.trainer.bootstrap import end_on_full_disk\n"
         "with contextlib.suppress(OSError):\n"
         "    print('a line that finds no room', file=sys.stderr)\n"
         "end_on_full_disk(DiskError('no room'))\n"
