@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.model.flops import pass_flops
+from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
@@ -50,6 +52,15 @@ class MicroBatch:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
         is_finite = self.behavior.isfinite()
         return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
+
+    def flops(self, shape: ModelShape) -> float:
+        """Floating-point operations of one forward and backward through a model of `shape`."""
+        return pass_flops(
+            shape,
+            num_tokens=len(self.tokens),
+            num_targets=len(self.targets),
+            num_looks=float((self.sequences.positions + 1).sum()),
+        )
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.errors import Diverged
+from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Recipe, Trainer
@@ -38,8 +39,7 @@ from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import Critic, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.flops import micro_batch_flops, peak_flops
-from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
+from asyncrl.trainer.model import DTYPES, Policy, bfloat16_device, build_policy, device
 from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
@@ -74,7 +74,7 @@ class Learner:
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self._forward_backward = get_forward_backward_func()
         self._device = device()
-        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
         if dtype is torch.bfloat16:
             self.model[0].config.grad_scale_func = self.optimizer.scale_loss
@@ -296,7 +296,7 @@ class Learner:
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
         if self._peak_flops is not None:
-            flops = sum(micro_batch_flops(shape or self.shape, micro) for micro in micro_batches)
+            flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
             # A backward pass is two forward passes.
             self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]

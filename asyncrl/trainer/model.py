@@ -187,6 +187,11 @@ def device() -> torch.device:
     )
 
 
+def bfloat16_device(dtype: torch.dtype) -> str | None:
+    """Name of the GPU where this process computes in bfloat16; None for another type or a CPU."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype is torch.bfloat16 else None
+
+
 class PolicyNorm(torch.nn.RMSNorm):
     """torch's RMSNorm; under sequence parallelism Megatron sums its gradient over the tensor ranks."""
 
