@@ -12,6 +12,7 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -65,6 +66,9 @@ class MicroBatch:
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
         return self if device.type == "cpu" else _moved(self, device)
+
+
+RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,8 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
         by_prompt[tuple(sequence.prompt_tokens)].append(i)
     bundles = []
     for prompt, indices in by_prompt.items():
-        chosen, load = [], len(prompt)
+        chosen: list[int] = []
+        load = len(prompt)
         for i in indices:
             extra = max(len(sequences[i].response_tokens) - 1, 0)
             if chosen and load + extra > max_tokens:
@@ -214,14 +219,14 @@ def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list
     return bins
 
 
-def _flatten(parts: list[list], dtype: type, count: int) -> np.ndarray:
+def _flatten(parts: list[list[Any]], dtype: type, count: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), dtype, count)
 
 
-def _moved(record: MicroBatch | PackedSequences, device: torch.device):
+def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     """A copy whose tensors are on `device`."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    moved = {
+    moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
         if torch.is_tensor(value) or isinstance(value, PackedSequences)

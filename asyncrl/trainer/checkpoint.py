@@ -13,9 +13,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import torch
 from megatron.core import dist_checkpointing
+from torch import Tensor
 
 from asyncrl.checkpoints import (
     HeldOutAccuracies,
@@ -31,10 +33,22 @@ from asyncrl.records import PolicyVersion
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
 
 log = logging.getLogger(__name__)
+
+
+class State(TypedDict):
+    """What a checkpoint holds, as Megatron describes it to write and gives it back."""
+
+    model: StateDict
+    optimizer: StateDict
+    schedule: StateDict
+    rng: Tensor
+    version: PolicyVersion
+    critic: NotRequired[StateDict]
+    """Model, optimizer and schedule of its own."""
 
 
 class Checkpoints:
@@ -110,7 +124,7 @@ class Checkpoints:
                 f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
                 f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
             )
-        state = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
+        state: State = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
         assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
         learner.model.load_state_dict(state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
@@ -154,16 +168,18 @@ class Checkpoints:
             remove(self.path(old))
 
 
-def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dict:
+def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> State:
     model = learner.model.sharded_state_dict()
-    critic = {} if learner.critic is None else {"critic": learner.critic.sharded_state(is_loading=is_loading)}
-    return critic | {
+    state: State = {
         "model": model,
         "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,
     }
+    if learner.critic is not None:
+        state["critic"] = learner.critic.sharded_state(is_loading=is_loading)
+    return state
 
 
 def _holds_critic(folder: Path) -> bool:

@@ -37,7 +37,7 @@ def install() -> None:
     _is_installed = True
     _use_no_compiler()
     # RoPE, DDP buffers: `.to(device=torch.cuda.current_device())`.
-    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore
     # Pipeline stages wait so for their messages; gloo's have arrived when they are waited for.
     torch.cuda.synchronize = lambda *_: None
     _replace_literal_devices()
@@ -79,7 +79,7 @@ def _replace_random_state() -> None:
 
     # Megatron's own tracker that tracks nothing: enough while dropout is 0, which is all we build.
     random.initialize_rng_tracker(inference_rng_tracker=True)
-    torch.cuda.manual_seed = torch.manual_seed
+    torch.cuda.manual_seed = torch.manual_seed  # type: ignore
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
@@ -130,11 +130,11 @@ def _cuda_type_names() -> Iterator[None]:
         answer = original(self, *arguments, **keywords)
         return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
 
-    torch.Tensor.type = type_
+    torch.Tensor.type = type_  # type: ignore
     try:
         yield
     finally:
-        torch.Tensor.type = original
+        torch.Tensor.type = original  # type: ignore
 
 
 def _send_nothing_to_cuda() -> None:
@@ -152,11 +152,11 @@ def _send_nothing_to_cuda() -> None:
 
 def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
-        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor, *_, **__: tensor
+        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor, *_, **__: tensor  # type: ignore
         try:
             return function(*arguments, **keywords)
         finally:
-            torch.Tensor.cuda = send
+            torch.Tensor.cuda = send  # type: ignore
 
     return call
 

@@ -14,12 +14,16 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
@@ -33,7 +37,7 @@ from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
 
@@ -57,15 +61,15 @@ class CriticModel(GPTModel):
 
     shape: ModelShape
 
-    def __init__(self, *arguments, **keywords) -> None:
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         if self.post_process:
             # `build_critic` puts the value head in its place, which Megatron then describes in checkpoints.
-            self.output_layer = None
+            self.output_layer: Any = None
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor:
         """Hidden states [C, 1, H] for the next stage; from the last one values [T], of no temperature."""
-        hidden = super().forward(
+        hidden: Tensor = super().forward(
             own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
         )
         if not self.post_process:
@@ -74,10 +78,10 @@ class CriticModel(GPTModel):
             # Every rank computes every value and its whole gradient: nothing to sum over tensor ranks.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         own, predicting = own_predicting(micro.predicting, len(hidden))
-        values = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
+        values: Tensor = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
         return values if own is None else fill_in(values[None], own, len(micro.targets))[0]
 
-    def _postprocess(self, hidden_states: Tensor, **_) -> Tensor:
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
 
@@ -93,11 +97,17 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     return model
 
 
-class Critic:
+class CriticLearner:
     """The critic's weights and what it takes to train them on a batch."""
 
     def __init__(
-        self, recipe: Recipe, model: Policy, chunks: list, optimizer, schedule, run: Callable
+        self,
+        recipe: Recipe,
+        model: Policy,
+        chunks: list[DistributedDataParallel],
+        optimizer: MegatronOptimizer,
+        schedule: OptimizerParamScheduler,
+        run: Callable[..., list[Any]],
     ) -> None:
         """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
         self.model = model
@@ -159,7 +169,9 @@ class Critic:
         # Ranks that share the sequences all know their loss; added up, it counts once.
         counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def loss(index: int, micro: MicroBatch, values: Tensor):
+        def loss(
+            index: int, micro: MicroBatch, values: Tensor
+        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
             rewards = end_rewards(micro.advantages, micro.sequence_ids)
             if penalties:
@@ -184,13 +196,13 @@ class Critic:
     def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""
 
-        def keep(index: int, micro: MicroBatch, values: Tensor):
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), values
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
 
-    def sharded_state(self, *, is_loading: bool) -> dict:
+    def sharded_state(self, *, is_loading: bool) -> StateDict:
         """For a checkpoint, its tensors under names apart from the policy's."""
         model = self.model.sharded_state_dict()
         optimizer = sharded_optimizer_state(self._optimizer, model, is_loading=is_loading)
@@ -198,7 +210,7 @@ class Critic:
         add_prefix_for_sharding(state, "critic.")
         return state
 
-    def load_state(self, state: dict) -> None:
+    def load_state(self, state: StateDict) -> None:
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])

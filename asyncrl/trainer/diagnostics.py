@@ -17,8 +17,10 @@ from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 
 TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed")
-TOKEN_SUMS = ("entropy", "ratio", "ratio_squared", "lag")
-TOKEN_SUMS += ("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl")
+TOKEN_SUMS = (
+    *("entropy", "ratio", "ratio_squared", "lag"),
+    *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
+)
 SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
 """Of sequences with a token that counts; log-ratios are summed over these."""
 LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
@@ -37,6 +39,7 @@ def micro_batch_sums(
 ) -> tuple[Tensor, Tensor]:
     """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
+    assert inputs.entropies is not None
     kinds = token_kinds(micro.lags, micro.are_continued)[mask]
     log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
     ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()

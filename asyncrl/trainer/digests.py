@@ -85,7 +85,7 @@ class EngineDigests:
             lane.shutdown()
         return {name: digest.result() for name, digest in self._hashes.items()}
 
-    def _submit(self, lane: int, digest: "_CpuDigest", padded: Tensor, place: int) -> None:
+    def _submit(self, lane: int, digest: "_CpuDigest | _CudaDigest", padded: Tensor, place: int) -> None:
         self._lane_bytes[lane] += padded.nbytes
         self._pending.append((self._lanes[lane].submit(digest.add, padded, place), padded.nbytes))
         self._pending_bytes += padded.nbytes
@@ -122,7 +122,7 @@ class _CpuDigest:
     def add(self, part: Tensor, place: int) -> None:
         assert place == self._next, f"part {place} of a fused tensor came where {self._next} belongs"
         self._next += 1
-        self._hash.update(memoryview(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+        self._hash.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
     def result(self) -> str:
         return self._hash.digest()[:8].hex()
@@ -166,6 +166,7 @@ def _engine_name(name: str) -> tuple[str, int, int | None]:
 
 
 def _pad(name: str, tensor: Tensor, *, ffn_multiple: int) -> Tensor:
+    size: tuple[int, ...]
     if VOCABULARY.fullmatch(name):
         size = (0, 0, 0, -tensor.shape[0] % VOCABULARY_MULTIPLE)
     elif name.endswith(("gate_proj.weight", "up_proj.weight")):

@@ -60,7 +60,7 @@ def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     if len(names) == 1:
         os.rename(folder / _part_name(0), folder / WEIGHTS)
         return
-    places = {}
+    places: dict[str, str] = {}
     for i, held_names in enumerate(names):
         file = f"model-{i + 1:05d}-of-{len(names):05d}.safetensors"
         os.rename(folder / _part_name(i), folder / file)

@@ -9,8 +9,9 @@ those that share a model counts it. PPO's critic, where there is one, steps befo
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
@@ -36,7 +37,7 @@ from asyncrl.recipe import Recipe, Trainer
 from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.critic import Critic, build_critic
+from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, bfloat16_device, build_policy, device
@@ -45,6 +46,8 @@ from asyncrl.trainer.optimizer_state import restore_adam_steps
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
+
+Result = TypeVar("Result")
 
 
 class Learner:
@@ -77,9 +80,9 @@ class Learner:
         self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
         if dtype is torch.bfloat16:
-            self.model[0].config.grad_scale_func = self.optimizer.scale_loss
+            self.model.config.grad_scale_func = self.optimizer.scale_loss
 
-    def _make_critic(self, recipe: Recipe) -> Critic:
+    def _make_critic(self, recipe: Recipe) -> CriticLearner:
         """The base model as a critic, with an optimizer and a schedule of its own."""
         dtype = DTYPES[recipe.model.dtype]
         section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
@@ -87,9 +90,9 @@ class Learner:
         chunks = _data_parallel(model, self.layout, dtype)
         optimizer = make_optimizer(chunks, section, dtype)
         if dtype is torch.bfloat16:
-            model[0].config.grad_scale_func = optimizer.scale_loss
+            model.config.grad_scale_func = optimizer.scale_loss
         run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
-        return Critic(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+        return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
 
     def load_base(self) -> None:
         """Version 0: the policy becomes the base model, as critic and reference are from the start."""
@@ -120,10 +123,12 @@ class Learner:
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts, tally, norms = self._parts(batch), Tally(), []
         proximals: list[list[Tensor] | None] = [None] * len(parts)
-        penalties, values = None, {}
+        penalties = None
+        values: dict[str, float] = {}
         if self.algorithm.has_kl_reward():
-            proximals = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
-            penalties = self._kl_penalties(parts, proximals, batch.temperature)
+            evaluated = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
+            penalties = self._kl_penalties(parts, evaluated, batch.temperature)
+            proximals = list(evaluated)
         if self.critic is not None:
             parts, values = self.critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
             if batch.step < self.critic.warmup_steps:
@@ -225,7 +230,9 @@ class Learner:
         # Ranks that share the sequences all know their loss; added up, it counts once.
         counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+        def loss(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
+        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
             total, denominator, sums = self.objective(
                 micro,
                 outputs,
@@ -268,7 +275,9 @@ class Learner:
         Empty on the ranks of all pipeline stages but the last, which compute no loss.
         """
 
-        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+        def logprobs(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
+        ) -> tuple[Tensor, Tensor, Tensor]:
             found, _ = outputs
             return found.sum(), torch.zeros((), dtype=torch.int, device=found.device), found
 
@@ -280,17 +289,19 @@ class Learner:
         chunks: list[torch.nn.Module],
         micro_batches: list[MicroBatch],
         temperature: float,
-        loss,
+        loss: Callable[[int, MicroBatch, Any], tuple[Tensor, Tensor, Result]],
         *,
         forward_only: bool,
         shape: ModelShape | None = None,
-    ) -> list:
+    ) -> list[Result]:
         """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule.
 
         Empty on all pipeline stages but the last. `shape` is that of the chunks, the policy's by default.
         """
 
-        def forward(iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module):
+        def forward(
+            iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
+        ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
             index, micro = next(iterator)
             micro = micro.to(self._device)
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
@@ -301,7 +312,7 @@ class Learner:
             self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]
         is_one = len(iterators) == 1
-        return self._forward_backward(
+        results: list[Result] = self._forward_backward(
             forward_step_func=forward,
             data_iterator=iterators[0] if is_one else iterators,
             model=chunks[0] if is_one else chunks,
@@ -310,9 +321,12 @@ class Learner:
             micro_batch_size=1,
             forward_only=forward_only,
         )
+        return results
 
 
-def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype):
+def make_optimizer(
+    chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
+) -> MegatronOptimizer:
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
     config = OptimizerConfig(
         optimizer="adam",
@@ -335,7 +349,7 @@ def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtyp
     return optimizer
 
 
-def make_schedule(optimizer, section: Trainer) -> OptimizerParamScheduler:
+def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:
     """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
     return OptimizerParamScheduler(
         optimizer,
@@ -358,7 +372,7 @@ def _data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[D
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
     )
-    config = policy[0].config
+    config = policy.config
     wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
     config.finalize_model_grads_func = finalize_model_grads
     return [

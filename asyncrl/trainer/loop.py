@@ -123,7 +123,8 @@ def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str) -> Poli
 
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
-    return ranks.broadcast(queue.take(request) if queue is not None else None)
+    reply: TakeReply = ranks.broadcast(queue.take(request) if queue is not None else None)
+    return reply
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:

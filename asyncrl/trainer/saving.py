@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.disk import find_refusal
 from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.trainer.optimizer_state import StateDict
 
 LONGEST_WRITE = timedelta(hours=2)
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class BackgroundWriter:
         self._failure: CheckpointError | DiskError | None = None
         self._is_validated = False
 
-    def begin(self, state: dict, part: Path, *, finish: Callable[[], None]) -> None:
+    def begin(self, state: Mapping[str, object], part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
 
         Waits for the save before. Raises CheckpointError or DiskError when that one failed.
@@ -116,9 +117,9 @@ class Snapshot(SaveShardedStrategy):
 
     def __init__(self) -> None:
         super().__init__("torch_dist", 1)
-        self._copy: dict = {}
+        self._copy: StateDict = {}
 
-    def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
+    def save(self, sharded_state_dict: StateDict, checkpoint_dir: Path) -> None:
         """Called by dist_checkpointing.save with what this rank holds; only main replicas are kept."""
         renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
         for shards in renamed.values():

@@ -73,16 +73,16 @@ def _penalties_of_the_others(
 ) -> dict[str, float]:
     """Sequence -> mean of the summed penalties of its group's other sequences, wherever these are packed."""
     places = {name: i for i, name in enumerate(names)}
-    totals = torch.zeros(len(names), dtype=torch.float64)
+    own_totals = torch.zeros(len(names), dtype=torch.float64)
     for part, own in zip(parts, penalties, strict=True):
         for micro, each in zip(part, own, strict=True) if own else ():
             ids = micro.sequence_ids
-            sums = totals.new_zeros(len(micro.names)).index_add(0, ids.cpu(), each.double().cpu())
+            sums = own_totals.new_zeros(len(micro.names)).index_add(0, ids.cpu(), each.double().cpu())
             for name, total in zip(micro.names, sums.tolist(), strict=True):
                 # A micro-batch without sequences holds one without a name or a token.
                 if name in places:
-                    totals[places[name]] = total
-    totals = sum_over_ranks([totals.to(device())], len(names)).tolist()
+                    own_totals[places[name]] = total
+    totals = sum_over_ranks([own_totals.to(device())], len(names)).tolist()
     groups: dict[str, list[float]] = defaultdict(list)
     for name, total in zip(names, totals, strict=True):
         groups[name.rpartition("-")[0]].append(total)

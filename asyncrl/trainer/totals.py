@@ -21,7 +21,7 @@ def max_over_ranks(own: list[Tensor], size: int) -> Tensor:
     return _over_ranks(own, size, dist.ReduceOp.MAX)
 
 
-def _over_ranks(own: list[Tensor], size: int, operation: dist.ReduceOp) -> Tensor:
+def _over_ranks(own: list[Tensor], size: int, operation: dist.ReduceOp.RedOpType) -> Tensor:
     total = torch.zeros(size, dtype=torch.float64, device=device())
     # Ranks that share the sequences all know their values: the first of them tells.
     tells = parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
