@@ -1,12 +1,12 @@
-"""Checkpoints: all that makes the next step bitwise the same - weights, optimizer, schedule (the critic's
-too, where there is one), RNG, version.
+"""Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-Megatron's dist_checkpointing in its fully reshardable format, so that another layout can load them. The
-state is copied and written during training (`saving`). A checkpoint is written beside its place, synced, and
-renamed with its manifest inside: a folder under its own name is complete. On loading, the manifest's digests
-tell a damaged one, which is skipped for the one before it.
+That is weights, optimizer and schedule (the critic's too), the random state and the version, in the fully
+reshardable format of Megatron's dist_checkpointing, so that another layout can load them. The state is copied
+and written during training (`saving`): under another name, synced, then renamed with its manifest inside. So
+a folder under its own name is complete. On loading, a checkpoint whose digests differ from the manifest's is
+skipped for the one before it (`asyncrl.checkpoints`).
 
-The random state is the first rank's on every rank: no dropout, so nothing in a step draws from it.
+The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """
 
 import logging

@@ -162,7 +162,7 @@ def _group_owner(names: tuple[str, ...]) -> int:
 
 
 def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ...]) -> Tensor:
-    """What of a whole parameter belongs on this tensor rank, rows of zeros behind the vocabulary."""
+    """What of a whole parameter belongs on this tensor rank, rows of zeros after the vocabulary."""
     size: int = parallel_state.get_tensor_model_parallel_world_size()
     rank: int = parallel_state.get_tensor_model_parallel_rank()
     if not _is_shared(parameter, names):
@@ -209,7 +209,7 @@ def _bring_to_first(
 
 
 def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
-    """Sorts layer 10 behind layer 9."""
+    """Sorts layer 10 after layer 9."""
     return [
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in next(iter(names)).split(".")

@@ -1,7 +1,7 @@
-"""Megatron-core 0.16.1 on a machine without CUDA: the places where it says "cuda" without asking.
+"""Megatron-core 0.16.1 on a machine without CUDA: adapters for the places where it hard-codes "cuda".
 
-`install` does nothing where CUDA is. Each adapter names what fails without it; all of them are upstream's
-hard-coded devices, none changes a number. Call it before any other megatron import.
+`install` does nothing where CUDA is. Each adapter names what fails without it; none changes a number. Call it
+before any other megatron import.
 """
 
 import contextlib

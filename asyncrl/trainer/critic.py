@@ -1,11 +1,10 @@
-"""The critic of PPO: a model of its own that says at each token what reward is still to be expected.
+"""The critic of PPO: a second model that predicts at each token the reward still to come.
 
-The base model once more, in the policy's layout, with one output per predicting position (a head of zeros)
-in place of the output layer; its own optimizer. Values, advantages and targets of a batch are those of the
-critic before the step. Gradients are summed and divided as the policy's are: packing and layout change
-nothing. Importance weights and rejections are the policy's alone: a value answers for what was sampled,
-whoever did. Tokens that rollout.mask_staleness leaves out are out of the value loss, its metrics and the
-whitening too.
+It starts as the base model, in the policy's layout, with a value head of zeros in place of the output layer,
+and has its own optimizer. Values, advantages and targets of a batch come from the critic before the step.
+Gradients are summed and divided as the policy's are, so packing and layout change nothing. Importance weights
+and rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
+rollout.mask_staleness masks are left out of the value loss, of its metrics and of the whitening.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """
@@ -49,7 +48,7 @@ class ValueHead(torch.nn.Linear):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1, bias=False)
-        # At first every value is 0, and the first gradient moves the head alone.
+        # At first every value is 0, and the first gradient moves only the head.
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -134,7 +133,7 @@ class CriticLearner:
         rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
-        # The first part meets the critic before the step; the others must be told what it said.
+        # The first part sees the critic before the step; the others need its values from then.
         before = [None, *(self.values(part, temperature) for part in parts[1:])]
         self._schedule.step(increment=1)
         found, sums, norms = [], [], []

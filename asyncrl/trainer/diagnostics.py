@@ -1,4 +1,4 @@
-"""What one step says about the policy: sums over tokens, added over micro-batches and ranks, then divided.
+"""Diagnostics of a step: sums over tokens, added over micro-batches and ranks, then divided.
 
 Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it; tokens of lag
 0 that were sampled over the keys and values of an older version (a publish in place) are neither. Never
@@ -115,7 +115,7 @@ def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -
     current = inputs.current.detach()
     moved = (current - inputs.proximal)[mask].double()
     policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
-    # Of a surrogate that does not tell what it clipped the share is no number.
+    # A surrogate that does not report what it clipped has no share: NaN.
     clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
     is_masked = (weights == 0).double()
     return [is_capped.double(), is_masked, clipped, applied, applied.square(), policy_kl]

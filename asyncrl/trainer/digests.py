@@ -34,17 +34,17 @@ _EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 
 
 MAX_THREADS = 4
-"""For digests on CPU, beside whoever writes the same tensors; no more than there are cores."""
+"""For digests on CPU, while the same tensors are written; no more than there are cores."""
 THREADED_BYTES = 2**20
-"""Smaller tensors are digested at once: in less time than a thread takes to start."""
+"""Smaller tensors are digested at once: that takes less time than to start a thread."""
 PENDING_BYTES = 2**30
-"""Tensors that wait for their digest before whoever brings more has to wait too."""
+"""Of tensors that wait for their digest; above it, `add` waits too."""
 
 
 class EngineDigests:
     """Digests of tensors that come one at a time, the parts of a fused one in the order of their rows.
 
-    On CPU they are computed beside, by threads; the tensors must not change before `result`.
+    On CPU, threads compute them in the background; the tensors must not change before `result`.
     """
 
     def __init__(self, *, has_cuda: bool | None = None) -> None:
@@ -59,7 +59,7 @@ class EngineDigests:
         self._pending_bytes = 0
 
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Passes `weights` on and digests them; Hugging Face names."""
+        """Yields `weights`, under Hugging Face names, and digests them."""
         for name, tensor in weights:
             self.add(name, tensor)
             yield name, tensor

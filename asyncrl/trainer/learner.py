@@ -1,9 +1,9 @@
 """One rank's model, optimizer and schedule: makes version v + 1 out of version v and a batch.
 
-Owns the weights. Knows nothing of queues, servers or files. Gradients are summed over micro-batches and
-ranks, then divided once by the global denominator: neither packing nor the number and layout of the ranks
-changes a step. Every rank of the last pipeline stage computes its micro-batches' whole loss; the first of
-those that share a model counts it. PPO's critic, where there is one, steps before the policy does.
+Owns the weights. Knows no queue, no server, and no file but the base model. Gradients are summed over
+micro-batches and ranks, then divided once by the global denominator: neither packing nor the number and
+layout of the ranks changes a step. Every rank of the last pipeline stage computes its micro-batches' whole
+loss; of those that share a model, the first counts it. PPO's critic, if any, steps before the policy.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ class Learner:
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
+        """Call it after writing into the model's weights: updates the optimizer's float32 copies, if any."""
         self.optimizer.reload_model_params()
 
     def utilisation(self, seconds: float) -> dict[str, float]:
@@ -141,7 +141,7 @@ class Learner:
                 names=[sequence.sequence_id for sequence in batch.sequences],
                 mask_staleness=self._mask_staleness,
             )
-        # The first mini-batch meets the policy before the step; the others must be told what it said.
+        # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
             if i and proximals[i] is None:
                 proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
@@ -213,9 +213,11 @@ class Learner:
         tally: Tally | None = None,
         forward_only: bool = False,
     ) -> dict[str, float]:
-        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics, with
-        what `tally` already holds. Without `proximals` the policy as it is now is the proximal one.
-        `forward_only` gives the metrics without a gradient."""
+        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
+
+        The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
+        one. `forward_only` gives the metrics without a gradient.
+        """
         references = None
         if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
             references = self.evaluate(self.reference_chunks, micro_batches, temperature)

@@ -1,8 +1,8 @@
 """Writing a checkpoint during training: the state is copied, then a thread of each rank writes the copy.
 
-Owns one save at a time. Training waits for the copy alone, or for the save before when that one is not done.
-The threads of all ranks speak over a gloo group of their own, so training's collectives never meet theirs.
-A write that fails on one rank fails on all, and is raised in training at the next call.
+Owns one save at a time. Training waits for the copy alone, or for the save before if that is not done yet.
+The threads of all ranks use a gloo group of their own, so their collectives never meet training's. A write
+that fails on one rank fails on all, and is raised in training at the next call.
 """
 
 import copy
@@ -88,8 +88,8 @@ class BackgroundWriter:
         except BaseException as error:
             kind = CheckpointError if find_refusal(error, part) is None else DiskError
             self._failure = kind(
-                f"The checkpoint in {part} could not be written ({_cause(error)}). The one "
-                f"before it is intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
+                f"The checkpoint in {part} could not be written ({_cause(error)}). The one before it is "
+                f"intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."
             )
             self._failure.__cause__ = error
@@ -131,7 +131,7 @@ class Snapshot(SaveShardedStrategy):
         self._copy = renamed
 
     def write(self, part: Path, group: dist.ProcessGroup) -> None:
-        """Writes the copy, synced to disk, and lets it go. A call of every rank's thread."""
+        """Writes the copy, synced to disk, and frees it. A call of every rank's thread."""
         copied, self._copy = self._copy, {}
         save(
             mcore_to_pyt_state_dict(copied, False),

@@ -1,4 +1,4 @@
-"""What the micro-batches of a step add up to over all ranks."""
+"""Sums and maxima over all micro-batches of a step and all ranks."""
 
 import torch
 import torch.distributed as dist

@@ -98,7 +98,7 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
-def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
     assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
 
@@ -111,7 +111,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("parallel", LAYOUTS)
-def test_ranks_that_share_the_model_repeat_what_they_recorded(
+def test_ranks_that_share_the_model_reproduce_what_they_recorded(
     parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     trainer = {"parallel": parallel, "optimizer_steps_per_batch": 2}
@@ -205,4 +205,4 @@ def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.Cap
     journal.write(("UPDATE groups SET state = 'trained'", ()), *compact(0, 2))
     journal.close()
     assert cli.main(["reproduce", str(run), "2"]) == 2
-    assert "the tokens of steps 1 to 2 were let go" in capsys.readouterr().err
+    assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
