@@ -81,11 +81,10 @@ class Bundle:
 
 
 def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
-    """`count` parts of a batch, their numbers of sequences as equal as can be; none is empty.
+    """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
     Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
-    step always gets what was generated last, or what is repeated. Fewer than `count` where there are fewer
-    sequences; one part keeps the batch's order.
+    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
     count = max(1, min(count, size))
@@ -118,7 +117,7 @@ def rank_micro_batches(
 def plan_micro_batches(
     sequences: list[Sequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
 ) -> list[list[list[int]]]:
-    """[rank][micro-batch] -> indices of sequences; every rank gets as many micro-batches, a multiple of that.
+    """[rank][micro-batch] -> indices of sequences; every rank gets the same number, a multiple of `multiple`.
 
     The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
     empty where there are fewer bundles than micro-batches.

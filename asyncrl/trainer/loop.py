@@ -128,14 +128,14 @@ def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
-    """Waits until nothing is generated any more; the rollout side begins again at the next take."""
+    """Waits until nothing is generated any more; generation starts again at the next take."""
     if queue is not None:
         queue.drain(DrainRequest(version))
 
 
 def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
-    """Only of a checkpoint on disk: a batch is trained when one holds it. From any thread."""
-    # A connection of its own: training's is busy in a take, and one that idles between saves is closed.
+    """Tells the queue that a checkpoint on disk holds the batches before `version`. From any thread."""
+    # Not training's connection, which is busy in a take; and one that idles between saves gets closed.
     queue = QueueClient(queue_url)
     try:
         queue.commit(CommitRequest(version, str(folder)))

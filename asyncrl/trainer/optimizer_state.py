@@ -11,13 +11,13 @@ from megatron.core.optimizer import DistributedOptimizer
 from torch import Tensor
 
 StateDict = dict[str, Any]
-"""Megatron's: nested by its own names."""
+"""Nested, by Megatron's own names."""
 SHARDING = {"distrib_optim_sharding_type": "fully_reshardable"}
 """The default form cannot be written by megatron-core 0.16.1 ("flattened_range is not supported")."""
 
 
 def sharded_optimizer_state(optimizer: Any, model_state: StateDict, *, is_loading: bool) -> StateDict:
-    """Megatron's description of the optimizer's tensors, whose names follow those of the model's."""
+    """Megatron's description of the optimizer's tensors, given that of the model's."""
     members = getattr(optimizer, "chained_optimizers", [optimizer])
     if is_loading and any(isinstance(member, DistributedOptimizer) for member in members):
         _fill_state(members)

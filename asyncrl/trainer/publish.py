@@ -64,7 +64,7 @@ class Publisher:
         return publication
 
     def install(self, publication: Publication, servers: list[str]) -> dict[str, PublishOutcome]:
-        """Server URL -> outcome; the servers work at the same time."""
+        """Installs on all servers at once; server URL -> outcome."""
         if not ranks.is_first() or not servers:
             return {}
         return self._runner.run(self._install_everywhere(publication, servers))

@@ -33,7 +33,7 @@ def main() -> int:
 
 def _reproduce(run_folder: Path, last: int) -> int:
     plan = plan_reproduction(run_folder, last)
-    # Laid out as the run was: other ranks would add the same numbers up in another order.
+    # In the run's own layout: another would add the same numbers in another order.
     learner = start_learner(plan.recipe)
     from asyncrl.trainer.checkpoint import Checkpoints
 
@@ -59,7 +59,7 @@ def _train_again(learner: "Learner", plan: Reproduction, last: int) -> bool:
 
 
 def differences(recorded: Row, computed: Mapping[str, float]) -> list[str]:
-    """Names of the numbers that are not the same; what is no number is recorded as null."""
+    """Names of the numbers that differ; one that is not finite was recorded as null."""
     return [name for name, value in computed.items() if recorded.get(name) != _recordable(value)]
 
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointError(AsyncrlError):
-    """A checkpoint could not be written, and the one before it is untouched; or lacks what the run needs."""
+    """A checkpoint could not be written (the one before it is intact), or lacks what the run needs."""
 
 
 class BackgroundWriter:

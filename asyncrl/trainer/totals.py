@@ -23,9 +23,9 @@ def max_over_ranks(own: list[Tensor], size: int) -> Tensor:
 
 def _over_ranks(own: list[Tensor], size: int, operation: dist.ReduceOp.RedOpType) -> Tensor:
     total = torch.zeros(size, dtype=torch.float64, device=device())
-    # Ranks that share the sequences all know their values: the first of them tells.
-    tells = parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
-    if own and tells:
+    # Ranks that share the sequences all know their values: only the first of them adds them.
+    adds = parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
+    if own and adds:
         stacked = torch.stack(own)
         total = stacked.sum(0) if operation is dist.ReduceOp.SUM else stacked.amax(0)
     if dist.get_world_size() > 1:
