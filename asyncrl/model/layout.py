@@ -1,8 +1,7 @@
 """How the trainer's processes share one model: parallel sizes from the recipe, checked against its shape.
 
-Owns every rule on which sizes go together, and the environment variables of a rank; no torch, so that `check`
-and the launcher know them too. Ranks are numbered as Megatron does: tensor fastest, then context, data,
-pipeline.
+Owns every rule on which sizes go together, and the environment variables of a rank. No torch, so that `check`
+and the launcher know them too. Megatron numbers the ranks: tensor fastest, then context, data, pipeline.
 """
 
 from dataclasses import dataclass

@@ -27,7 +27,6 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
-from asyncrl.errors import Diverged
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
 from asyncrl.recipe import Recipe
@@ -36,6 +35,7 @@ from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
+from asyncrl.trainer.optimizer import take_step
 from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
@@ -112,7 +112,7 @@ class CriticLearner:
         self.model = model
         self.warmup_steps = recipe.critic.warmup_steps
         self._algorithm = recipe.algorithm
-        self._value_clip = recipe.critic.value_clip
+        self._section = recipe.critic
         self._mask_staleness = recipe.rollout.mask_staleness
         self._chunks = chunks
         self._optimizer = optimizer
@@ -143,7 +143,7 @@ class CriticLearner:
             )
             found.append([advantages for advantages, _ in results])
             sums += [total for _, total in results]
-            norms.append(self._update(step))
+            norms.append(take_step(self._optimizer, "critic.learning_rate", self._section, step=step))
         metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
         metrics["critic_grad_norm"] = sum(norms) / len(norms)
         metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
@@ -185,7 +185,7 @@ class CriticLearner:
             # The tokens that the policy's loss counts.
             mask = micro.counted(self._mask_staleness)
             targets = advantages + known
-            losses = clipped_value_loss(values, known, targets, self._value_clip)
+            losses = clipped_value_loss(values, known, targets, self._section.value_clip)
             total = torch.where(mask, losses, 0.0).sum()
             sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
             return total, mask.sum().int() * counts, (advantages, sums)
@@ -213,17 +213,6 @@ class CriticLearner:
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
-
-    def _update(self, step: int) -> float:
-        _, grad_norm, _ = self._optimizer.step()
-        if not math.isfinite(grad_norm):
-            raise Diverged(
-                f"Lower critic.learning_rate, or look at the batch (`asyncrl view`): the norm of the "
-                f"critic's gradient of step {step + 1} is {grad_norm}. The last checkpoint and the published "
-                f"weights are intact. critic.learning_rate cannot change within a run: set run_folder (or "
-                f"name) to a new one."
-            )
-        return float(grad_norm)
 
 
 def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:

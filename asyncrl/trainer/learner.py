@@ -16,33 +16,24 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
-from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.rejections import find_second_moment_bound
-from asyncrl.errors import Diverged
 from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
-from asyncrl.model.layout import Layout, make_layout
-from asyncrl.recipe import Recipe, Trainer
+from asyncrl.model.layout import make_layout
+from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.model import DTYPES, Policy, bfloat16_device, build_policy, device
+from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device
 from asyncrl.trainer.objective import Objective, kl_penalties
-from asyncrl.trainer.optimizer_state import restore_adam_steps
+from asyncrl.trainer.optimizer import data_parallel, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
@@ -68,8 +59,8 @@ class Learner:
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe.trainer)
         self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
-        self.parallel_chunks = _data_parallel(self.model, self.layout, dtype)
-        self.optimizer = make_optimizer(self.parallel_chunks, recipe.trainer, dtype)
+        self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
+        self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
         self.reference_chunks = (
             load_reference(shape, recipe.model, self.layout) if self.objective.needs_reference() else None
@@ -79,18 +70,14 @@ class Learner:
         self._device = device()
         self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
-        if dtype is torch.bfloat16:
-            self.model.config.grad_scale_func = self.optimizer.scale_loss
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
         """The base model as a critic, with an optimizer and a schedule of its own."""
         dtype = DTYPES[recipe.model.dtype]
         section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
         model = build_critic(self.shape, recipe, self.layout)
-        chunks = _data_parallel(model, self.layout, dtype)
-        optimizer = make_optimizer(chunks, section, dtype)
-        if dtype is torch.bfloat16:
-            model.config.grad_scale_func = optimizer.scale_loss
+        chunks = data_parallel(model, self.layout, dtype)
+        optimizer = make_optimizer(model, chunks, section, dtype)
         run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
         return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
 
@@ -149,7 +136,7 @@ class Learner:
         self.schedule.step(increment=1)
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
-            norms.append(self._update(batch.step))
+            norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics | values
@@ -191,18 +178,6 @@ class Learner:
         for micro_batches in parts:
             metrics = self.accumulate(micro_batches, temperature, tally=tally, forward_only=True)
         return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
-
-    def _update(self, step: int) -> float:
-        """An optimizer step on the gradient in the buffers; its norm before clipping."""
-        _, grad_norm, _ = self.optimizer.step()
-        if not math.isfinite(grad_norm):
-            raise Diverged(
-                f"Lower trainer.learning_rate, which is {self.section.learning_rate:g}, or look at the batch "
-                f"(`asyncrl view`): the gradient norm of step {step + 1} is {grad_norm}. The last checkpoint "
-                f"and the published weights are intact. trainer.learning_rate cannot change within a run: "
-                f"set run_folder (or name) to a new one."
-            )
-        return float(grad_norm)
 
     def accumulate(
         self,
@@ -324,60 +299,3 @@ class Learner:
             forward_only=forward_only,
         )
         return results
-
-
-def make_optimizer(
-    chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
-) -> MegatronOptimizer:
-    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=section.learning_rate,
-        min_lr=section.learning_rate,
-        weight_decay=section.weight_decay,
-        adam_beta1=section.adam_beta1,
-        adam_beta2=section.adam_beta2,
-        adam_eps=section.adam_epsilon,
-        clip_grad=section.clip_grad_norm,
-        bf16=dtype is torch.bfloat16,
-        params_dtype=dtype,
-        use_distributed_optimizer=section.parallel.distributed_optimizer,
-    )
-    restore_adam_steps()
-    optimizer = get_megatron_optimizer(config, chunks)
-    for group in optimizer.param_groups:
-        # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
-        group["fused"] = True
-    return optimizer
-
-
-def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:
-    """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
-    return OptimizerParamScheduler(
-        optimizer,
-        init_lr=0.0,
-        max_lr=section.learning_rate,
-        min_lr=section.learning_rate,
-        lr_warmup_steps=section.warmup_steps,
-        lr_decay_steps=section.warmup_steps + 1,
-        lr_decay_style="constant",
-        start_wd=section.weight_decay,
-        end_wd=section.weight_decay,
-        wd_incr_steps=0,
-        wd_incr_style="constant",
-        use_checkpoint_opt_param_scheduler=False,
-        override_opt_param_scheduler=True,
-    )
-
-
-def _data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
-    settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
-    )
-    config = policy.config
-    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
-    config.finalize_model_grads_func = finalize_model_grads
-    return [
-        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
-        for i, chunk in enumerate(wrapped)
-    ]
