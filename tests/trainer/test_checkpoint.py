@@ -36,7 +36,7 @@ def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_learner_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+def test_a_restored_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
     straight = warming_learner(folder, dtype)
     wanted = train(straight, 0, 5)
     first = warming_learner(folder, dtype)
@@ -134,7 +134,7 @@ def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
+def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     straight, learner = warming_learner(folder), warming_learner(folder)

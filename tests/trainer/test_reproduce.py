@@ -1,8 +1,11 @@
 """`asyncrl reproduce` on a run of a real trainer whose batches came from a real journal."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,3 +209,19 @@ def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.Cap
     journal.close()
     assert cli.main(["reproduce", str(run), "2"]) == 2
     assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
+
+
+def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path):
+    command = [
+        sys.executable,
+        "-m",
+        "asyncrl.trainer.reproduce",
+        "--run-folder",
+        str(recorded),
+        "--step",
+        "4",
+    ]
+    environment = os.environ | {"WORLD_SIZE": "2"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "WORLD_SIZE is 2 but trainer.num_processes is 1" in ended.stderr
