@@ -1,4 +1,4 @@
-"""What it takes to train a step of a run again: from where, on which batches, under which recipe. No torch.
+"""What reproducing a step of a run takes: from which version, on which batches, under which recipe. No torch.
 
 Steps count from 1: step n made version n out of version n - 1. Raises InputError where a run does not hold
 what is needed.
@@ -49,12 +49,12 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
             f"reported, so there is nothing to compare with."
         )
     checkpoints = run_folder / "checkpoints"
-    begin = newest_version(checkpoints, at_most=step - 1) or 0
+    begin = newest_version(checkpoints, at_most=step - 1)
     if begin < (compacted := compacted_before(journal)):
         raise InputError(
-            f"{path}: the tokens of steps 1 to {compacted} were let go, and there is no complete checkpoint "
-            f"from version {compacted} to {step - 1} to start from. Repeat a later step, or keep more "
-            f"(replay.keep_steps, trainer.keep_checkpoints) in the next run."
+            f"{path}: the tokens of steps 1 to {compacted} are compacted, and no checkpoint from version "
+            f"{compacted} to {step - 1} is complete. Reproduce a later step, or keep more in the next run "
+            f"(replay.keep_steps, trainer.keep_checkpoints)."
         )
     recipe = _recipe(journal, run_folder, begin + 1, step)
     recorded = {n: row for n, row in rows.items() if begin < n <= step}
@@ -72,7 +72,7 @@ def _check_step(journal: JournalReader, step: int) -> None:
 def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
     texts = recipes_of_steps(journal, first, last) if journal.has_table("starts") else []
     if not texts:
-        # A journal of before starts were recorded.
+        # A journal from before starts were recorded.
         texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
     recipes = [parse_recipe(yaml.safe_load(text), source=str(journal.path)) for text in texts]
     for key in LAYOUT:
@@ -80,8 +80,8 @@ def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> 
         if len(values) > 1:
             raise InputError(
                 f"steps {first} to {last} were trained with different values of trainer.{key} "
-                f"({', '.join(sorted(values))}): no single start repeats them all. Repeat a step "
-                f"nearer to a checkpoint."
+                f"({', '.join(sorted(values))}): no single start reproduces them all. Choose a step nearer "
+                f"to a checkpoint."
             )
-    # What was recorded may be gone where the run was moved.
+    # The recorded paths may be gone where the run was moved.
     return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))

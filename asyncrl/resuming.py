@@ -32,7 +32,7 @@ def find_resumption(run_folder: Path) -> Resumption:
     go on from what is there."""
     newest = find_newest(run_folder / "checkpoints")
     has_steps = bool(read_metrics(run_folder / "metrics.jsonl").steps)
-    version = newest.version or 0
+    version = newest.version
     num_taken, committed, compacted = _read_journal(run_folder / "journal.sqlite", has_steps or version > 0)
     if version > num_taken:
         raise InputError(

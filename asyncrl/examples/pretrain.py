@@ -181,7 +181,8 @@ def build_optimizers(
 
     With AdamW alone the same model needs about three times the steps to learn the column addition.
     """
-    matrices, others = [], []
+    matrices: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
     for name, weight in model.named_parameters():
         (matrices if "layers" in name and weight.dim() == 2 else others).append(weight)
     return [

@@ -78,7 +78,7 @@ async def keep_training(
             steps_before, saved_before = steps, saved
             log.error("%s", error)
             newest = await asyncio.to_thread(find_newest, checkpoints)
-            log.warning("The trainer restarts from its last checkpoint, at step %d.", newest.version or 0)
+            log.warning("The trainer restarts from its last checkpoint, at step %d.", newest.version)
             for remark in newest.remarks():
                 log.warning("%s", remark)
             await trainers.restart()

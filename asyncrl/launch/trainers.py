@@ -7,6 +7,7 @@ from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
+from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -44,26 +45,17 @@ class TrainerRanks:
     async def start(self, queue_url: str) -> None:
         """All ranks; they take their batches at `queue_url`."""
         self._queue_url = queue_url
-        world, port = self._recipe.trainer.num_processes, _free_port()
+        port = _free_port()
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
-        threads = str(self._recipe.trainer.threads_per_process)
         self.ranks = [
             ChildProcess(
                 f"trainer {rank}",
                 arguments,
-                environment={
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "OMP_NUM_THREADS": threads,
-                    "PYTHONUNBUFFERED": "1",
-                },
+                environment=rank_environment(self._recipe.trainer, rank, port=port),
                 log_path=self._logs / f"trainer-{rank}.log",
             )
-            for rank in range(world)
+            for rank in range(self._recipe.trainer.num_processes)
         ]
         for rank in self.ranks:
             await rank.start()

@@ -111,12 +111,10 @@ def plain_step(folder: Path) -> Step:
 def make_learner(folder: Path, **algorithm: object):
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.convert import load_weights
-    from asyncrl.trainer.export import open_weights
     from asyncrl.trainer.learner import Learner
 
     learner = Learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))
-    load_weights(learner.model, open_weights(folder))
+    learner.load_base()
     return learner
 
 

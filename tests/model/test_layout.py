@@ -8,7 +8,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model.layout import Layout, check_layout
+from asyncrl.model.layout import Layout, check_layout, rank_environment
 from asyncrl.recipe import Trainer
 
 # 2 layers, 4 heads, 2 key-value heads, 48 feed-forward columns
@@ -57,3 +57,11 @@ def test_tokens_and_micro_batches_come_in_multiples_that_can_be_shared():
         1,
     )
     assert (layout.padded_vocabulary(41), layout.padded_vocabulary(42)) == (42, 42)
+
+
+def test_a_rank_finds_the_others_by_its_environment_and_one_alone_needs_no_port():
+    first, second = (rank_environment(Trainer(num_processes=2), rank, port=1234) for rank in range(2))
+    assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"] == "1234"
+    assert "MASTER_PORT" not in rank_environment(Trainer(), 0, port=1234)
+    assert rank_environment(Trainer(threads_per_process=3), 0, port=0)["OMP_NUM_THREADS"] == "3"

@@ -1,15 +1,12 @@
-"""Floating-point operations of a training step, and the share of the hardware's peak that they are (MFU).
+"""Floating-point operations of a training step, and the peak of the hardware: their quotient is the MFU.
 
 Counts what the model needs, multiplications and additions each as one: 2 per weight of a matrix and token
 forward, twice that backward, and attention's scores (PaLM: Chowdhery et al. 2022, appendix B). Neither the
 embedding's look-up nor norms, nor activations computed again. A shared prompt is counted once, as it is
-computed; the output layer sees response tokens only.
+computed; the output layer sees response tokens only. No torch.
 """
 
-import torch
-
 from asyncrl.model.folder import ModelShape
-from asyncrl.trainer.batch import MicroBatch
 
 PEAK_TERAFLOPS = {
     "B200": 2250.0,
@@ -39,20 +36,21 @@ def token_flops(shape: ModelShape) -> float:
     return 6.0 * shape.num_layers * (attention + feed_forward)
 
 
-def micro_batch_flops(shape: ModelShape, micro: MicroBatch) -> float:
-    """Of one forward and backward."""
-    layers = token_flops(shape) * len(micro.tokens)
-    output = 6.0 * shape.hidden_size * shape.vocab_size * len(micro.targets)
-    # A token at position p looks at p + 1 tokens, with two products of head_size per look and head.
-    looks = float((micro.sequences.positions + 1).sum())
-    return layers + output + 3 * 4.0 * looks * shape.num_heads * shape.head_size * shape.num_layers
+def pass_flops(shape: ModelShape, *, num_tokens: int, num_targets: int, num_looks: float) -> float:
+    """Of one forward and backward over packed tokens, of which `num_targets` reach the output layer.
+
+    A token at position p looks at p + 1 tokens; `num_looks` is the sum over all.
+    """
+    layers = token_flops(shape) * num_tokens
+    output = 6.0 * shape.hidden_size * shape.vocab_size * num_targets
+    # Two products of head_size per look and head.
+    return layers + output + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
 
 
-def peak_flops(teraflops: float | None, dtype: torch.dtype) -> float | None:
+def peak_flops(teraflops: float | None, device_name: str | None) -> float | None:
     """Per second of one device: the recipe's figure, else that of a known GPU in bfloat16, else None."""
     if teraflops is not None:
         return teraflops * 1e12
-    if not torch.cuda.is_available() or dtype is not torch.bfloat16:
+    if device_name is None:
         return None
-    name = torch.cuda.get_device_name()
-    return next((peak * 1e12 for part, peak in PEAK_TERAFLOPS.items() if part in name), None)
+    return next((peak * 1e12 for part, peak in PEAK_TERAFLOPS.items() if part in device_name), None)

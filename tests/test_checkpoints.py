@@ -1,11 +1,11 @@
-"""Which checkpoints stay."""
+"""Which checkpoints stay (what a complete one is: tests/trainer/test_checkpoint.py)."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from asyncrl.retention import HeldOutAccuracies, to_forget
+from asyncrl.checkpoints import HeldOutAccuracies, to_forget
 
 
 def heldout(folder: Path, accuracies: dict[int, float]) -> HeldOutAccuracies:
@@ -20,7 +20,7 @@ def test_by_count_alone_the_newest_stay(tmp_path: Path) -> None:
     assert to_forget([2], num_kept=2, heldout=known, evaluated_every=0) == []
 
 
-def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
+def test_the_best_stays_in_addition_to_the_newest(tmp_path: Path) -> None:
     known = heldout(tmp_path, {2: 0.3, 4: 0.9, 6: 0.5, 8: 0.5})
     assert to_forget([2, 4, 6, 8], num_kept=1, heldout=known, evaluated_every=2) == [2, 6]
 
