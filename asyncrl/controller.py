@@ -41,14 +41,15 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
-from asyncrl.records import SamplingParams, Task
-from asyncrl.replay.group import DropReason
+from asyncrl.records import DropReason, SamplingParams, Task
 from asyncrl.replay.recovery import restore
-from asyncrl.replay.replay_queue import DROPPED, GENERATED, ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.service import QueueService
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import SignalFilter, group_signal
@@ -123,19 +124,7 @@ class Controller:
         advantage = find_advantage(recipe.algorithm)
         has_signal = group_signal(advantage, recipe.algorithm)
         self.queue = ReplayQueue(
-            journal,
-            groups_per_batch=recipe.rollout.groups_per_batch,
-            samples_per_group=recipe.rollout.samples_per_group,
-            max_staleness=recipe.rollout.max_staleness,
-            num_steps=recipe.trainer.num_steps,
-            has_greedy=recipe.algorithm.needs_greedy(),
-            order=recipe.replay.order,
-            abort_staleness=recipe.rollout.abort_staleness,
-            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
-            max_uses=recipe.replay.max_uses,
-            has_signal=has_signal,
-            always_teaches=recipe.algorithm.always_teaches(),
-            changed=self.waits.notify,
+            journal, QueueSettings.of(recipe), has_signal=has_signal, changed=self.waits.notify
         )
         self._order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
         restore(self.queue, functools.partial(self._order.find, may_have_moved=inputs.has_moved_rows))

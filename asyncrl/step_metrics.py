@@ -70,7 +70,7 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, f
     next_step = queue.num_steps_taken
     counted = queue.num_admitted - queue.num_dropped
     youngest = max((group.admitted_version for group in queue.live.values()), default=next_step)
-    turn = max(next_step, (counted - 1) // queue.groups_per_batch)
+    turn = max(next_step, (counted - 1) // queue.settings.groups_per_batch)
     in_flight = [g.oldest_version() for g in queue.live.values() if g.num_tokens()]
     return {
         "staleness_at_admission": turn - youngest,

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
-from asyncrl.replay.group import Group
+from asyncrl.replay.group import Group, batch_of
 from asyncrl.replay.policy import length_bias
-from asyncrl.replay.recovery import batch_of, load_batch
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.drain import Drain
@@ -221,7 +221,7 @@ class TakeDesk:
         self._check_is_newest(request)
         if not taken:
             return None, {}
-        new = [group for group in taken if group.step == step]
+        new = [group for group in taken if group.taken_version == step]
         self._zero_reward.taken(new)
         aborted, self._queue.aborted_lengths = self._queue.aborted_lengths, []
         bias = length_bias(new, self._queue.live.values(), aborted) | staleness_metrics(taken, self._queue)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.journal.batches import load_batch
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
-from asyncrl.replay.recovery import load_batch
 from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
 from asyncrl.trainer.main import die_with_parent
 

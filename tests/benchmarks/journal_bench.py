@@ -22,6 +22,7 @@ from asyncrl.journal.compaction import compact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Finish, Segment
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 
 GROUPS, SAMPLES = 16, 8
 RATES = (5_000, 40_000)
@@ -29,14 +30,10 @@ RATES = (5_000, 40_000)
 
 
 def make_queue(folder: Path, num_steps: int) -> ReplayQueue:
-    return ReplayQueue(
-        Journal(folder / "journal.sqlite"),
-        groups_per_batch=GROUPS,
-        samples_per_group=SAMPLES,
-        max_staleness=0,
-        num_steps=num_steps,
-        has_signal=correctness_differs,
+    settings = QueueSettings(
+        groups_per_batch=GROUPS, samples_per_group=SAMPLES, max_staleness=0, num_steps=num_steps
     )
+    return ReplayQueue(Journal(folder / "journal.sqlite"), settings, has_signal=correctness_differs)
 
 
 def run_step(queue: ReplayQueue, step: int, *, chunk: int, length: int) -> float:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.journal.writer import Journal, JournalError, bump
+from asyncrl.journal.counters import bump
+from asyncrl.journal.writer import Journal, JournalError
 
 LIMIT_SECONDS = 30.0
 

@@ -7,9 +7,11 @@ import pytest
 from fakes.records import finish, generate, make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import InputError
-from asyncrl.records import Finish, Segment, Task
-from asyncrl.replay.group import DropReason, GroupState
-from asyncrl.replay.recovery import batch_of, load_batch, read_conservation, restore
+from asyncrl.journal.batches import load_batch
+from asyncrl.journal.conservation import read_conservation
+from asyncrl.records import DropReason, Finish, Segment, Task
+from asyncrl.replay.group import GroupState, batch_of
+from asyncrl.replay.recovery import restore
 
 
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:

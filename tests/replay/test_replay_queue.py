@@ -7,13 +7,12 @@ import pytest
 from fakes.records import finish, generate, make_queue, make_score, make_task
 
 from asyncrl.errors import QueueError, StalenessBreach
-from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.replay.group import GroupState
 
 
 def test_the_stalest_order_waits_until_all_that_the_bound_admits_is_ready(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=2, staleness=1)
-    queue.order = "stalest"
+    queue = make_queue(tmp_path, batch=2, staleness=1, order="stalest")
     queue.announce(0)
     groups = [queue.admit(make_task(number)) for number in range(4)]
     for group in groups[:3]:

@@ -8,8 +8,8 @@ from fakes.records import make_task
 from fakes.stage import Stage, stage
 
 from asyncrl.errors import QueueError
-from asyncrl.records import Finish, PublishOutcome, Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Finish, PublishOutcome, Segment
+from asyncrl.replay.group import GroupState
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import ServerState
 from asyncrl.serving.publication import Publication
