@@ -27,7 +27,7 @@ class Resumption:
 
 def find_resumption(run_folder: Path) -> Resumption:
     """Reads all of the journal, the metrics and the newest checkpoint. Raises InputError when the run cannot
-    go on from what is there."""
+    resume from what is there."""
     newest = find_newest(run_folder / "checkpoints")
     has_steps = bool(read_metrics(run_folder / "metrics.jsonl").steps)
     version = newest.version or 0

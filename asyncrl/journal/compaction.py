@@ -11,6 +11,7 @@ Batches are named by the version of the trainer that took them.
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.counters import Statement
+from asyncrl.journal.facts import read_fact, set_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
 
@@ -84,8 +85,7 @@ class Compaction:
 
 def compacted_before(journal: Readable) -> PolicyVersion:
     """The oldest version whose batch still has its tokens: those of steps 1 to that number are gone."""
-    found = journal.read("SELECT value FROM meta WHERE key = ?", (BOUNDARY,))
-    return int(found[0][0]) if found else 0
+    return int(read_fact(journal, BOUNDARY) or 0)
 
 
 def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> list[Statement]:
@@ -95,5 +95,5 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
         (_SUMMARIES, versions),
         (_SEGMENTS, versions),
         (_TEXTS, versions),
-        ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BOUNDARY, str(end))),
+        set_fact(BOUNDARY, str(end)),
     ]

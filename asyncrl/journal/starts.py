@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from asyncrl.journal.connection import Readable
+from asyncrl.journal.facts import read_fact, set_fact, set_first_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
 
@@ -30,22 +31,22 @@ def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
 
 def record_model(journal: Journal, digest: str) -> None:
     """Stores the digest of the base model that the run trains."""
-    journal.write(("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MODEL, digest)))
+    journal.write(set_fact(MODEL, digest))
 
 
 def recorded_model(journal: Readable) -> str | None:
     """The digest of the base model; None before the first start."""
-    return _fact(journal, MODEL)
+    return read_fact(journal, MODEL)
 
 
 def record_rendering(journal: Journal, rendered: datetime) -> None:
     """Stores, at the first start alone, the local time that chat templates were given."""
-    journal.write(("INSERT OR IGNORE INTO meta VALUES (?, ?)", (RENDERED, rendered.isoformat())))
+    journal.write(set_first_fact(RENDERED, rendered.isoformat()))
 
 
 def recorded_rendering(journal: Readable) -> datetime | None:
     """The local time that chat templates were given; None before the first start."""
-    found = _fact(journal, RENDERED)
+    found = read_fact(journal, RENDERED)
     return None if found is None else datetime.fromisoformat(found)
 
 
@@ -65,12 +66,7 @@ def words_of_change(key: str) -> str:
 
 def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
     """Stores the digest of each data file by its key."""
-    journal.write(
-        *(
-            ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"digest of {key}", digest))
-            for key, digest in digests.items()
-        )
-    )
+    journal.write(*(set_fact(f"digest of {key}", digest) for key, digest in digests.items()))
 
 
 def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:
@@ -83,7 +79,3 @@ def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:
             {"first": first, "last": last},
         )
     ]
-
-
-def _fact(journal: Readable, key: str) -> str | None:
-    return next((value for (value,) in journal.read("SELECT value FROM meta WHERE key = ?", (key,))), None)

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing beside it, and the curves as a PNG.
+"""The report of a run: one HTML file that needs no other, and the curves as a PNG.
 
 Everything the model wrote is escaped by the template. The numbers are `Summary`'s; nothing is computed here.
 """

@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few steps: a smoke test, not a measurement")
     num_rounds = 1 if parser.parse_args().quick else 10
-    print(f"{GROUPS} groups of {SAMPLES}; share of the time in which so many tokens are generated per second")
+    print(f"{GROUPS} groups of {SAMPLES}; share of the time in which servers generate that many tokens")
     shares = [f"at {rate:,d}/s" for rate in RATES]
     header = ("chunk", "length", "durable", "handed over", *shares, "per token", "compact")
     print("{:>5s} {:>7s} {:>14s} {:>14s} {:>12s} {:>12s} {:>11s} {:>12s}".format(*header))
