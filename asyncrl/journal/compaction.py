@@ -16,7 +16,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
 
 BOUNDARY = "compacted_before"
-"""Key in `meta`: the batches of all versions below this one are compacted: those of steps 1 to it."""
+"""Key in `meta`: the batches of versions below this one, which are those of steps 1 to it, are compacted."""
 BATCHES_AT_ONCE = 2
 """More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 

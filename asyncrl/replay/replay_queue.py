@@ -187,7 +187,7 @@ class ReplayQueue:
                 f"runs. Use another run_folder."
             )
         if version < self.highest_version:
-            # Also when the trainer asks for the same step again: the version it lost has made tokens.
+            # Also when the trainer takes at the same version again: the one that it lost has made tokens.
             self.catch_up_version = self.highest_version
         self.version = version
         self.highest_version = max(self.highest_version, version)
