@@ -21,6 +21,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.service import QueueService
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
@@ -122,17 +123,8 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
     recipe = inputs.recipe
     queue = ReplayQueue(
         journal,
-        groups_per_batch=recipe.rollout.groups_per_batch,
-        samples_per_group=recipe.rollout.samples_per_group,
-        max_staleness=recipe.rollout.max_staleness,
-        num_steps=recipe.trainer.num_steps,
-        has_greedy=recipe.algorithm.needs_greedy(),
-        order=recipe.replay.order,
-        abort_staleness=recipe.rollout.abort_staleness,
-        repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
-        max_uses=recipe.replay.max_uses,
+        QueueSettings.of(recipe),
         has_signal=group_signal(find_advantage(recipe.algorithm), recipe.algorithm),
-        always_teaches=recipe.algorithm.always_teaches(),
         changed=waits.notify,
     )
     restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))

@@ -63,6 +63,27 @@ class Finish(StrEnum):
     LENGTH = "length"
 
 
+class DropReason(StrEnum):
+    """Why tokens that were generated will never be trained."""
+
+    FAULT = "fault"
+    """No verdict: the trajectory left before the baseline, or its group, with fewer than two left."""
+    UNCONFIRMED = "unconfirmed"
+    """Streamed by a server that broke off before it said which version had made them, or after their group
+    was dropped."""
+    NO_SIGNAL = "no_signal"
+    """Raw correctness gave all its trajectories an advantage of 0: no gradient, and the recipe asks for
+    others instead."""
+    SERVER = "server"
+    """Servers kept failing on this trajectory until its retries were spent."""
+    STALE = "stale"
+    """Its oldest token would have been older than rollout.abort_staleness at training."""
+    OUTLIVED = "outlived"
+    """Begun by one version and left to the next, by a crash or a stop, where rollout.interrupt is drain."""
+    BASELINE = "baseline"
+    """Greedy, generated for its reward alone."""
+
+
 @dataclass(slots=True)
 class Trajectory:
     """A prompt and its segments so far. Grows while it streams; versions never decrease."""
@@ -79,6 +100,19 @@ class Trajectory:
 
     def num_response_tokens(self) -> int:
         return sum(len(segment.tokens) for segment in self.segments)
+
+    def extend(self, segment: Segment) -> None:
+        """Appends `segment`, as part of the last one when both are of one version and one cache."""
+        last = self.segments[-1] if self.segments else None
+        if (
+            last is not None
+            and last.version == segment.version
+            and last.is_continued_in_place == segment.is_continued_in_place
+        ):
+            last.tokens.extend(segment.tokens)
+            last.behavior_logprobs.extend(segment.behavior_logprobs)
+        else:
+            self.segments.append(segment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +148,20 @@ class Sequence:
     advantage: float
     """The same for each token of the response."""
     reward: float
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, *, reward: float, advantage: float) -> "Sequence":
+        segments = trajectory.segments
+        return cls(
+            sequence_id=trajectory.trajectory_id,
+            prompt_tokens=list(trajectory.prompt_tokens),
+            response_tokens=trajectory.response_tokens(),
+            behavior_logprobs=[logprob for segment in segments for logprob in segment.behavior_logprobs],
+            token_versions=[segment.version for segment in segments for _ in segment.tokens],
+            are_continued=[segment.is_continued_in_place for segment in segments for _ in segment.tokens],
+            advantage=advantage,
+            reward=reward,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import yaml
 from asyncrl.checkpoints import newest_version
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import recipes_of_steps
-from asyncrl.journal.writer import JournalReader
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
@@ -38,8 +38,6 @@ class Reproduction:
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
     """From the nearest complete checkpoint before `step`, else from the base model."""
     path = run_folder / "journal.sqlite"
-    if not path.is_file():
-        raise InputError(f"There is no journal at {path}. Name the folder of a run, such as runs/NAME.")
     journal = JournalReader(path)
     _check_step(journal, step)
     rows = {row["step"]: row for row in read_metrics(run_folder / "metrics.jsonl").steps}
@@ -62,19 +60,19 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
 
 
 def _check_step(journal: JournalReader, step: int) -> None:
-    ((first, last),) = journal.read("SELECT min(step) + 1, max(step) + 1 FROM groups")
-    if first is None:
+    steps = journal.step_range()
+    if steps is None:
         raise InputError(f"{journal.path} holds no step yet: nothing was trained.")
+    first, last = steps
     if not first <= step <= last:
         raise InputError(f"step {step} is not in {journal.path}, which holds steps {first} to {last}.")
 
 
 def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
-    texts = recipes_of_steps(journal, first, last) if journal.has_table("starts") else []
-    if not texts:
-        # A journal from before starts were recorded.
-        texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
-    recipes = [parse_recipe(yaml.safe_load(text), source=str(journal.path)) for text in texts]
+    recipes = [
+        parse_recipe(yaml.safe_load(text), source=str(journal.path))
+        for text in recipes_of_steps(journal, first, last)
+    ]
     for key in LAYOUT:
         values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
         if len(values) > 1:

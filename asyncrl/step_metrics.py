@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.observe.observer import Observer
-from asyncrl.records import Batch, Finish, PolicyVersion, Score, Trajectory
-from asyncrl.replay.group import DropReason, Group
-from asyncrl.replay.replay_queue import DROPPED, GENERATED, ReplayQueue
+from asyncrl.records import Batch, DropReason, Finish, PolicyVersion, Score, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
@@ -141,7 +142,7 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> Staleness:
     next_step = queue.num_steps_taken
     counted = queue.num_admitted - queue.num_dropped
     youngest = max((group.admitted_version for group in queue.live.values()), default=next_step)
-    turn = max(next_step, (counted - 1) // queue.groups_per_batch)
+    turn = max(next_step, (counted - 1) // queue.settings.groups_per_batch)
     in_flight = [g.oldest_version() for g in queue.live.values() if g.num_tokens()]
     return {
         "staleness_at_admission": turn - youngest,

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
-from asyncrl.replay.group import Group
+from asyncrl.replay.group import Group, batch_of
 from asyncrl.replay.policy import length_bias
-from asyncrl.replay.recovery import batch_of, load_batch
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.drain import Drain
@@ -210,7 +210,7 @@ class TakeDesk:
 
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
         """What is known of the groups of a new batch before it is trained."""
-        new = [group for group in taken if group.step == step]
+        new = [group for group in taken if group.taken_version == step]
         self.zero_reward.taken(new)
         return {
             **group_metrics(new, self.queue.has_signal),

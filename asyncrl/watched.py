@@ -4,8 +4,9 @@ from typing import Any
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.counters import GENERATED
 from asyncrl.recipe import Recipe
-from asyncrl.replay.replay_queue import GENERATED, ReplayQueue
+from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.supervisor import Supervisor

@@ -8,6 +8,7 @@ import sys
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
+from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
@@ -17,7 +18,6 @@ from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.replay.recovery import read_conservation
 from asyncrl.run_folder import RECIPE, RunFolder
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)

@@ -20,8 +20,9 @@ import verifiers
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
 from asyncrl.inputs import Inputs
+from asyncrl.journal.queue_state import restored_tasks
+from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
-from asyncrl.journal.writer import JournalReader
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
@@ -29,7 +30,6 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.replay.recovery import restored_tasks
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.run_folder import RunFolder, data_digests
@@ -90,8 +90,8 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
 
     Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
     """
-    reader = JournalReader(journal)
-    if not journal.is_file() or not reader.has_table("groups"):
+    reader = find_journal(journal)
+    if reader is None:
         return []
     recipe = inputs.recipe
     changed = changed_data(reader, data_digests(recipe))

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from asyncrl.journal.reader import GroupFilter, Journal
+from asyncrl.journal.reader import GroupFilter, find_journal
+from asyncrl.journal.rows import GroupRow
 from asyncrl.observe import curves
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics import Row
@@ -155,10 +156,9 @@ def _commands(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _samples(summary: Summary) -> list[dict[str, Any]]:
     """One correct and one wrong trajectory, where there are, of some groups at both ends of the run."""
-    path = summary.run_folder / JOURNAL_FILE
-    if not path.exists():
+    journal = find_journal(summary.run_folder / JOURNAL_FILE)
+    if journal is None:
         return []
-    journal = Journal(path)
     samples: list[dict[str, Any]] = []
     for step in dict.fromkeys(journal.step_range() or ()):
         for row in journal.groups(GroupFilter(step=step, limit=SAMPLE_GROUPS)):
@@ -168,7 +168,7 @@ def _samples(summary: Summary) -> list[dict[str, Any]]:
     return samples
 
 
-def _of_each_outcome(group: Row) -> Iterator[dict[str, Any]]:
+def _of_each_outcome(group: GroupRow) -> Iterator[dict[str, Any]]:
     for outcome in ("correct", "wrong"):
         found = next((t for t in group["trajectories"] if t["outcome"] == outcome and t["text"]), None)
         if found is not None:

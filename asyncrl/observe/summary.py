@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.journal.conservation import Conservation
-from asyncrl.journal.reader import Journal
-from asyncrl.observe.faults import FaultCause
+from asyncrl.journal.reader import find_journal
+from asyncrl.observe.faults import FaultCause, group_faults
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 
 METRICS_FILE = "metrics.jsonl"
@@ -65,20 +65,19 @@ def summarize(
 ) -> Summary:
     """`tokens` accounts for what was generated, as `Conservation.tokens`; groups are the journal's."""
     metrics = read_metrics(run_folder / METRICS_FILE)
-    journal = run_folder / JOURNAL_FILE
-    groups, faults = (Journal(journal).fates(), Journal(journal).faults()) if journal.exists() else ({}, [])
+    journal = find_journal(run_folder / JOURNAL_FILE)
     # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
     steady = metrics.steps[len(metrics.steps) // 10 :]
     return Summary(
         run_folder=run_folder,
         metrics=metrics,
-        conservation=Conservation(tokens, groups),
+        conservation=Conservation(tokens, {} if journal is None else journal.fates()),
         time_shares=_time_shares(metrics.steps),
         trainer_idle_share=_weighted_mean(steady, "trainer_idle_share"),
         rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
         training_seconds=sum(row.get("step_seconds") or 0.0 for row in metrics.steps),
         checkpoint=checkpoint,
-        faults=faults,
+        faults=[] if journal is None else group_faults(journal.faults()),
         commands=commands or {},
     )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Score, Trajectory
-from asyncrl.replay.group import DropReason, Group, GroupState
+from asyncrl.records import DropReason, Score, Trajectory
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator

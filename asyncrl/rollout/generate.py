@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
-from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
-from asyncrl.replay.group import DropReason, Group, GroupState
+from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.run_state import RunState
 from asyncrl.serving import sglang

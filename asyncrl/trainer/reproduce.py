@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from asyncrl.journal.batches import load_batch
 from asyncrl.observe.metrics import Row
-from asyncrl.replay.recovery import load_batch
 from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
 from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank, start_learner

@@ -7,8 +7,8 @@ import pytest
 from fakes.records import finish, generate, make_queue, make_score, make_task
 
 from asyncrl.errors import QueueError, StalenessBreach
-from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.replay.group import GroupState
 
 
 def test_nothing_is_admitted_before_the_trainer_announced_its_version(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from fakes.records import make_task
 from fakes.stage import Stage, stage
 
 from asyncrl.errors import QueueError
-from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.replay.group import GroupState
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.publication import Publication
 

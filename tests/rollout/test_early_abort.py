@@ -6,7 +6,7 @@ from pathlib import Path
 from fakes.engine import FakeEngine
 from fakes.stage import Stage, stage
 
-from asyncrl.replay.group import DropReason
+from asyncrl.records import DropReason
 
 
 def check_resumed(found: Stage, there: FakeEngine) -> None:

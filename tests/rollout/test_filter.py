@@ -7,8 +7,8 @@ from fakes.records import correctness_differs, finish, generate, make_queue, mak
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Score, Segment, Trajectory
-from asyncrl.replay.group import DropReason, Group
+from asyncrl.records import DropReason, Score, Segment, Trajectory
+from asyncrl.replay.group import Group
 from asyncrl.rollout.filter import SignalFilter, group_signal
 
 

@@ -29,8 +29,8 @@ Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
 def two_batches_too_many(queue: ReplayQueue) -> bool:
     if queue.is_catching_up() or queue.version is None:
         return False
-    bound = min(queue.max_staleness + queue.version + 3, queue.num_steps)
-    return queue.num_admitted - queue.num_dropped < bound * queue.groups_per_batch
+    bound = min(queue.settings.max_staleness + queue.version + 3, queue.settings.num_steps)
+    return queue.num_admitted - queue.num_dropped < bound * queue.settings.groups_per_batch
 
 
 def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
@@ -169,7 +169,7 @@ def repeated_groups_that_are_compacted() -> Any:
 
 
 def repetitions_that_are_not_journaled() -> Any:
-    return mock.patch("asyncrl.replay.replay_queue.repetition_rows", lambda *_: [])
+    return mock.patch("asyncrl.journal.statements.repeated", lambda *_: [])
 
 
 def a_publish_that_does_not_drain() -> Any:

@@ -17,14 +17,15 @@ from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
 
 from asyncrl import cli
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
-from asyncrl.replay.recovery import load_batch
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 
 NUM_STEPS = 4
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "keep_checkpoints": 2}
@@ -35,14 +36,8 @@ def record_batches(path: Path, recipe: str) -> None:
     """Takes the random batches of all steps through a queue into the journal at `path`."""
     journal = Journal(path)
     record_start(journal, 0, recipe)
-    queue = ReplayQueue(
-        journal,
-        groups_per_batch=4,
-        samples_per_group=3,
-        max_staleness=0,
-        num_steps=NUM_STEPS,
-        has_signal=correctness_differs,
-    )
+    settings = QueueSettings(groups_per_batch=4, samples_per_group=3, max_staleness=0, num_steps=NUM_STEPS)
+    queue = ReplayQueue(journal, settings, has_signal=correctness_differs)
     for step in range(NUM_STEPS):
         queue.announce(step)
         sequences = random_batch(step).sequences
