@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verifiers.code_stubs import stubs
-from verifiers.code_tests import CodeReference
+from verifiers.code.stubs import stubs
+from verifiers.code.tests import CodeReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict

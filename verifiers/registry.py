@@ -35,7 +35,7 @@ BUILT_IN = {
     "length": "verifiers.length:LengthVerifier",
     "remote": "verifiers.remote:RemoteVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
-    "code": "verifiers.code:CodeVerifier",
+    "code": "verifiers.code.verifier:CodeVerifier",
 }
 
 

@@ -19,7 +19,7 @@ from sandbox import cgroup
 from sandbox.pool import SandboxPool
 from sandbox.result import Tier
 from tests.sandbox.conftest import settings_for
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 HONEST = (

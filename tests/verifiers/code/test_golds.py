@@ -4,8 +4,8 @@
 
 import pytest
 
-from verifiers.code import CodeVerifier
-from verifiers.code_stubs import stubs
+from verifiers.code.stubs import stubs
+from verifiers.code.verifier import CodeVerifier
 
 
 def parse(gold):

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from sandbox.result import Result, SandboxError, Status
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 ADD = "def add(a, b=1):\n    return a + b\n"

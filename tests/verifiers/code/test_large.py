@@ -14,7 +14,7 @@ import pytest
 from sandbox.command import Command
 from sandbox.limits import Limits
 from sandbox.result import Result, SandboxError, Status
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 

@@ -1,6 +1,6 @@
 """Names in a test's source: which of them are the program's, and what in it nobody runs.
 
-Imported on the host and, by file, in the judge's box (code_judge.py), so it needs the standard library
+Imported on the host and, by file, in the judge's box (judge.py), so it needs the standard library
 only."""
 
 import ast

@@ -9,8 +9,8 @@ from typing import Any
 
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
-from verifiers.code_compare import WHITESPACE
-from verifiers.code_names import KNOWN, complaint, free_names, judges, program_names
+from verifiers.code.compare import WHITESPACE
+from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 SCORINGS = ("all", "fraction")
@@ -33,7 +33,7 @@ class CallTest:
     source: str
     expected: Any
     relation: str = "same"
-    """"same" by code_compare, "any"; of an assert statement "equal" (==), "identical" (is), "true",
+    """"same" by compare.py, "any"; of an assert statement "equal" (==), "identical" (is), "true",
     "false"."""
     needs: tuple[str, ...] = ()
     """Names that the program must define, itself or as a method of its class Solution."""

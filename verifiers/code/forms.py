@@ -1,7 +1,7 @@
 """Forms of values beyond plain data, for the conversation between a judge's box and a program's.
 
 Both ends use it, each by file: standard library only. A form is a list whose first item is a tag that
-code_values does not know. Decoding builds values of the standard library; it never looks a class up by a name
+values.py does not know. Decoding builds values of the standard library; it never looks a class up by a name
 that the program chose, except builtin types."""
 
 import builtins
@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from typing import Any
 
-import code_values as values  # type: ignore[import-not-found]
+from verifiers.code import values
 
 Coder = Callable[[Any], Any]
 _DICTS = {"C": Counter, "O": OrderedDict}

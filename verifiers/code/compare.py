@@ -2,7 +2,7 @@
 
 Standard output: lines (blank ones and carriage returns aside) of the same tokens. A token may differ in
 digits only where the expected one is a decimal fraction, within the tolerance. Read piece by piece, up to the
-first difference: the work follows the expected output, whatever was printed. Values: code_match.py."""
+first difference: the work follows the expected output, whatever was printed. Values: match.py."""
 
 import math
 import re

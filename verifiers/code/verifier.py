@@ -14,10 +14,10 @@ from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings, available_cores
-from verifiers.code_compare import WHITESPACE
-from verifiers.code_extract import MAX_PROGRAM_CHARACTERS, extract_program
-from verifiers.code_grade import Rules, TestOutcome, grade, is_repeatable
-from verifiers.code_tests import SCORINGS, CodeReference, parse_code_reference
+from verifiers.code.compare import WHITESPACE
+from verifiers.code.extract import MAX_PROGRAM_CHARACTERS, extract_program
+from verifiers.code.grade import Rules, TestOutcome, grade, is_repeatable
+from verifiers.code.tests import SCORINGS, CodeReference, parse_code_reference
 from verifiers.storable import storable_verdict
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import VerifierUnavailable
