@@ -5,11 +5,7 @@ dozen characters on either side, and for what is invisible at a few thousand, so
 knows the spelling of formulas, not their meaning. Most boxes end a sentence: cheap tests of a few characters
 come before each pattern."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["boxed_in_context", "ends_a_sentence", "is_denied", "is_hidden"]
 
 _AROUND = 80
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)

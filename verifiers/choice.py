@@ -1,7 +1,5 @@
 """Multiple choice: which letters the response chose."""
 
-from __future__ import annotations
-
 import re
 
 from verifiers.exact import TextAnswer, answer_text
@@ -9,8 +7,6 @@ from verifiers.hedges import offers_another
 from verifiers.math.words import clean_words
 from verifiers.options import read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["ChoiceVerifier", "chosen_letters"]
 
 _STYLE = re.compile(
     r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|fbox|bf|rm)(?![A-Za-z])\s*"

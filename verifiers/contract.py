@@ -5,8 +5,6 @@ Each check is one promise of `verifiers.verifier.Verifier`; a failed one says wh
 Runs in the pool, as in training, so that a verifier that hangs or dies fails its check instead of the
 caller."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
@@ -18,8 +16,6 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
-
-__all__ = ["HOSTILE_RESPONSES", "Check", "check_contract"]
 
 HOSTILE_RESPONSES: tuple[str, ...] = (
     "",

@@ -6,8 +6,6 @@ row has one, and neither an empty program nor one whose functions all return the
 answer otherwise (a pattern, a schema) is counted as not self-answering: nothing can be said about it here
 beyond that its gold parses."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +18,6 @@ from verifiers.code.tests import CodeReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = ["DataReport", "DataRow", "check_rows"]
 
 _NO_SELF_ANSWER = {"regex", "format", "length", "json_schema"}
 _ROWS_AT_ONCE = 64

@@ -1,15 +1,12 @@
 """Exact or normalised equality of strings."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import dataclass
+from typing import Self
 
 from verifiers.extract import FALLBACKS, extract_answer, final_part, marked_answer
 from verifiers.options import read_bool, read_string, read_strings
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["ExactVerifier", "TextAnswer", "answer_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class TextAnswer:
     think: str = "optional"
 
     @classmethod
-    def from_options(cls, verifier: str, source: object, fallbacks: object, think: object) -> TextAnswer:
+    def from_options(cls, verifier: str, source: object, fallbacks: object, think: object) -> Self:
         return cls(
             read_string(verifier, "source", source, allowed=("response", "final_part", "boxed")),
             read_strings(verifier, "fallbacks", fallbacks, allowed=FALLBACKS),

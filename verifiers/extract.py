@@ -8,19 +8,12 @@ the length of the response, whatever it holds. Several boxes in one breath ("\bo
 one answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
 between two boxes begins a new sentence, and then the last one counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 from verifiers.marked_answer import answer_line, answer_tag, last_number
-
-__all__ = [
-    "FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box",
-    "marked_answer",
-]  # fmt: skip
 
 MAX_ANSWER_CHARACTERS = 4000
 """A longer box is no answer a person would read; it also bounds all later work."""

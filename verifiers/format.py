@@ -1,14 +1,10 @@
 """The structure of a response: one finished think block, one answer, nothing it should not hold."""
 
-from __future__ import annotations
-
 import re
 
 from verifiers.extract import last_box
 from verifiers.options import read_bool, read_number, read_strings
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["FormatVerifier"]
 
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 

@@ -1,7 +1,5 @@
 """A JSON answer that satisfies a schema and, when the row has one, equals a value."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -13,8 +11,6 @@ import jsonschema  # type: ignore[import-untyped]
 from verifiers.extract import final_part
 from verifiers.options import read_bool, read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["JsonSchemaVerifier"]
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS = 200_000

@@ -1,13 +1,9 @@
 """Length shaping: a penalty that grows before the limit. Never part of the score."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from verifiers.options import read_number, read_string
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = ["LengthVerifier", "soft_overlong"]
 
 
 def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:

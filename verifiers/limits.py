@@ -1,15 +1,11 @@
 """What the operating system holds a verifier worker to. Linux: rlimits, and a death that follows its
 parent's."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource
 import signal
 from pathlib import Path
-
-__all__ = ["cpu_seconds", "die_with_parent", "limit_memory", "no_core_file"]
 
 _PR_SET_PDEATHSIG = 1
 

@@ -4,19 +4,12 @@ no torch.
 None of them proves hacking; each rises for a known way of it. Rewards here are raw correctness
 (`Verdict.score`), faults are left out of every denominator, and an empty input gives 0.0."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = [
-    "Graded", "count_outcomes", "fallback_share", "identical_response_share", "most_common_answer_share",
-    "reward_jump", "reward_without_heldout", "zero_signal_share",
-]  # fmt: skip
 
 Graded = tuple[Verdict, str]
 """(verdict, response text) of one trajectory."""

@@ -1,7 +1,5 @@
 """A number within a tolerance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,8 +10,6 @@ from verifiers.math.nodes import Degrees, Node, Relation
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_number
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["NumericVerifier"]
 
 
 @dataclass(frozen=True, slots=True)

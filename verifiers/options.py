@@ -1,12 +1,8 @@
 """Checks of verifier options: each returns the value with its type, or raises a sentence that names the
 knob."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping, Sequence
-
-__all__ = ["nearest", "read_bool", "read_number", "read_string", "read_strings", "refuse_unknown"]
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

@@ -8,8 +8,6 @@ well.
 
 Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import pickle
@@ -18,7 +16,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.registry import load_verifier
@@ -33,8 +31,6 @@ from verifiers.verifier import (
     LimitedVerifier,
     Verifier,
 )
-
-__all__ = ["VerifierPool"]
 
 MAX_RESPONSE_CHARACTERS = 4_000_000
 _STARVED_SHARE = 0.5
@@ -111,7 +107,7 @@ class VerifierPool:
             if isinstance(loaded.verifier, ClosableVerifier):
                 await asyncio.to_thread(loaded.verifier.close)
 
-    async def __aenter__(self) -> VerifierPool:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -1,14 +1,10 @@
 """A pattern that the answer must match."""
 
-from __future__ import annotations
-
 import re
 
 from verifiers.exact import TextAnswer, answer_text
 from verifiers.options import read_bool, read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["RegexVerifier"]
 
 
 class RegexVerifier:

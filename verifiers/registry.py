@@ -5,8 +5,6 @@ A name is a built-in ("math"), "package.module:Name", "./file.py:Name" (from the
 file), or an entry point of the group `asyncrl.verifiers`. The named object is called with the options as
 keyword arguments."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util
@@ -19,8 +17,6 @@ from typing import cast
 
 from verifiers.options import nearest
 from verifiers.verifier import Verifier
-
-__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "load_verifier"]
 
 ENTRY_POINT_GROUP = "asyncrl.verifiers"
 

@@ -5,8 +5,6 @@ Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "co
 "no_answer", and optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its
 word."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading
@@ -18,8 +16,6 @@ from typing import Any
 
 from verifiers.options import read_number, read_string
 from verifiers.verdict import Outcome, Verdict, fault
-
-__all__ = ["RemoteVerifier"]
 
 _MAX_REPLY_BYTES = 1_000_000
 _RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}

@@ -1,8 +1,6 @@
 """The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict
 rules."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -18,8 +16,6 @@ from typing import Any
 from verifiers.limits import cpu_seconds
 from verifiers.verdict import Verdict
 from verifiers.worker import frame, verdict_from_json
-
-__all__ = ["Template", "Worker", "WorkerDied", "describe_end"]
 
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0

@@ -2,13 +2,9 @@
 score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw
 correctness."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-
-__all__ = ["Outcome", "Verdict"]
 
 
 class Outcome(StrEnum):

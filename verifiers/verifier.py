@@ -4,22 +4,10 @@ A verifier is built once per (name, options) and used for many responses, in wor
 not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier
 failed (FAULT)."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any, Protocol, runtime_checkable
 
 from verifiers.verdict import Verdict
-
-__all__ = [
-    "AsyncVerifier",
-    "CacheableVerifier",
-    "CheckedVerifier",
-    "FastVerifier",
-    "LimitedVerifier",
-    "Verifier",
-    "VerifierUnavailable",
-]
 
 
 class VerifierUnavailable(Exception):

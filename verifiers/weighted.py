@@ -1,7 +1,5 @@
 """Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,6 @@ from verifiers.options import read_bool, read_number, refuse_unknown
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, Verifier
-
-__all__ = ["WeightedVerifier"]
 
 _PART_OPTIONS = ("name", "options", "weight", "shaping", "required", "field")
 

@@ -8,8 +8,6 @@ single-threaded and never runs a verifier, so it cannot hang. When the pool's pr
 death, the template reads the end of its socket and exits, and the kernel kills its workers. A worker serves
 one verification at a time over its socket, until that closes."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -31,8 +29,6 @@ from verifiers.registry import load_verifier
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, over_limit, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
-
-__all__ = ["frame", "main", "verdict_from_json"]
 
 _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
 # Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
