@@ -90,6 +90,12 @@ def _status(pid: int) -> _Process | None:
         return None
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used so far; 0 when it is gone."""
+    process = _status(pid)
+    return process.cpu_seconds if process else 0.0
+
+
 def _resident_bytes(pid: int) -> int:
     """All that is resident, pages that it shares with others included."""
     try:

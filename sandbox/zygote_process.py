@@ -16,6 +16,7 @@ from sandbox.cgroup import Cgroup
 from sandbox.jailed_process import JailedProcess
 from sandbox.limits import MEBIBYTE
 from sandbox.messages import WorkerSettings, ZygoteSettings
+from sandbox.process import no_core_file
 from sandbox.result import SandboxError
 
 _START_SECONDS = 60.0
@@ -47,10 +48,7 @@ def _become(settings: ZygoteSettings, sources: int, group: Cgroup) -> NoReturn:
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
-    # With exactly 1 a crash leaves no core file and starts no program of the machine's either, which a core
-    # pattern that is a pipe does otherwise, at a limit of 0 too.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    no_core_file()
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)

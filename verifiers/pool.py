@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sandbox import frames
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.registry import load_verifier
 from verifiers.storable import fault_of, storable_verdict
@@ -194,9 +195,10 @@ class VerifierPool:
 
     async def _in_worker(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
         try:
-            request = pickle.dumps((loaded.specification, response, pickle.dumps(reference)))
+            parts = [loaded.specification, response.encode("utf-8", "surrogatepass"), pickle.dumps(reference)]
         except Exception as error:  # whatever a custom reference raises when it is pickled
             return fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
+        request = frames.pack({}, parts)
         verdict = await self._attempt(loaded, request)
         if verdict.outcome is Outcome.FAULT and self._is_open:
             again = await self._attempt(loaded, request, fresh=True)

@@ -2,12 +2,12 @@
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.reproduction import plan_reproduction
 from asyncrl.run_folder import first_difference, read_run_recipe
@@ -53,7 +53,7 @@ def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     command += ["--step", str(step)]
     environment = {"WORLD_SIZE": str(world), "OMP_NUM_THREADS": str(recipe.trainer.threads_per_process)}
     if world > 1:
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     # Sessions of their own: Ctrl-C ends them by their parent alone, without a traceback from each.
     processes = [
         subprocess.Popen(
@@ -68,9 +68,3 @@ def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     finally:
         for process in processes:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import socket
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class TrainerRanks:
         self.ranks: list[ChildProcess] = []
 
     async def start(self) -> None:
-        world, port = self._recipe.trainer.num_processes, _free_port()
+        world, port = self._recipe.trainer.num_processes, free_ports(1)[0]
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", self._queue_url]
         threads = str(self._recipe.trainer.threads_per_process)
@@ -106,9 +106,3 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
             if line.startswith(Diverged.__name__):
                 return f"{rank.name} stopped. {line}"
     return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -7,7 +7,6 @@ waits for the controller's end of run, and it dies when its parent does.
 
 import argparse
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -22,8 +21,8 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
+from sandbox.kernel import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 log = logging.getLogger("asyncrl.trainer")
 
 
@@ -76,11 +75,6 @@ def end_on_full_disk(error: DiskError) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), f"{DiskError.__name__}: {error}\n".encode())
     os._exit(DiskError.EXIT_CODE)
-
-
-def die_with_parent() -> None:
-    """The kernel kills this process when the launcher dies, however it dies (Linux)."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -17,7 +17,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.replay.recovery import load_batch
 from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
-from asyncrl.trainer.main import die_with_parent
+from sandbox.kernel import die_with_parent
 
 
 def main() -> int:
