@@ -2,10 +2,10 @@
 
 import re
 
-from verifiers.exact import TextAnswer, answer_text
+from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.extract import Fallback, Think
 from verifiers.hedges import offers_another
 from verifiers.math.words import clean_words
-from verifiers.options import read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 _STYLE = re.compile(
@@ -25,17 +25,17 @@ class ChoiceVerifier:
     def __init__(
         self,
         *,
-        letters: object = "ABCDEFGHIJ",
-        source: object = "boxed",
-        fallbacks: object = ("final_answer",),
-        think: object = "optional",
+        letters: str = "ABCDEFGHIJ",
+        source: Source = "boxed",
+        fallbacks: tuple[Fallback, ...] = ("final_answer",),
+        think: Think = "optional",
     ) -> None:
-        self._letters = read_string("choice", "letters", letters).upper()
+        self._letters = letters.upper()
         if not self._letters.isalpha() or len(set(self._letters)) != len(self._letters):
             raise ValueError(
                 f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters."
             )
-        self._where = TextAnswer.from_options("choice", source, fallbacks, think)
+        self._where = TextAnswer(source, fallbacks, think)
 
     def parse_reference(self, raw: object) -> frozenset[str]:
         text = ",".join(map(str, raw)) if isinstance(raw, (list, tuple)) else raw

@@ -11,6 +11,7 @@ between two boxes begins a new sentence, and then the last one counts."""
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 from verifiers.marked_answer import answer_line, answer_tag, last_number
@@ -18,8 +19,11 @@ from verifiers.marked_answer import answer_line, answer_tag, last_number
 MAX_ANSWER_CHARACTERS = 4000
 """A longer box is no answer a person would read; it also bounds all later work."""
 
-FALLBACKS = ("final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number")
+Fallback = Literal["final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number"]
 """Where the answer may stand when there is no box; none of them is looked at without its option."""
+
+Think = Literal["optional", "required", "ignore"]
+"""Whether a thought that ends with </think> may, must or must not be looked for before the answer."""
 
 # More boxes than this that do not close are an attack or a broken sampler, not an answer.
 _MAX_BOX_ATTEMPTS = 24

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from sandbox import frames
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
-from verifiers.registry import load_verifier
+from verifiers.registry import build_verifier, check_options
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
@@ -188,8 +188,9 @@ class VerifierPool:
         key = (name, repr(sorted(options.items())), folder)
         found = self._loaded.get(key)
         if found is None:
-            verifier = load_verifier(name, options, folder=folder)
-            specification = pickle.dumps((name, dict(options), str(folder) if folder else None))
+            plain = check_options(name, options, folder=folder)
+            verifier = build_verifier(name, plain, folder=folder)
+            specification = pickle.dumps((name, plain, str(folder) if folder else None))
             found = self._loaded[key] = _Loaded(verifier, specification, self._timeout_seconds)
         return found
 

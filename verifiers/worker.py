@@ -32,7 +32,7 @@ from typing import Any
 from sandbox import frames
 from sandbox.polling import readable
 from sandbox.process import die_with_parent, limit_memory, no_core_file
-from verifiers.registry import load_verifier
+from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, over_limit, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
@@ -137,7 +137,7 @@ def _answer(
         if verifier is None:
             name, options, folder = pickle.loads(specification)
             limit_memory(UNLIMITED_MEMORY)
-            verifier = loaded[specification] = load_verifier(
+            verifier = loaded[specification] = build_verifier(
                 name, options, folder=Path(folder) if folder else None
             )
         own_limits = isinstance(verifier, LimitedVerifier) and verifier.pool_timeout_seconds is not None

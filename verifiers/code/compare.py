@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Literal, get_args
 
 _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -21,7 +22,8 @@ _NOISE_DIGITS = 15
 _NO_TOKEN = "\n"
 _LINE_BREAK = "\r\n"
 _END = ""
-WHITESPACE = ("lines", "tokens", "exact")
+Whitespace = Literal["lines", "tokens", "exact"]
+WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
 
 
 def close(expected: float, actual: float, tolerance: float, absolute: float = 0.0) -> bool:

@@ -5,7 +5,7 @@ import builtins
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
@@ -13,7 +13,8 @@ from verifiers.code.compare import WHITESPACE
 from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
-SCORINGS = ("all", "fraction")
+Scoring = Literal["all", "fraction"]
+SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
 MAX_EXPECTED_MEMBERS = 200_000
 """Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
 
