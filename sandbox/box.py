@@ -171,13 +171,13 @@ class Jail:
             self.filter = seccomp.Filter(seccomp.build_outside(machine, None))
 
     def fork_program(self) -> int:
-        """fork() without the handlers of Python and libc, half a millisecond; with them where libc is
-        unknown."""
+        """fork() without the handlers of Python and libc, half a millisecond; with them
+        where libc is unknown."""
         return os.fork() if self.thread_id is None else kernel.clone(0, self.thread_id)
 
     def directory(self, init: int) -> str:
-        """The run's private directory; outside of namespaces named by the init's pid, so that all can find
-        it."""
+        """The run's private directory; outside of namespaces named by the init's pid, so that
+        all can find it."""
         return "/run" if self.inside else f"{self.work_base}/{init}"
 
     def make_directory(self, directory: str, disk_bytes: int) -> None:
@@ -209,8 +209,8 @@ class Jail:
 
 
 def _wire_descriptors(fds: list[int], report: int) -> None:
-    """Standard streams (and 3, the link) in place; the report stays open until the program's first
-    instruction."""
+    """Standard streams (and 3, the link) in place; the report stays open until the
+    program's first instruction."""
     for target, source in enumerate(fds[_STDIN : _STDERR + 1]):
         os.dup2(source, target)
     first = 3
@@ -222,8 +222,8 @@ def _wire_descriptors(fds: list[int], report: int) -> None:
 
 
 def _prepare_program(jail: Jail, spec: BoxSpec, fds: list[int], offset: int, directory: str) -> None:
-    """Everything between a clone of the zygote and a program's process; after the last line it is
-    confined."""
+    """Everything between a clone of the zygote and a program's process; after the last
+    line it is confined."""
     # First of all: a process that stays hidden from the worker is ended by it.
     kernel.set_dumpable(True)
     if not jail.has_directory:
@@ -259,8 +259,8 @@ def become_program(jail: Jail, fds: list[int], init: int) -> NoReturn:
         directory = jail.directory(init)
         _prepare_program(jail, spec, fds, offset, directory)
         environment = jail.program_environment(spec["environment"], directory)
-        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is
-        # not.
+        # A file of the work directory that cannot be executed is the program's doing; a missing
+        # compiler is not.
         is_its_own_fault = spec["warm"] or spec["argv"][0].startswith("./")
         if spec["warm"]:
             os.close(_KEPT_REPORT)
@@ -327,8 +327,8 @@ def _end_with_worker(jail: Jail, report: int) -> None:
 
 
 def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
-    """Becomes the init of a box and ends with it. Does as little as it can: each page it touches is copied
-    twice."""
+    """Becomes the init of a box and ends with it. Does as little as it can: each page it
+    touches is copied twice."""
     report = fds[_REPORT]
     try:
         os.setsid()

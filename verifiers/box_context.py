@@ -103,7 +103,7 @@ _COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
 
 
 def is_denied(text: str, start: int, stop: int) -> bool:
-    """Whether the words beside the box at text[start:stop] say that it is not the answer."""
+    """Whether the words around the box at text[start:stop] say that it is not the answer."""
     near = text[max(0, start - _AROUND) : start]
     end = near[-24:].casefold()
     if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
@@ -123,7 +123,7 @@ def is_hidden(text: str, start: int) -> bool:
 
 
 def ends_a_sentence(text: str, start: int, stop: int) -> bool:
-    """Whether nothing beside the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
+    """Whether nothing around the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
     if text[stop : stop + 4].lstrip("$")[:2] not in _PLAIN_AFTER:
         return False
     before = text[max(0, start - 16) : start].rstrip(" \n$*")
@@ -208,7 +208,7 @@ def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | No
 
 
 def _is_operand(before: str, after: str) -> bool:
-    """Whether the formula uses the box: an operator or a strict bound beside it."""
+    """Whether the formula uses the box: an operator or a strict bound next to it."""
     used = _OPERATOR_BEFORE.search(before) or _BOUND_BEFORE.search(before) or _OPERATOR_AFTER.match(after)
     return used is not None
 

@@ -64,8 +64,8 @@ class ChoiceVerifier:
 
 
 def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
-    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None when it is
-    unclear."""
+    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None
+    when it is unclear."""
     plain = " ".join(_STYLE.sub(" ", text).split()).strip(" .,;:")
     match = _LETTER.fullmatch(plain)
     plain = match.group(1) if match else plain

@@ -103,8 +103,8 @@ async def _check_row(
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict.outcome
 
-    # A gold that is a whole solution answers for itself: with its own box, or with what stands after its
-    # mark.
+    # A gold that is a whole solution answers for itself: with its own box, or with what stands
+    # after its mark.
     gold = str(row.gold).rpartition("####")[2].strip()
     templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
     graded = [await outcome(template % gold) for template in templates]

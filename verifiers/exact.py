@@ -14,8 +14,8 @@ Source = Literal["response", "final_part", "boxed"]
 class TextAnswer:
     """Where a verifier of text takes the answer from: the whole response, or an extracted part.
 
-    With the source "final_part", a fallback that finds an answer in that part gives it instead of the whole
-    part."""
+    With the source "final_part", a fallback that finds an answer in that part gives it instead
+    of the whole part."""
 
     source: Source = "final_part"
     fallbacks: tuple[Fallback, ...] = ()

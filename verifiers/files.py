@@ -1,5 +1,5 @@
-"""Rows of answers in JSON lines, for `asyncrl verify`: reading with file and line, grading in order, summing
-up."""
+"""Rows of answers in JSON lines, for `asyncrl verify`: reading with file and line, grading
+in order, summing up."""
 
 import asyncio
 import json

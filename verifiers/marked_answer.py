@@ -1,7 +1,7 @@
 """Answers that a response marks in other ways than a box: tags, a line "A: 34", or its last number.
 
-Each finder takes the text after the thought and returns the answer, or None. Linear in the length of the
-text."""
+Each finder takes the text after the thought and returns the answer, or None. Linear in the
+length of the text."""
 
 import re
 

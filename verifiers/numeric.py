@@ -23,8 +23,8 @@ class NumericReference:
 class NumericVerifier:
     """The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
 
-    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance * |gold|), in exact
-    arithmetic."""
+    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance *
+    |gold|), in exact arithmetic."""
 
     def __init__(
         self,

@@ -40,8 +40,8 @@ def checked(
 ) -> dict[str, Any]:
     """The options with their types, as plain values; those left out stay so.
 
-    `internal`: parameters of `target` that are no options. Raises ValueError with a sentence that names the
-    option."""
+    `internal`: parameters of `target` that are no options. Raises ValueError with a sentence
+    that names the option."""
     parameters = inspect.signature(target, eval_str=True).parameters
     known = {name: found for name, found in parameters.items() if name not in internal}
     for name in options:

@@ -39,8 +39,8 @@ _MAX_EXTENSIONS = 4
 
 
 class _Loaded:
-    """One verifier in the caller's process, for the fast path and the cache, and its specification for the
-    workers."""
+    """One verifier in the caller's process, for the fast path and the cache, and its
+    specification for the workers."""
 
     def __init__(self, verifier: Verifier, specification: bytes, timeout_seconds: float) -> None:
         self.verifier = verifier

@@ -47,8 +47,8 @@ class Composite(Protocol):
 def load_verifier(
     name: str, options: Mapping[str, object] | None = None, *, folder: Path | None = None
 ) -> Verifier:
-    """The verifier called `name`, built with `options`. Raises ValueError with a sentence that names the
-    mistake."""
+    """The verifier called `name`, built with `options`. Raises ValueError with a sentence
+    that names the mistake."""
     return build_verifier(name, check_options(name, options or {}, folder=folder), folder=folder)
 
 
@@ -60,7 +60,7 @@ def check_options(
     target = _find(name, folder)
     if target.__module__.partition(".")[0] != __package__:
         return dict(options)
-    found = checked(name, target, options, internal=("folder", "sandbox"))
+    found = checked(name, target, options, internal=("folder",))
     return target.check_parts(found, folder) if isinstance(target, Composite) else found
 
 

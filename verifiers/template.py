@@ -1,5 +1,5 @@
-"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict
-rules."""
+"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets;
+knows no verdict rules."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from verifiers.worker import END, FORK, ORDER, REPLY
 
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0
-# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an
-# operator).
+# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory
+# killer, an operator).
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
 
 
@@ -37,8 +37,8 @@ class Worker:
         self.is_alive = True
 
     async def ask(self, request: bytes) -> Verdict:
-        """The worker's verdict on a packed message. Raises ConnectionError or IncompleteReadError when it
-        dies."""
+        """The worker's verdict on a packed message. Raises ConnectionError or
+        IncompleteReadError when it dies."""
         self._writer.write(request)
         await self._writer.drain()
         fields, _ = await frames.receive_async(self._reader.readexactly)
@@ -147,8 +147,8 @@ class Template:
         return worker
 
     async def end(self, worker: Worker) -> int | None:
-        """Kill the worker and return its wait status, which tells a crash from the kill; None when all is
-        closed."""
+        """Kill the worker and return its wait status, which tells a crash from the kill; None
+        when all is closed."""
         if worker not in self._workers:
             return None
         self._workers.discard(worker)
@@ -185,8 +185,8 @@ class Template:
             return await self._reply(control)
 
     async def _reply(self, control: socket.socket) -> int:
-        """The template's next message. It never computes, so a reply that takes long means that it is
-        gone."""
+        """The template's next message. It never computes, so a reply that takes long means
+        that it is gone."""
         try:
             async with asyncio.timeout(_REPLY_SECONDS):
                 reply = await asyncio.get_running_loop().sock_recv(control, REPLY.size)

@@ -1,6 +1,6 @@
-"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has no
-score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw
-correctness."""
+"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has
+no score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that
+filters see raw correctness."""
 
 import math
 from dataclasses import dataclass

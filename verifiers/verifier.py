@@ -11,8 +11,8 @@ from verifiers.verdict import Verdict
 
 
 class VerifierUnavailable(Exception):
-    """Raise it inside `verify` when something outside the response failed: the verdict becomes FAULT, after a
-    retry."""
+    """Raise it inside `verify` when something outside the response failed: the verdict becomes
+    FAULT, after a retry."""
 
 
 class Verifier(Protocol):
@@ -50,8 +50,8 @@ class CacheableVerifier(Protocol):
 
 @runtime_checkable
 class AsyncVerifier(Protocol):
-    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in the caller's event
-    loop."""
+    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in
+    the caller's event loop."""
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""

@@ -54,8 +54,8 @@ def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:
     # Beyond a float's range different digits would become one infinity.
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return False
-    # The expected digits were rounded in their last place, which may be more than the tolerance of a small
-    # number.
+    # The expected digits were rounded in their last place, which may be more than the tolerance of
+    # a small number.
     rounding = min(tolerance, 0.5 * 10.0 ** _last_place(expected))
     return close(ours, theirs, tolerance, rounding)
 
@@ -67,8 +67,8 @@ def _last_place(number: str) -> int:
 
 
 def _pieces(data: bytes, longest: int) -> Iterator[str | None]:
-    """The text, cut at spaces into pieces of about 64 KiB; ends with None at a token of over `longest`
-    bytes."""
+    """The text, cut at spaces into pieces of about 64 KiB; ends with None at a token
+    of over `longest` bytes."""
     start = 0
     while start < len(data):
         least = start + _PIECE_BYTES

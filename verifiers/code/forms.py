@@ -85,8 +85,8 @@ def encode(value: Any, inner: Coder) -> Any:
 
 
 def encode_global(value: Any) -> Any:
-    """The form of a class or function of the standard library by its name, else None: `int`, `math.sqrt`,
-    `str.upper`."""
+    """The form of a class or function of the standard library by its name, else None:
+    `int`, `math.sqrt`, `str.upper`."""
     owner = getattr(value, "__objclass__", None)
     if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, types.ModuleType):
         return None

@@ -74,7 +74,7 @@ def _failed(result: Result, why: str) -> TestOutcome:
 
 def _with_room(command: Command) -> Command:
     """The command with disk space for the files it comes with, on top of what the program may write."""
-    # Else a compiled program, or an output beside a checker, that is larger than the limit could not be
+    # Else a compiled program, or an output for a checker, that is larger than the limit could not be
     # placed: a failure of the sandbox that the response has caused.
     pages = sum(2 + len(content) // _PAGE_BYTES for _, content in command.files)
     disk_bytes = command.limits.disk_bytes + pages * _PAGE_BYTES

@@ -190,8 +190,8 @@ class Link:
         return found
 
     def _valued(self, number: int, name: str, plain: Any) -> Any:
-        """Data of a class that the program derived from a plain type: compared here, its methods the
-        program's."""
+        """Data of a class that the program derived from a plain type: compared here,
+        its methods the program's."""
         base = type(plain)
         if base not in (int, float, str, bytes, tuple, frozenset):
             raise values.NotPlain("no encoded value")

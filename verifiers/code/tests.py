@@ -34,12 +34,11 @@ class CallTest:
     source: str
     expected: Any
     relation: str = "same"
-    """"same" by compare.py, "any"; of an assert statement "equal" (==), "identical" (is), "true",
-    "false"."""
+    """"same" by compare.py, "any"; of an assert statement "equal" (==), "identical" (is), "true", "false"."""
     needs: tuple[str, ...] = ()
     """Names that the program must define, itself or as a method of its class Solution."""
     library: tuple[tuple[str, str], ...] = ()
-    """(name, module of the standard library) of what the expression uses beside them."""
+    """(name, module of the standard library) that the expression also uses."""
     setup: str = ""
     """Statements that run before it, in the program's namespace."""
     stdout: str | None = None
@@ -171,8 +170,8 @@ def _is_large(text: str) -> bool:
 
 
 def _direct(statement: ast.stmt) -> CallTest | None:
-    """The common `assert f(1) == 2` as a call test: its expected value can stay on the host, without a
-    judge."""
+    """The common `assert f(1) == 2` as a call test: its expected value can stay on the
+    host, without a judge."""
     if not isinstance(statement, ast.Assert):
         return None
     test = statement.test
@@ -239,12 +238,12 @@ def _contains_float(value: Any) -> bool:
 
 
 def _judged_call(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
-    """A call that compares for itself, as an assert statement: beside the program, its classes and the names
-    it replaced would decide."""
+    """A call that compares for itself, as an assert statement: in the program's box, its classes
+    and the names it replaced would decide."""
     source = raw["call"].strip()
     if "stdout" in raw:
         raise ValueError(
-            f"{where} calls {source[:80]!r}, which compares values beside the program; with stdout give "
+            f"{where} calls {source[:80]!r}, which compares values in the program's box; with stdout give "
             "a call that does not, or write an assert statement"
         )
     expected = _value(raw["expect"], where)

@@ -48,7 +48,7 @@ class CodeVerifier:
         python: str | None = None,
         packages: tuple[str, ...] = ("numpy",),
         allow_unsafe: bool = False,
-        sandbox: Sandbox | None = None,
+        sandbox: Any = None,
     ) -> None:
         self._lang = lang
         self._limits = parse_limits(limits or {}, _DEFAULT_LIMITS)
@@ -57,7 +57,7 @@ class CodeVerifier:
         self._tolerance = float_tolerance
         self._whitespace = whitespace
         self._fresh = fresh
-        self._sandbox = sandbox
+        self._sandbox: Sandbox | None = sandbox
         settings = SandboxSettings(
             workers=workers or available_cores(), packages=packages, allow_unsafe=allow_unsafe
         )
