@@ -19,6 +19,8 @@ from sandbox.result import Result, SandboxError, Status
 from verifiers.code import match, values
 from verifiers.code.bundle import Entry, bundle
 from verifiers.code.compare import same_output
+from verifiers.code.judge import TestsRequest
+from verifiers.code.program_main import CallsRequest, JudgeRequest
 from verifiers.code.tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
 # More than this is compared in a thread, so that the event loop stays free.
@@ -137,7 +139,9 @@ async def grade_stdin(
     return outcomes
 
 
-def _harness(entry: Entry, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
+def _harness(
+    entry: Entry, request: CallsRequest | JudgeRequest | TestsRequest, limits: Limits, fresh: bool
+) -> Command:
     argv = ("/bin/sh", "-c", 'exec python3 -s "$0"', "run.py") if fresh else ("run.py",)
     stdin = json.dumps(request).encode()
     return Command(argv, warm=not fresh, stdin=stdin, files=bundle(entry), limits=limits)
@@ -194,7 +198,7 @@ async def grade_calls(
     sandbox: Sandbox, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
-    request = {"program": source, "calls": [test.request() for test in tests]}
+    request: CallsRequest = {"program": source, "calls": [test.request() for test in tests]}
     result = await _run(sandbox, _harness("program_main", request, limits, rules.fresh))
     # What follows the last report, or is no whole line, is no report.
     lines = result.stdout.split(b"\n", len(tests))[:-1]
@@ -211,9 +215,9 @@ async def grade_asserts(
 ) -> list[TestOutcome]:
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
     is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
-    served = {"program": source, "tests": len(tests), "capture": is_about_output}
+    served: JudgeRequest = {"program": source, "tests": len(tests), "capture": is_about_output}
     program = _harness("program_main", served, limits, rules.fresh)
-    request = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
+    request: TestsRequest = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
     judge = _harness("judge", request, limits, False)
     played, judged = await sandbox.run_linked(_with_room(program), _with_room(judge))
     _checked(judged)

@@ -17,13 +17,20 @@ import sys
 import types
 from _frozen_importlib import ModuleSpec  # importing importlib.machinery would take longer than a test
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 from verifiers.code import names, values
 from verifiers.code.link import Gone, Link
 from verifiers.code.reference import Reference
 
 _MARK = "_asyncrl_checked"
+
+
+class TestsRequest(TypedDict):
+    """Tests to run, one after the other; with `early_stop` up to the first that fails."""
+
+    tests: list[str]
+    early_stop: bool
 
 
 class _Counter(ast.NodeTransformer):
@@ -284,7 +291,7 @@ def _judge(source: str, stream: Any) -> str | None:
 
 def main() -> None:
     """Reads the tests from standard input, writes one line per test."""
-    request = json.loads(sys.stdin.buffer.read())
+    request: TestsRequest = json.loads(sys.stdin.buffer.read())
     stream = socket.socket(fileno=3).makefile("rwb")
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

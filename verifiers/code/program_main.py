@@ -11,10 +11,43 @@ import os
 import socket
 import sys
 import types
-from typing import Any
+from typing import Any, TypedDict
 
 from verifiers.code import values
 from verifiers.code.program import Printed, Program, awaited, describe, find
+
+
+class Call(TypedDict):
+    """An expression to evaluate; nothing of what is expected of it."""
+
+    source: str
+    needs: tuple[str, ...]
+    """Names that the program must define."""
+    library: tuple[tuple[str, str], ...]
+    """(name, module of the standard library)."""
+    setup: str
+    direct: bool
+    """One call with nothing but inputs in it."""
+    awaits: bool
+    """A coroutine that it gives is awaited."""
+    capture: bool
+    """What it prints is reported."""
+    ignores_value: bool
+
+
+class CallsRequest(TypedDict):
+    """To report the value of each call."""
+
+    program: str
+    calls: list[Call]
+
+
+class JudgeRequest(TypedDict):
+    """To serve a judge over descriptor 3."""
+
+    program: str
+    tests: int
+    capture: bool
 
 
 def _guarded(function: Any) -> Any:
@@ -31,7 +64,7 @@ def _guarded(function: Any) -> Any:
     return call
 
 
-def _scope(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+def _scope(namespace: dict[str, Any], call: Call) -> dict[str, Any]:
     """The names that the expression sees: the program's, then those of the standard library."""
     scope = dict(namespace)
     for name in call["needs"]:
@@ -47,7 +80,7 @@ def _scope(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
     return scope
 
 
-def evaluate(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
+def evaluate(namespace: dict[str, Any], call: Call) -> dict[str, Any]:
     """The report on one call expression."""
     try:
         scope = _scope(namespace, call)
@@ -61,7 +94,7 @@ def evaluate(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
         return {"error": describe(error)}
 
 
-def answer_calls(request: dict[str, Any], results: Any) -> None:
+def answer_calls(request: CallsRequest, results: Any) -> None:
     """One line per call, each written before the next call begins."""
     program = Program(request["program"])
 
@@ -74,7 +107,7 @@ def answer_calls(request: dict[str, Any], results: Any) -> None:
     program.run_each(len(request["calls"]), answer)
 
 
-def serve_judge(request: dict[str, Any]) -> None:
+def serve_judge(request: JudgeRequest) -> None:
     """Answers a judge over descriptor 3, test by test."""
     # Boxes of plain calls never need it, and load faster without it.
     from verifiers.code.server import Server

@@ -11,6 +11,7 @@ from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
 from verifiers.code.compare import WHITESPACE
 from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
+from verifiers.code.program_main import Call
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
 Scoring = Literal["all", "fraction"]
@@ -46,7 +47,7 @@ class CallTest:
     is_direct: bool = True
     """One call with nothing but inputs in it."""
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Call:
         """What the program's box is told: nothing of what is expected."""
         return {
             "source": self.source,
