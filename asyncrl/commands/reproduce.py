@@ -2,13 +2,13 @@
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.model.layout import rank_environment
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.reproduction import plan_reproduction
 from asyncrl.run_folder import first_difference, read_run_recipe
@@ -51,7 +51,7 @@ def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
 def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     command = [sys.executable, "-P", "-m", "asyncrl.trainer.reproduce", "--run-folder", str(run)]
     command += ["--step", str(step)]
-    port = _free_port()
+    port = free_ports(1)[0]
     # Sessions of their own: Ctrl-C ends them by their parent alone, without a traceback from each.
     processes = [
         subprocess.Popen(
@@ -66,9 +66,3 @@ def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     finally:
         for process in processes:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

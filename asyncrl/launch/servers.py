@@ -12,6 +12,7 @@ from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
@@ -165,17 +166,6 @@ def choose_ports(recipe: Recipe) -> list[int]:
     if first:
         return list(range(first, first + count))
     return free_ports(count)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 def check_ports(recipe: Recipe) -> None:

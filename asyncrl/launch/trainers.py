@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import socket
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
 from asyncrl.model.layout import rank_environment
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class TrainerRanks:
     async def start(self, queue_url: str) -> None:
         """All ranks; they take their batches at `queue_url`."""
         self._queue_url = queue_url
-        port = _free_port()
+        port = free_ports(1)[0]
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         self.ranks = [
@@ -104,9 +104,3 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
             if line.startswith(Diverged.__name__):
                 return f"{rank.name} stopped. {line}"
     return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

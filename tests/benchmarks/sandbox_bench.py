@@ -25,7 +25,7 @@ from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Status
 from sandbox.settings import SandboxSettings
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 CORES = 2

@@ -6,6 +6,7 @@ from verifiers.math.nodes import Call, Listing, Node, Relation
 from verifiers.math.operations import ARITHMETIC, foreign_operation, operation_kinds
 from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
+from verifiers.registry import load_verifier
 
 
 def foreign(gold: str, response: str) -> str | None:
@@ -71,4 +72,4 @@ def test_the_verdict_names_the_operation_and_the_option() -> None:
     verdict = math.verify(r"\boxed{17 \cdot 23}", math.parse_reference("391"))
     assert ARITHMETIC in verdict.detail and "operations: any" in verdict.detail
     with pytest.raises(ValueError, match="operations"):
-        MathVerifier(operations="all")
+        load_verifier("math", {"operations": "all"})

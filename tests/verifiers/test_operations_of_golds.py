@@ -1,6 +1,5 @@
 """Operations in golds: hostile answers in the pool, agreement with mpmath, what is asked of sympy."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,31 +80,27 @@ async def graded(pool: VerifierPool, gold: str, answer: str) -> Verdict:
             return verdict
 
 
-def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
-    async def grade() -> list[tuple[str, str]]:
-        async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
-            verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
-            healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
-            assert healthy.outcome is Outcome.CORRECT, healthy
-            assert 0 < pool.num_killed
-            return [
-                (answer, verdict.detail)
-                for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
-                if verdict.outcome is not Outcome.WRONG
-            ]
-
-    assert asyncio.run(grade()) == []
+async def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
+    async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
+        verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
+        healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
+        assert healthy.outcome is Outcome.CORRECT, healthy
+        assert 0 < pool.num_killed
+        found = [
+            (answer, verdict.detail)
+            for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
+            if verdict.outcome is not Outcome.WRONG
+        ]
+    assert found == []
 
 
-def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itself() -> None:
+async def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itself() -> None:
     gold = r"\int_0^1 (x+a)^{60}(x+b)^{60}(x+c)^{60} dx"
 
-    async def grade() -> list[Outcome]:
-        async with VerifierPool(timeout_seconds=0.5) as pool:
-            answers = ("1", gold, gold.replace("x", "t"))
-            return [(await graded(pool, gold, answer)).outcome for answer in answers]
-
-    assert asyncio.run(grade()) == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
+    async with VerifierPool(timeout_seconds=0.5) as pool:
+        answers = ("1", gold, gold.replace("x", "t"))
+        found = [(await graded(pool, gold, answer)).outcome for answer in answers]
+    assert found == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
 
 
 def test_a_large_determinant_of_numbers_is_evaluated_and_one_too_large_to_read_is_not() -> None:

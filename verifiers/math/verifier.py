@@ -9,8 +9,9 @@ import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
-from verifiers.extract import FALLBACKS, Extraction, extract_answer
+from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.comparison import same_answer
@@ -21,7 +22,6 @@ from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
-from verifiers.options import read_string, read_strings
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
@@ -63,12 +63,15 @@ class MathVerifier:
     every answer of the same value."""
 
     def __init__(
-        self, *, fallbacks: object = (), think: object = "optional", operations: object = "as_gold"
+        self,
+        *,
+        fallbacks: tuple[Fallback, ...] = (),
+        think: Think = "optional",
+        operations: Literal["as_gold", "any"] = "as_gold",
     ) -> None:
-        self._fallbacks = read_strings("math", "fallbacks", fallbacks, allowed=FALLBACKS)
-        self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
-        allowed = read_string("math", "operations", operations, allowed=("as_gold", "any"))
-        self._any_operation = allowed == "any"
+        self._fallbacks = fallbacks
+        self._think = think
+        self._any_operation = operations == "any"
         self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:

@@ -1,4 +1,4 @@
-"""Serves a judge's operations on the program's objects, in the program's box (code_program.py). Objects stay
+"""Serves a judge's operations on the program's objects, in the program's box (program_main.py). Objects stay
 here; numbers travel.
 
 Whatever it says is the program's word: the judge decodes it as data, and decides alone."""
@@ -10,9 +10,8 @@ import operator
 import os
 from typing import Any
 
-import code_forms as forms  # type: ignore[import-not-found]
-import code_values as values  # type: ignore[import-not-found]
-from code_program import (  # type: ignore[import-not-found]
+from verifiers.code import forms, values
+from verifiers.code.program import (
     Printed,
     awaited,
     describe,

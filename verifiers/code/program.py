@@ -1,24 +1,16 @@
-"""Runs inside the sandbox, beside the untrusted program: loads it, then evaluates calls and reports plain
-values.
+"""The untrusted program inside its box: loaded once per test, its names looked up, its output captured.
 
-Knows inputs only; expected values never come here. The program can tamper with all of this, and gains
-nothing: it can only choose which values to report. Every test finds the program as freshly loaded: what one
-test changed in it, the next does not see."""
+Every test finds the program as freshly loaded: what one test changed in it, the next does not see."""
 
 import functools
-import importlib
 import io
-import json
 import os
-import socket
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable
 from typing import Any
-
-import code_values as values  # type: ignore[import-not-found]
 
 _RECURSION_LIMIT = 1000
 _RELOAD_SECONDS = 0.02
@@ -167,88 +159,3 @@ def event_loop() -> Any:
 def awaited(value: Any) -> Any:
     """The result of a coroutine; other values as they are."""
     return event_loop().run_until_complete(value) if isinstance(value, types.CoroutineType) else value
-
-
-def _guarded(function: Any) -> Any:
-    """The function for use inside of another call: a StopIteration that escapes it would end a `map` or a
-    loop as if all were well."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            return function(*arguments, **keywords)
-        except StopIteration as error:
-            raise RuntimeError("the function raised StopIteration") from error
-
-    return call
-
-
-def _scope(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    """The names that the expression sees: the program's, then those of the standard library."""
-    scope = dict(namespace)
-    for name in call["needs"]:
-        scope[name] = find(namespace, name)
-        if not call["direct"] and isinstance(scope[name], types.FunctionType):
-            scope[name] = _guarded(scope[name])
-    for name, module in call["library"]:
-        if name not in scope:
-            found = importlib.import_module(module)
-            scope[name] = found if name == module else getattr(found, name)
-    if call["setup"]:
-        exec(compile(call["setup"], "setup", "exec", dont_inherit=True), scope)
-    return scope
-
-
-def evaluate(namespace: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    """The report on one call expression."""
-    try:
-        scope = _scope(namespace, call)
-        with Printed(call["capture"]) as printed:
-            value = eval(call["source"], scope)
-            value = awaited(value) if call["awaits"] else value
-        if call["ignores_value"]:
-            value = None
-        return {"value": values.encode(value), "printed": printed.text()}
-    except BaseException as error:
-        return {"error": describe(error)}
-
-
-def answer_calls(request: dict[str, Any], results: Any) -> None:
-    """One line per call, each written before the next call begins."""
-    program = Program(request["program"])
-
-    def answer(index: int) -> None:
-        call = request["calls"][index]
-        report = {"error": program.failure} if program.failure else evaluate(program.namespace, call)
-        results.write(json.dumps(report).encode() + b"\n")
-        results.flush()
-
-    program.run_each(len(request["calls"]), answer)
-
-
-def serve_judge(request: dict[str, Any]) -> None:
-    """Answers a judge over descriptor 3, test by test."""
-    from code_server import Server  # type: ignore[import-not-found]
-
-    link = socket.socket(fileno=3).makefile("rwb")
-    program = Program(request["program"])
-    program.run_each(request["tests"], lambda index: Server(program, link, request["capture"]).serve())
-
-
-def main() -> None:
-    """Reads the request; gives the program an empty standard input and an output that nobody reads."""
-    request = json.loads(sys.stdin.buffer.read())
-    results = os.fdopen(os.dup(1), "wb")
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    if "calls" in request:
-        answer_calls(request, results)
-    else:
-        serve_judge(request)
-    # Threads and exit handlers of the program have no say any more.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

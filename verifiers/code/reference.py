@@ -10,7 +10,7 @@
 import operator
 from typing import Any
 
-import code_values as values  # type: ignore[import-not-found]
+from verifiers.code import values
 
 
 class State:

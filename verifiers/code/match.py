@@ -1,6 +1,6 @@
 """Whether a value that a program sent is the expected one, decided on the host from its encoded form.
 
-Both sides are forms of code_values. Nothing of the program's is built but single numbers of bounded size: a
+Both sides are forms of values. Nothing of the program's is built but single numbers of bounded size: a
 set or dictionary of its members would hash them, and it could choose members whose hashes are all the same.
 The work is linear in the form, and how large a form is read at all depends on the expected value.
 
@@ -14,9 +14,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from verifiers import code_values
-from verifiers.code_compare import close
-from verifiers.code_values import MAX_DEPTH, NotPlain
+from verifiers.code import values
+from verifiers.code.compare import close
+from verifiers.code.values import MAX_DEPTH, NotPlain
 
 # Read whatever is due. A right value is not much larger than the expected one.
 _SMALL_BYTES = 64 << 10
@@ -61,7 +61,7 @@ def equal_value(expected: Any, actual: Any) -> bool:
 
 def is_true(form: Any) -> bool:
     """The value's truth. Raises NotPlain for nonsense."""
-    return bool(form[1]) if _tag(form) in _CONTAINERS else bool(code_values.decode(form))
+    return bool(form[1]) if _tag(form) in _CONTAINERS else bool(values.decode(form))
 
 
 def refusal(line: bytes, expected: Any, *, for_truth: bool = False) -> str:
@@ -93,7 +93,7 @@ def _tag(form: Any) -> str:
 
 
 def _same_number(expected: Any, actual: Any, tolerance: float) -> bool:
-    ours, theirs = code_values.decode(expected), code_values.decode(actual)
+    ours, theirs = values.decode(expected), values.decode(actual)
     if not isinstance(ours, float):
         return bool(ours == theirs)
     try:
@@ -132,7 +132,7 @@ def spelling(form: Any, *, strict: bool = False, depth: int = 0) -> str:
         pairs = _pairs(form, strict=strict, depth=depth + 1).items()
         texts = sorted(f"{key}={spelling(value, strict=strict, depth=depth + 1)}" for key, value in pairs)
         return f"d({','.join(texts)})"
-    value = code_values.decode(form)
+    value = values.decode(form)
     if isinstance(value, bytes | bytearray):
         return f"b{value.hex()}"
     if isinstance(value, range):
@@ -181,7 +181,7 @@ def _written(form: Any) -> Iterator[str]:
     """The value's text, in parts."""
     tag = _tag(form)
     if tag not in _CONTAINERS:
-        yield _written_scalar(form[:200] if isinstance(form, str) else code_values.decode(form))
+        yield _written_scalar(form[:200] if isinstance(form, str) else values.decode(form))
         return
     opening, closing = _CONTAINERS[tag]
     yield opening

@@ -1,7 +1,6 @@
 """Names in a test's source: which of them are the program's, and what in it nobody runs.
 
-Imported on the host and, by file, in the judge's box (code_judge.py), so it needs the standard library
-only."""
+Imported on the host and, by file, in the judge's box (judge.py), so it needs the standard library only."""
 
 import ast
 import builtins
@@ -23,8 +22,8 @@ KNOWN = {
     "Fraction": "fractions",
     "Decimal": "decimal",
 }
-"""Names from the standard library that tests use without importing; the program's of that name are not
-asked."""
+"""Names from the standard library that tests use without importing; the program's of that
+name are not asked."""
 
 _CHECKS = ("assert", "fail", "raises")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -57,8 +56,8 @@ def is_module(name: str, bases: set[str]) -> bool:
 
 
 def program_names(tree: ast.AST) -> tuple[str, ...]:
-    """What the test asks the program for, sorted. Builtins and the standard library are never the
-    program's."""
+    """What the test asks the program for, sorted. Builtins and the standard library
+    are never the program's."""
     names, bases = free_names(tree)
     found = {
         name

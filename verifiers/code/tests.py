@@ -5,15 +5,17 @@ import builtins
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
-from verifiers.code_compare import WHITESPACE
-from verifiers.code_names import KNOWN, complaint, free_names, judges, program_names
+from verifiers.code.compare import WHITESPACE
+from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
+from verifiers.code.program_main import Call
 
 _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring", "solution")
-SCORINGS = ("all", "fraction")
+Scoring = Literal["all", "fraction"]
+SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
 MAX_EXPECTED_MEMBERS = 200_000
 """Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
 
@@ -33,12 +35,11 @@ class CallTest:
     source: str
     expected: Any
     relation: str = "same"
-    """"same" by code_compare, "any"; of an assert statement "equal" (==), "identical" (is), "true",
-    "false"."""
+    """"same" by compare.py, "any"; of an assert statement "equal" (==), "identical" (is), "true", "false"."""
     needs: tuple[str, ...] = ()
     """Names that the program must define, itself or as a method of its class Solution."""
     library: tuple[tuple[str, str], ...] = ()
-    """(name, module of the standard library) of what the expression uses beside them."""
+    """(name, module of the standard library) that the expression also uses."""
     setup: str = ""
     """Statements that run before it, in the program's namespace."""
     stdout: str | None = None
@@ -46,7 +47,7 @@ class CallTest:
     is_direct: bool = True
     """One call with nothing but inputs in it."""
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Call:
         """What the program's box is told: nothing of what is expected."""
         return {
             "source": self.source,
@@ -170,8 +171,8 @@ def _is_large(text: str) -> bool:
 
 
 def _direct(statement: ast.stmt) -> CallTest | None:
-    """The common `assert f(1) == 2` as a call test: its expected value can stay on the host, without a
-    judge."""
+    """The common `assert f(1) == 2` as a call test: its expected value can stay on the
+    host, without a judge."""
     if not isinstance(statement, ast.Assert):
         return None
     test = statement.test
@@ -238,12 +239,12 @@ def _contains_float(value: Any) -> bool:
 
 
 def _judged_call(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
-    """A call that compares for itself, as an assert statement: beside the program, its classes and the names
-    it replaced would decide."""
+    """A call that compares for itself, as an assert statement: in the program's box, its classes
+    and the names it replaced would decide."""
     source = raw["call"].strip()
     if "stdout" in raw:
         raise ValueError(
-            f"{where} calls {source[:80]!r}, which compares values beside the program; with stdout give "
+            f"{where} calls {source[:80]!r}, which compares values in the program's box; with stdout give "
             "a call that does not, or write an assert statement"
         )
     expected = _value(raw["expect"], where)

@@ -1,7 +1,7 @@
 """Forms of values beyond plain data, for the conversation between a judge's box and a program's.
 
 Both ends use it, each by file: standard library only. A form is a list whose first item is a tag that
-code_values does not know. Decoding builds values of the standard library; it never looks a class up by a name
+values.py does not know. Decoding builds values of the standard library; it never looks a class up by a name
 that the program chose, except builtin types."""
 
 import builtins
@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
 from typing import Any
 
-import code_values as values  # type: ignore[import-not-found]
+from verifiers.code import values
 
 Coder = Callable[[Any], Any]
 _DICTS = {"C": Counter, "O": OrderedDict}
@@ -85,8 +85,8 @@ def encode(value: Any, inner: Coder) -> Any:
 
 
 def encode_global(value: Any) -> Any:
-    """The form of a class or function of the standard library by its name, else None: `int`, `math.sqrt`,
-    `str.upper`."""
+    """The form of a class or function of the standard library by its name, else None:
+    `int`, `math.sqrt`, `str.upper`."""
     owner = getattr(value, "__objclass__", None)
     if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, types.ModuleType):
         return None

@@ -16,10 +16,12 @@ from sandbox.command import MAX_FILE_BYTES, Command
 from sandbox.limits import Limits
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
-from verifiers import code_match, code_values
-from verifiers.code_bundle import bundle
-from verifiers.code_compare import same_output
-from verifiers.code_tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
+from verifiers.code import match, values
+from verifiers.code.bundle import Entry, bundle
+from verifiers.code.compare import same_output
+from verifiers.code.judge import TestsRequest
+from verifiers.code.program_main import CallsRequest, JudgeRequest
+from verifiers.code.tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
 # More than this is compared in a thread, so that the event loop stays free.
 _QUICK_BYTES = 1 << 16
@@ -74,7 +76,7 @@ def _failed(result: Result, why: str) -> TestOutcome:
 
 def _with_room(command: Command) -> Command:
     """The command with disk space for the files it comes with, on top of what the program may write."""
-    # Else a compiled program, or an output beside a checker, that is larger than the limit could not be
+    # Else a compiled program, or an output for a checker, that is larger than the limit could not be
     # placed: a failure of the sandbox that the response has caused.
     pages = sum(2 + len(content) // _PAGE_BYTES for _, content in command.files)
     disk_bytes = command.limits.disk_bytes + pages * _PAGE_BYTES
@@ -137,7 +139,9 @@ async def grade_stdin(
     return outcomes
 
 
-def _harness(entry: str, request: dict[str, Any], limits: Limits, fresh: bool) -> Command:
+def _harness(
+    entry: Entry, request: CallsRequest | JudgeRequest | TestsRequest, limits: Limits, fresh: bool
+) -> Command:
     argv = ("/bin/sh", "-c", 'exec python3 -s "$0"', "run.py") if fresh else ("run.py",)
     stdin = json.dumps(request).encode()
     return Command(argv, warm=not fresh, stdin=stdin, files=bundle(entry), limits=limits)
@@ -148,26 +152,26 @@ def _holds(test: CallTest, expected: Any, form: Any, tolerance: float) -> bool:
         case "any":
             return True
         case "same":
-            return code_match.same_value(expected, form, tolerance=tolerance)
+            return match.same_value(expected, form, tolerance=tolerance)
         case "equal":
-            return code_match.equal_value(expected, form)
+            return match.equal_value(expected, form)
         case "identical":
             # None or a boolean, which are their own forms.
             return form is expected
         case "true":
-            return code_match.is_true(form)
+            return match.is_true(form)
         case _:
-            return not code_match.is_true(form)
+            return not match.is_true(form)
 
 
 def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str = "lines") -> TestOutcome:
     try:
-        expected = code_values.encode(test.expected)
+        expected = values.encode(test.expected)
         due = expected if test.stdout is None else ["l", [expected, test.stdout]]
-        refusal = code_match.refusal(line, due, for_truth=test.relation in ("true", "false"))
+        refusal = match.refusal(line, due, for_truth=test.relation in ("true", "false"))
         if refusal:
             return TestOutcome(False, f"{test.source[:80]} gave {refusal}")
-        report = code_values.loads(line)
+        report = values.loads(line)
         if not isinstance(report, dict) or "value" not in report:
             error = report.get("error") if isinstance(report, dict) else None
             return TestOutcome(False, f"{test.source[:80]}: {error[:200] if isinstance(error, str) else '?'}")
@@ -179,7 +183,7 @@ def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str =
                 return TestOutcome(False, why)
         if _holds(test, expected, form, tolerance):
             return TestOutcome(True)
-        given, due = code_match.shown(form), code_match.shown(expected)
+        given, due = match.shown(form), match.shown(expected)
         return TestOutcome(False, f"{test.source[:80]} gave {given}, expected {due}")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         return TestOutcome(False, f"{test.source[:80]}: no usable value: {str(error)[:200]}")
@@ -194,8 +198,8 @@ async def grade_calls(
     sandbox: Sandbox, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
-    request = {"program": source, "calls": [test.request() for test in tests]}
-    result = await _run(sandbox, _harness("code_program", request, limits, rules.fresh))
+    request: CallsRequest = {"program": source, "calls": [test.request() for test in tests]}
+    result = await _run(sandbox, _harness("program_main", request, limits, rules.fresh))
     # What follows the last report, or is no whole line, is no report.
     lines = result.stdout.split(b"\n", len(tests))[:-1]
     if len(result.stdout) <= _QUICK_BYTES:
@@ -211,10 +215,10 @@ async def grade_asserts(
 ) -> list[TestOutcome]:
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
     is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
-    served = {"program": source, "tests": len(tests), "capture": is_about_output}
-    program = _harness("code_program", served, limits, rules.fresh)
-    request = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
-    judge = _harness("code_judge", request, limits, False)
+    served: JudgeRequest = {"program": source, "tests": len(tests), "capture": is_about_output}
+    program = _harness("program_main", served, limits, rules.fresh)
+    request: TestsRequest = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
+    judge = _harness("judge", request, limits, False)
     played, judged = await sandbox.run_linked(_with_room(program), _with_room(judge))
     _checked(judged)
     # The program's box is always killed: when the judge has ended.

@@ -2,12 +2,13 @@
 
 Standard output: lines (blank ones and carriage returns aside) of the same tokens. A token may differ in
 digits only where the expected one is a decimal fraction, within the tolerance. Read piece by piece, up to the
-first difference: the work follows the expected output, whatever was printed. Values: code_match.py."""
+first difference: the work follows the expected output, whatever was printed. Values: match.py."""
 
 import math
 import re
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import Literal, get_args
 
 _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -21,7 +22,8 @@ _NOISE_DIGITS = 15
 _NO_TOKEN = "\n"
 _LINE_BREAK = "\r\n"
 _END = ""
-WHITESPACE = ("lines", "tokens", "exact")
+Whitespace = Literal["lines", "tokens", "exact"]
+WHITESPACE: tuple[Whitespace, ...] = get_args(Whitespace)
 
 
 def close(expected: float, actual: float, tolerance: float, absolute: float = 0.0) -> bool:
@@ -52,8 +54,8 @@ def _tokens_equal(expected: str, actual: str, tolerance: float) -> bool:
     # Beyond a float's range different digits would become one infinity.
     if not (math.isfinite(ours) and math.isfinite(theirs)):
         return False
-    # The expected digits were rounded in their last place, which may be more than the tolerance of a small
-    # number.
+    # The expected digits were rounded in their last place, which may be more than the tolerance of
+    # a small number.
     rounding = min(tolerance, 0.5 * 10.0 ** _last_place(expected))
     return close(ours, theirs, tolerance, rounding)
 
@@ -65,8 +67,8 @@ def _last_place(number: str) -> int:
 
 
 def _pieces(data: bytes, longest: int) -> Iterator[str | None]:
-    """The text, cut at spaces into pieces of about 64 KiB; ends with None at a token of over `longest`
-    bytes."""
+    """The text, cut at spaces into pieces of about 64 KiB; ends with None at a token
+    of over `longest` bytes."""
     start = 0
     while start < len(data):
         least = start + _PIECE_BYTES

@@ -6,18 +6,19 @@ Needs no killable worker: `verify_async` waits for the sandbox, which keeps ever
 
 import dataclasses
 import time
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable
+from typing import Annotated, Any
 
 from sandbox.limits import MEBIBYTE, Limits, parse_limits
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings, available_cores
-from verifiers.code_compare import WHITESPACE
-from verifiers.code_extract import MAX_PROGRAM_CHARACTERS, extract_program
-from verifiers.code_grade import Rules, TestOutcome, grade, is_repeatable
-from verifiers.code_tests import SCORINGS, CodeReference, parse_code_reference
+from verifiers.code.compare import Whitespace
+from verifiers.code.extract import MAX_PROGRAM_CHARACTERS, extract_program
+from verifiers.code.grade import Rules, TestOutcome, grade, is_repeatable
+from verifiers.code.tests import CodeReference, Scoring, parse_code_reference
+from verifiers.options import Bounds
 from verifiers.storable import storable_verdict
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import VerifierUnavailable
@@ -37,37 +38,28 @@ class CodeVerifier:
         self,
         *,
         lang: str = "python",
-        limits: Mapping[str, Any] | None = None,
-        scoring: str = "all",
+        limits: dict[str, Any] | None = None,
+        scoring: Scoring = "all",
         early_stop: bool | None = None,
-        float_tolerance: float = 1e-6,
-        whitespace: str = "lines",
+        float_tolerance: Annotated[float, Bounds(0, below=1)] = 1e-6,
+        whitespace: Whitespace = "lines",
         fresh: bool = False,
         workers: int | None = None,
         python: str | None = None,
-        packages: tuple[str, ...] | list[str] = ("numpy",),
+        packages: tuple[str, ...] = ("numpy",),
         allow_unsafe: bool = False,
-        sandbox: Sandbox | None = None,
+        sandbox: Any = None,
     ) -> None:
-        for name, value, allowed in (("scoring", scoring, SCORINGS), ("whitespace", whitespace, WHITESPACE)):
-            if value not in allowed:
-                raise ValueError(
-                    f"Option {name!r} of verifier 'code' is {value!r}, expected {', '.join(allowed)}."
-                )
-        if isinstance(float_tolerance, bool) or not 0 <= float_tolerance < 1:
-            raise ValueError(
-                f"Option 'float_tolerance' of verifier 'code' is {float_tolerance!r}, expected [0, 1)."
-            )
         self._lang = lang
-        self._limits = parse_limits(dict(limits or {}), _DEFAULT_LIMITS)
+        self._limits = parse_limits(limits or {}, _DEFAULT_LIMITS)
         self._scoring = scoring
         self._early_stop = early_stop
-        self._tolerance = float(float_tolerance)
+        self._tolerance = float_tolerance
         self._whitespace = whitespace
         self._fresh = fresh
-        self._sandbox = sandbox
+        self._sandbox: Sandbox | None = sandbox
         settings = SandboxSettings(
-            workers=workers or available_cores(), packages=tuple(packages), allow_unsafe=allow_unsafe
+            workers=workers or available_cores(), packages=packages, allow_unsafe=allow_unsafe
         )
         self._service = SandboxService(dataclasses.replace(settings, python=python) if python else settings)
 

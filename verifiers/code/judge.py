@@ -1,5 +1,5 @@
 """Runs inside a second sandbox: executes assert-style tests, whose names stand for the untrusted program's
-objects (code_link.py).
+objects (link.py).
 
 The program lives in another box and is asked over a socket; only plain data or opaque references come back.
 So the tests' expected values stay here, and builtins, assert and comparison are this interpreter's own.
@@ -17,14 +17,20 @@ import sys
 import types
 from _frozen_importlib import ModuleSpec  # importing importlib.machinery would take longer than a test
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
-import code_names as names  # type: ignore[import-not-found]
-import code_values as values  # type: ignore[import-not-found]
-from code_link import Gone, Link  # type: ignore[import-not-found]
-from code_reference import Reference  # type: ignore[import-not-found]
+from verifiers.code import names, values
+from verifiers.code.link import Gone, Link
+from verifiers.code.reference import Reference
 
 _MARK = "_asyncrl_checked"
+
+
+class TestsRequest(TypedDict):
+    """Tests to run, one after the other; with `early_stop` up to the first that fails."""
+
+    tests: list[str]
+    early_stop: bool
 
 
 class _Counter(ast.NodeTransformer):
@@ -146,9 +152,9 @@ def _prepare(source: str, link: Link) -> None:
     sys.meta_path[:] = [item for item in sys.meta_path if not isinstance(item, _ProgramModule)]
     sys.meta_path.insert(0, _ProgramModule(link))
     if "pytest" in source:
-        import code_pytest  # type: ignore[import-not-found]
+        from verifiers.code import pytest_stand_in
 
-        sys.modules["pytest"] = code_pytest
+        sys.modules["pytest"] = pytest_stand_in
     if "unittest" in source:
         import unittest
 
@@ -164,9 +170,9 @@ def _catchers(source: str) -> list[Any]:
     """Classes of contexts that catch an exception which the test names."""
     found: list[Any] = []
     if "pytest" in source:
-        import code_pytest
+        from verifiers.code import pytest_stand_in
 
-        found.append(code_pytest._Raises)
+        found.append(pytest_stand_in._Raises)
     if "unittest" in source:
         from unittest import case
 
@@ -214,16 +220,16 @@ def _run_collected(node: ast.stmt, namespace: dict[str, Any]) -> None:
     if isinstance(node, ast.ClassDef) and hasattr(item, "assertEqual"):
         _run_case(item)
         return
-    import code_pytest
+    from verifiers.code import pytest_stand_in
 
     if isinstance(node, ast.ClassDef):
         for name in [name for name in vars(item) if name.startswith("test")]:
             instance = item()
             getattr(instance, "setup_method", lambda *_: None)(*_wanted(item, "setup_method"))
-            code_pytest.run(getattr(instance, name))
+            pytest_stand_in.run(getattr(instance, name))
             getattr(instance, "teardown_method", lambda *_: None)(*_wanted(item, "teardown_method"))
     else:
-        code_pytest.run(item)
+        pytest_stand_in.run(item)
 
 
 def _wanted(item: type, name: str) -> list[None]:
@@ -285,7 +291,7 @@ def _judge(source: str, stream: Any) -> str | None:
 
 def main() -> None:
     """Reads the tests from standard input, writes one line per test."""
-    request = json.loads(sys.stdin.buffer.read())
+    request: TestsRequest = json.loads(sys.stdin.buffer.read())
     stream = socket.socket(fileno=3).makefile("rwb")
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

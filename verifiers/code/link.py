@@ -1,16 +1,15 @@
 """The judge's end of the conversation with the program's box: what is asked, what comes back, and exceptions
 that stand for the program's.
 
-Only data and references (code_reference.py) come over."""
+Only data and references (reference.py) come over."""
 
 import builtins
 import json
 import sys
 from typing import Any, NoReturn
 
-import code_forms as forms  # type: ignore[import-not-found]
-import code_values as values  # type: ignore[import-not-found]
-from code_reference import Reference, state  # type: ignore[import-not-found]
+from verifiers.code import forms, values
+from verifiers.code.reference import Reference, state
 
 
 class ProgramError(Exception):
@@ -191,8 +190,8 @@ class Link:
         return found
 
     def _valued(self, number: int, name: str, plain: Any) -> Any:
-        """Data of a class that the program derived from a plain type: compared here, its methods the
-        program's."""
+        """Data of a class that the program derived from a plain type: compared here,
+        its methods the program's."""
         base = type(plain)
         if base not in (int, float, str, bytes, tuple, frozenset):
             raise values.NotPlain("no encoded value")

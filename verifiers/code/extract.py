@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from verifiers.code_names import free_names
+from verifiers.code.names import free_names
 from verifiers.extract import final_part
 
 MAX_PROGRAM_CHARACTERS = 200_000

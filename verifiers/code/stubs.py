@@ -4,7 +4,7 @@ Checked by `asyncrl verify-data`; the task's own solution is what must pass."""
 
 from collections.abc import Iterator
 
-from verifiers.code_tests import CodeReference
+from verifiers.code.tests import CodeReference
 
 _RESULTS = ("None", "True", "0", "''", "[]", "arguments[0] if arguments else None")
 _IDLE = {
