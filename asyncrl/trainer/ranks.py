@@ -28,7 +28,7 @@ def start(*, threads: int, seed: int, layout: Layout = ONE_PROCESS) -> None:
     if has_cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store = None
-    if os.environ["WORLD_SIZE"] == "1" and "MASTER_PORT" not in os.environ:
+    if os.environ["WORLD_SIZE"] == "1":
         # A single process needs no rendezvous, hence no port that another run could hold.
         store = dist.HashStore()
     dist.init_process_group(
