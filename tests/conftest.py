@@ -5,6 +5,7 @@ engine, or of a part that watches the whole machine. Groups that take minutes be
 """
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from asyncrl.journal.writer import Journal, JournalError
 TESTS = Path(__file__).parent
 HEAVY = (
     # SGLang servers, Megatron, training.
-    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks", "examples/test_pretrain.py"),
+    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),
+    *("model/test_memory.py", "examples/test_pretrain.py", "examples/test_muon.py"),
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
     # Schedules by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
@@ -35,6 +37,7 @@ ALONE = "end_to_end"
 SHARED_RUNS = {"finished", "project"}
 
 
+@functools.cache
 def place_of(path: Path) -> str:
     return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
 
@@ -76,8 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # A garbage collection otherwise visits all modules and tests, half a second at any moment of any test.
-    gc.collect()
+    # A garbage collection would otherwise visit all modules and tests: half a second, in whichever test.
     gc.freeze()
 
 
