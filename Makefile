@@ -7,8 +7,8 @@ BIN := .venv/bin
 READY := .venv/.ready
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Two processes of tests; the groups of tests/conftest.py stay together.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# Two processes of tests; tests/conftest.py says which stay together.
+PYTEST := $(BIN)/python -m pytest -n 2
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
 .PHONY: setup train eval check view chat quick test test-all lint bench ablation chaos clean
