@@ -44,8 +44,9 @@ quick: setup
 test: setup
 	@$(PYTEST) -m "not slow and not gpu" $(ARGS)
 
+# One after the other: slow tests measure, kill and fill disks.
 test-all: setup
-	@$(PYTEST) -m "not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -53,7 +54,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Everything that reads the code without running it, then the quick tests' collection as a smoke test.
+# Everything that reads the code without running it, then one recipe.
 check: lint
 	@$(BIN)/asyncrl check $(RECIPE) $(ARGS)
 

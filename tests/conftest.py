@@ -31,6 +31,7 @@ GROUPS = {
     "trainer/test_engine_logprobs.py": "engines",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
+    "verifiers/code": "sandbox",
 }
 EACH_ALONE = ("end_to_end/test_broken_verifiers.py", "end_to_end/test_dying_processes.py")
 """Every test starts runs of its own."""
