@@ -20,8 +20,9 @@ HEAVY = (
     *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),
     *("model/test_memory.py", "examples/test_pretrain.py", "examples/test_muon.py"),
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
-    # Schedules by the thousand, processes by the dozen.
+    # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
+    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/test_operations_of_golds.py"),
 )
 """What `make quick` leaves out."""
 LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")
