@@ -54,7 +54,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Everything that reads the code without running it, then one recipe.
+# Lints the code, then validates RECIPE and its data without starting anything.
 check: lint
 	@$(BIN)/asyncrl check $(RECIPE) $(ARGS)
 

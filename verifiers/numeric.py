@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from verifiers.exact import TextAnswer, answer_text
 from verifiers.math.answer import read_answer
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Degrees, Node, Relation
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_number

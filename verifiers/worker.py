@@ -36,7 +36,7 @@ __all__ = ["frame", "main", "verdict_from_json"]
 
 _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
 # Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
-_WARM_WHEN_IDLE = "verifiers.math.symbolic"
+_WARM_WHEN_IDLE = "verifiers.math.algebra"
 _IDLE_SECONDS = 0.1
 _HEADER = struct.Struct(">I")
 _PARENT_CHECK_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""One child process of a run: started with a log file, ended for certain, its last words at hand.
+"""One child process of a run: started with a log file, ended for certain, its last lines at hand.
 
 Children sit in sessions of their own, so Ctrl-C in the terminal reaches the launcher alone, and the kernel
 kills them when the launcher dies, however it dies. Knows nothing of what the process does.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fakes.template import Forked, Template
 
-from asyncrl.recipe import Recipe
+from asyncrl.model.layout import rank_environment
+from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.file import dump_recipe
 
 MODULE = "asyncrl.trainer.main"
@@ -23,14 +24,15 @@ def start_trainer(
     run_folder.mkdir(exist_ok=True)
     if recipe is not None:
         (run_folder / "recipe.yaml").write_text(dump_recipe(recipe))
-    num_ranks = recipe.trainer.num_processes if recipe is not None else 1
-    environment = dict(os.environ, WORLD_SIZE=str(num_ranks))
-    if num_ranks > 1:
-        environment["MASTER_PORT"] = str(_free_port())
+    section, port = Trainer() if recipe is None else recipe.trainer, _free_port()
     arguments = ["--run-folder", str(run_folder), "--queue-url", queue_url]
     return [
-        _start_rank(arguments, environment | {"RANK": str(rank)}, run_folder / f"trainer-{rank}.log")
-        for rank in range(num_ranks)
+        _start_rank(
+            arguments,
+            os.environ | rank_environment(section, rank, port=port),
+            run_folder / f"trainer-{rank}.log",
+        )
+        for rank in range(section.num_processes)
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from verifiers.math.nodes import Call, Listing, Node, Relation
 from verifiers.math.operations import ARITHMETIC, foreign_operation, operation_kinds
-from verifiers.math.parse import parse_answer
+from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
 
 
@@ -55,7 +55,7 @@ def test_one_side_of_a_chain_without_an_operation_is_the_answer() -> None:
     assert foreign("x^2+y^2=25", r"x^2+y^2=20+5") == ARITHMETIC
 
 
-def test_a_node_that_is_not_known_here_is_told_by_its_name() -> None:
+def test_a_call_is_told_by_its_name() -> None:
     integral: Node = Call("integral", (parse_answer("x"),))
     assert foreign_operation(parse_answer("7"), integral) == "integral"
     assert foreign_operation(integral, integral) is None

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verifiers.math import symbolic
-from verifiers.math.evaluate import numeric_value
-from verifiers.math.parse import Unreadable, parse_answer
+from verifiers.math import algebra
+from verifiers.math.arithmetic import numeric_value
+from verifiers.math.parser import parse_answer
+from verifiers.math.tokens import Unreadable
 from verifiers.math.verifier import MathVerifier
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
@@ -123,7 +124,7 @@ def test_what_sympy_raises_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*arguments: object, **options: object) -> None:
         raise AttributeError("a defect in sympy")
 
-    monkeypatch.setattr(symbolic.sympy, "limit", broken)
+    monkeypatch.setattr(algebra.sympy, "limit", broken)
     verifier = MathVerifier()
     verdict = verifier.verify(boxed("1"), verifier.parse_reference(r"\lim_{x \to 0} \frac{\tan x}{x}"))
     assert verdict.outcome is Outcome.WRONG
@@ -203,7 +204,7 @@ def functions(draw: st.DrawFn) -> Function:
 
 
 def value_of(text: str, values: dict[str, Fraction] | None = None) -> Any:
-    node = symbolic.value_of(parse_answer(text))
+    node = algebra.value_of(parse_answer(text))
     return numeric_value(node, values or {})[0]
 
 

@@ -5,8 +5,6 @@ Every step but one is bounded by budgets of its own; the pool's time and memory 
 one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.
 Verdicts depend on the gold and the extracted answer only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from fractions import Fraction
 from verifiers.extract import FALLBACKS, Extraction, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
-from verifiers.math.compare import same_answer
+from verifiers.math.comparison import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
@@ -25,8 +23,6 @@ from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.options import read_string, read_strings
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
-
-__all__ = ["MathReference", "MathVerifier"]
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
@@ -260,8 +256,7 @@ def _is_words(gold: Answer) -> bool:
 
 
 def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several
-    letters."""
+    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None of anything else and of several letters."""
     text = strip_wrapping(answer)
     text = re.sub(
         r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text
