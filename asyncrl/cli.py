@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from types import FrameType, ModuleType
+from types import FrameType
 
 from asyncrl.proxies import loopback_direct
 
@@ -45,11 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return _usage(arguments)
     os.environ.update(loopback_direct(os.environ))
-    command = importlib.import_module(f"asyncrl.commands.{arguments[0].replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog=f"asyncrl {arguments[0]}", description=command.HELP)
-    command.add_arguments(parser)
     with _ends_as_ctrl_c() as received:
-        code = _run(command, _parse(parser, arguments[1:]))
+        code = _run(arguments[0], arguments[1:])
     return 128 + received[0] if received else code
 
 
@@ -60,9 +57,13 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     return parser.parse_intermixed_args(words)
 
 
-def _run(command: ModuleType, arguments: argparse.Namespace) -> int:
+def _run(name: str, words: Sequence[str]) -> int:
     try:
-        code: int = command.run(arguments)
+        # Within the try: some commands import for a second, in which Ctrl-C must not end in a traceback.
+        command = importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}")
+        parser = argparse.ArgumentParser(prog=f"asyncrl {name}", description=command.HELP)
+        command.add_arguments(parser)
+        code: int = command.run(_parse(parser, words))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -28,6 +28,8 @@ def _load_module(name: str) -> ModuleType:
         raise InputError(
             f'"{name}" cannot be imported: {error}. Is it installed, or on PYTHONPATH?'
         ) from error
+    except Exception as error:
+        raise _failed(name, error) from error
 
 
 def _load_file(name: str, folder: Path | None) -> ModuleType:
@@ -36,5 +38,12 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(f'"{name}" is not a Python file: looked for {path}.')
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed(str(path), error) from error
     return module
+
+
+def _failed(name: str, error: Exception) -> InputError:
+    return InputError(f'"{name}" failed to load: {type(error).__name__}: {error}')

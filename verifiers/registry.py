@@ -73,9 +73,12 @@ def build_verifier(name: str, options: Mapping[str, object], *, folder: Path | N
         given["folder"] = folder
     try:
         verifier = target(**given)
-    except TypeError as error:
+    except ValueError:
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
         raise ValueError(
-            f"Verifier {name!r} could not be built with the options {options!r}: {error}."
+            f"Verifier {name!r} could not be built with the options {options!r}: {kind}{error}."
         ) from error
     for method in ("parse_reference", "verify"):
         if not callable(getattr(verifier, method, None)):

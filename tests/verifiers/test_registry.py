@@ -143,3 +143,11 @@ def test_importing_verifiers_and_the_pool_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_verifier_of_ones_own_that_raises_while_it_is_built_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Broken:\n    def __init__(self):\n        raise RuntimeError('no such table')\n"
+    )
+    with pytest.raises(ValueError, match="mine.py:Broken' could not be built.*RuntimeError: no such table"):
+        load_verifier("./mine.py:Broken", folder=tmp_path)
