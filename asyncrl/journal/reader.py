@@ -73,8 +73,7 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         if not is_begun(path):
             raise InputError(
-                f"There is no journal at {path}, or no run has begun to write it. Name the folder of a run, "
-                f"such as runs/NAME."
+                f"There is no journal of a run at {path}. Name the folder of a run, such as runs/NAME."
             )
         self.path = path
 

@@ -78,7 +78,8 @@ async def keep_training(
             steps_before, saved_before = steps, saved
             log.error("%s", error)
             newest = await asyncio.to_thread(find_newest, checkpoints)
-            log.warning("The trainer restarts from its last checkpoint, at step %d.", newest.version)
+            begin = f"its last checkpoint, at step {newest.version}" if newest.version else "the base model"
+            log.warning("The trainer restarts from %s.", begin)
             for remark in newest.remarks():
                 log.warning("%s", remark)
             await trainers.restart()
