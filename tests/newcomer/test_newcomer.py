@@ -282,7 +282,7 @@ TABLE = [
     Case("chat before a checkpoint", "chat runs/old", "no exported checkpoint yet. Use --base", 2, a_run),
     Case("chat below zero", "chat runs/old --temperature -1", "expected 0 or more", 2, a_run),
     Case("view without a run", "view nowhere", "so it is not a run folder"),
-    Case("journal without a run", "journal nowhere", "There is no journal at"),
+    Case("journal without a run", "journal nowhere", "There is no journal of a run at"),
     Case("a group that is not there", "journal runs/old --group 9", "holds no group 9", 2, a_run),
     Case("reproduce without a run", "reproduce nowhere 1", "is not a run folder"),
     Case("reproduce before a step", "reproduce runs/old 1", "nothing was trained", 2, a_run),
