@@ -1,5 +1,4 @@
-"""The system calls that Python has no wrapper for, through libc and raw numbers. Every failure raises
-OSError.
+"""System calls that Python has no wrapper for, through libc and raw numbers. Failures raise OSError.
 
 Runs in the host process, in the worker and in the zygote inside the jail, so it imports
 the standard library only."""

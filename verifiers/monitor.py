@@ -69,12 +69,11 @@ def reward_jump(rewards: Sequence[float], *, window: int = 10) -> float:
 def reward_without_heldout(
     rewards: Sequence[float], heldout: Sequence[tuple[int, float]], *, window: int = 10
 ) -> float:
-    """How much more the training reward rose over the last `window` steps than the held-out score did, in
-    points.
+    """How many points more the training reward rose over the last `window` steps than the held-out score did.
 
-    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1,
-    look at the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores
-    that span the window."""
+    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1, look at
+    the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores that span the
+    window."""
     if window < 2:
         raise ValueError(f"window is {window}, expected at least 2 steps.")
     if len(rewards) < 2 * window:
