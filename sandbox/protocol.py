@@ -14,10 +14,9 @@ class Sandbox(Protocol):
         self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
     ) -> Command | Result:
         """The command that runs this program, compiled where its language is; the compiler's Result when that
-        refuses the program.
+        refuses the program. `fresh` starts a new interpreter for each run of a Python program.
 
-        `fresh` starts a new interpreter for each run of a Python program. Raises ValueError for an unknown
-        language."""
+        Raises ValueError for an unknown language."""
         ...
 
     async def run(self, command: Command) -> Result:

@@ -72,8 +72,7 @@ def reward_without_heldout(
     """How many points more the training reward rose over the last `window` steps than the held-out score did.
 
     `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1, look at
-    the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores that span the
-    window."""
+    the responses. 0.0 with fewer than 2 * window steps, or without two held-out scores that span it."""
     if window < 2:
         raise ValueError(f"window is {window}, expected at least 2 steps.")
     if len(rewards) < 2 * window:

@@ -291,8 +291,8 @@ class TaskOrder:
         if not found:
             raise InputError(
                 f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
-                f"the row back (its place in the file does not matter), or start over with another "
-                f"run_folder."
+                f"the row back (its place in the file does not matter), or start over with "
+                f"another run_folder."
             )
         if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
             raise InputError(

@@ -47,8 +47,7 @@ async def stream(
 ) -> AsyncIterator[Chunk]:
     """Chunks of a streamed /generate, until every request in it has ended.
 
-    Raises ServerError on a refusal or a broken connection, ServerSilent when no chunk comes for
-    `silence_seconds`.
+    Raises ServerError on a refusal or a broken connection; ServerSilent after `silence_seconds` without one.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
     try:

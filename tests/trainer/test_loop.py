@@ -256,8 +256,10 @@ def test_a_trainer_dies_with_its_parent(folder: Path, queue: FakeQueueService, t
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", PARENT, str(tmp_path), queue.url]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        trainer = os.pidfd_open(int(parent.stdout.readline()))
-        queue.wait_for_take(0)
-        parent.kill()
+        try:
+            trainer = os.pidfd_open(int(parent.stdout.readline()))
+            queue.wait_for_take(0)
+        finally:
+            parent.kill()
     assert readable(trainer, timeout_seconds=10) == [trainer], "the trainer outlived its parent by 10 s"
     os.close(trainer)

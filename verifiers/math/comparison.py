@@ -342,8 +342,7 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
     if (gold.opening, gold.closing) == (response.opening, response.closing):
         return True
     pair = {gold.opening + gold.closing, response.opening + response.closing}
-    # A vector may wear round, square or angle brackets. Two items in [ ] are an interval, whose ends
-    # matter.
+    # A vector may wear round, square or angle brackets. Two items in [ ] are an interval: its ends count.
     return pair == {"()", "<>"} or (len(gold.items) > 2 and pair <= {"()", "[]", "<>"})
 
 
