@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncrl.checkpoints import find_newest
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
-from asyncrl.journal.connection import AFRESH, find_damage
+from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics import read_metrics
@@ -35,14 +35,14 @@ def find_resumption(run_folder: Path) -> Resumption:
     if version > num_taken:
         raise InputError(
             f"{run_folder} has a checkpoint of step {version}, but its journal.sqlite knows of {num_taken} "
-            f"steps: it is of another run, or was begun again. Put the run's own journal back, {AFRESH}."
+            f"steps: it is of another run, or was begun again. Put the run's own journal back, {START_OVER}."
         )
     if version < compacted:
         whys = "".join(f" The one of step {step} is damaged: {why}." for step, why in newest.faults.items())
         raise InputError(
             f"{run_folder} cannot resume: its journal no longer holds the tokens of steps 1 to {compacted}, "
             f"and the newest complete checkpoint is of step {version}.{whys} Put a checkpoint of step "
-            f"{compacted} or later back, {AFRESH}."
+            f"{compacted} or later back, {START_OVER}."
         )
     remarks = newest.remarks()
     if committed > max(version, *newest.faults, 0):
@@ -57,10 +57,10 @@ def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]
             return 0, 0, 0
         raise InputError(
             f"{path} is gone, and without it nobody knows what the run has generated and trained. Put it "
-            f"back, {AFRESH}."
+            f"back, {START_OVER}."
         )
     if (damage := find_damage(path)) is not None:
-        raise InputError(f"{path} is damaged ({damage}). Put it back, {AFRESH}.")
+        raise InputError(f"{path} is damaged ({damage}). Put it back, {START_OVER}.")
     journal = find_journal(path)
     if journal is None:
         return 0, 0, 0

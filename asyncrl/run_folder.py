@@ -86,7 +86,7 @@ class RunFolder:
             key, old, new = differing[0]
             raise InputError(
                 f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
-                f"resume, put the old value back; to start afresh, set run_folder (or name) to a new one."
+                f"resume, put the old value back; to start over, set run_folder (or name) to a new one."
             )
         self._check_model(Path(recipe.model.path))
         return True
@@ -100,7 +100,7 @@ class RunFolder:
             raise InputError(
                 f"run_folder {self.path} holds a run of another base model than {path} is now: its "
                 f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
-                f"name) to a new one to start afresh."
+                f"name) to a new one to start over."
             )
 
     def is_complete(self, num_steps: int) -> bool:

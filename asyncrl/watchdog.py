@@ -20,7 +20,7 @@ class Stalled(AsyncrlError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Deadlines:
     """Of one silence."""
 
     warn_seconds: float
@@ -34,8 +34,8 @@ class Watched(Protocol):
     what: str
     """What a silence means."""
     knob: str
-    """The recipe key behind the limits."""
-    limits: Limits
+    """The recipe key behind the deadlines."""
+    deadlines: Deadlines
 
     def is_due(self) -> bool: ...
 
@@ -58,21 +58,21 @@ class Watch:
     _num_steps: int = 0
 
     def check(self, describe: Callable[[], str]) -> None:
-        """Raises Stalled when the last limit is passed."""
-        watched, limits = self.watched, self.watched.limits
+        """Raises Stalled when the last deadline is passed."""
+        watched, deadlines = self.watched, self.watched.deadlines
         now, state = now_seconds(), watched.progress()
         if state != self._state or not watched.is_due():
             self._state, self._since_seconds, self._num_steps = state, now, 0
             return
         silence = now - self._since_seconds
         words = f"Nothing moved for {silence:.0f} s ({watched.knob}): {watched.what}.\n{describe()}"
-        if silence > limits.stop_seconds:
+        if silence > deadlines.stop_seconds:
             raise Stalled(words)
-        if silence > limits.act_seconds and self._num_steps < 2:
+        if silence > deadlines.act_seconds and self._num_steps < 2:
             self._num_steps = 2
             log.warning("%s", words)
             watched.act(f"nothing moved for {silence:.0f} s")
-        elif silence > limits.warn_seconds and self._num_steps < 1:
+        elif silence > deadlines.warn_seconds and self._num_steps < 1:
             self._num_steps = 1
             log.warning("%s", words)
 

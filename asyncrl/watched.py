@@ -11,7 +11,7 @@ from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.supervisor import Supervisor
 from asyncrl.take import TakeDesk
-from asyncrl.watchdog import Limits
+from asyncrl.watchdog import Deadlines
 
 MAX_TRAINER_KILLS = 3
 """Of hung trainers in a run; the next one that hangs ends it."""
@@ -31,7 +31,7 @@ class RolloutSide:
         self._heldout = heldout
         self._desk = desk
         limit = recipe.serving.request_timeout_seconds
-        self.limits = Limits(
+        self.deadlines = Deadlines(
             warn_seconds=0.5 * limit,
             # Later than the limit of a single stream, which is the more precise remedy.
             act_seconds=1.5 * limit,
@@ -68,7 +68,7 @@ class TrainerSide:
         self._supervisor = supervisor
         self._num_kills = 0
         limit = recipe.trainer.step_timeout_seconds
-        self.limits = Limits(warn_seconds=0.5 * limit, act_seconds=limit, stop_seconds=2.0 * limit)
+        self.deadlines = Deadlines(warn_seconds=0.5 * limit, act_seconds=limit, stop_seconds=2.0 * limit)
 
     def is_due(self) -> bool:
         return self._desk.num_waiting == 0 and self._state.is_training

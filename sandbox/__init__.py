@@ -1,5 +1,4 @@
-"""An OS-level sandbox for untrusted programs: no daemon, no docker, as root or unprivileged; usable on its
-own.
+"""An OS-level sandbox for untrusted programs, usable alone: no daemon, no docker, as root or unprivileged.
 
 Start at `pool.SandboxPool`. What each tier enforces, and how (K: the kernel bounds or refuses it; S: samples
 every 50 ms end a run that exceeds it; -: not enforced):

@@ -314,11 +314,11 @@ def _end_group(*_: object) -> None:
 def _end_with_worker(jail: Jail, report: int) -> None:
     """The death of the worker, which may have come already, ends the box."""
     if jail.inside:
-        kernel.die_with_parent()
+        kernel.signal_when_parent_dies()
     else:
         # Nothing but its init knows a program's descendants, and all are in the init's process group.
         signal.signal(_PARENT_DIED, _end_group)
-        kernel.die_with_parent(_PARENT_DIED)
+        kernel.signal_when_parent_dies(_PARENT_DIED)
     poller = select.poll()
     poller.register(report, 0)
     if poller.poll(0):

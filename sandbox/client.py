@@ -18,7 +18,7 @@ _START_SECONDS = 120.0
 _SWEEP_ATTEMPTS = 100
 
 
-class Worker:
+class WorkerHandle:
     """A started worker process. `close` ends it and all it started."""
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
@@ -28,7 +28,7 @@ class Worker:
         """Of "memory" and "pids": what cgroups bound for the worker's runs together."""
 
     @classmethod
-    async def start(cls, command: tuple[str, ...], settings: WorkerSettings) -> "Worker":
+    async def start(cls, command: tuple[str, ...], settings: WorkerSettings) -> "WorkerHandle":
         """A worker with its zygote up. Raises SandboxError with the worker's reason when that fails."""
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(None, cls._spawn, command)
@@ -52,7 +52,7 @@ class Worker:
         return worker
 
     @classmethod
-    def _spawn(cls, command: tuple[str, ...]) -> "Worker":
+    def _spawn(cls, command: tuple[str, ...]) -> "WorkerHandle":
         ours, theirs = socket.socketpair()
         with theirs:
             argv = [*command, str(theirs.fileno()), str(os.getpid())]

@@ -1,5 +1,4 @@
-"""From an ordinary process to the zygote's process: namespaces, a minimal read-only root, no privileges,
-exec.
+"""Turns an ordinary process into the zygote's: namespaces, a minimal read-only root, no privileges, exec.
 
 Owns what a run can see of the machine. Runs in a fresh single-threaded child of the worker; whatever fails
 here ends that child with a message, and never leaves a half-confined zygote behind."""

@@ -101,7 +101,7 @@ def serve(jail: box.Jail, control_descriptor: int) -> NoReturn:
     """Becomes the keeper and ends with it. Entered in a clone of the zygote that has its own
     pid and mount namespaces."""
     try:
-        kernel.die_with_parent()
+        kernel.signal_when_parent_dies()
         os.close(jail.control)
         os.setsid()
         last_pid = _open_last_pid()

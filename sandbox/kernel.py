@@ -1,5 +1,4 @@
-"""The system calls that Python has no wrapper for, through libc and raw numbers. Every failure raises
-OSError.
+"""System calls that Python has no wrapper for, through libc and raw numbers. Failures raise OSError.
 
 Runs in the host process, in the worker and in the zygote inside the jail, so it imports
 the standard library only."""
@@ -129,9 +128,9 @@ def _prctl(what: str, option: int, *arguments: int) -> None:
     check(_libc.prctl(ctypes.c_int(option), *padded), f"prctl {what}")
 
 
-def die_with_parent(signal_number: int = 9) -> None:
+def signal_when_parent_dies(number: int = 9) -> None:
     """The kernel signals the caller when the thread that started it ends. Reset by a change of user."""
-    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal_number)
+    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:

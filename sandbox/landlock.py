@@ -4,6 +4,7 @@ Used where namespaces cannot be had. What the kernel's landlock version cannot r
 and left to seccomp (network, signals)."""
 
 import ctypes
+import errno
 import os
 import stat
 
@@ -18,7 +19,7 @@ _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 LEAST_ABI = 3
-"""The first version that restricts truncation: below it, the caller's own files could be emptied."""
+"""The first version that restricts truncation: below it, a program could empty the caller's own files."""
 SIGNALS_ABI = 6
 """From this version on, signals stay inside the domain."""
 
@@ -62,8 +63,12 @@ def _allow(ruleset: int, path: str, access: int) -> None:
 
 
 def restrict(*, readable: list[str], writable: list[str], devices: list[str]) -> None:
-    """Restricts the caller for good: read and execute below `readable`, everything below `writable`."""
+    """Restricts the caller for good: read and execute below `readable`, everything below `writable`.
+
+    Raises OSError where the kernel's landlock is older than LEAST_ABI."""
     version = abi()
+    if version < LEAST_ABI:
+        raise OSError(errno.ENOSYS, f"landlock is of version {version}, expected {LEAST_ABI} or later")
     files = _handled_files(version)
     network = _BIND_TCP | _CONNECT_TCP if version >= 4 else 0
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if version >= SIGNALS_ABI else 0

@@ -37,8 +37,7 @@ class Limits:
 
 
 def parse_limits(raw: object, base: Limits) -> Limits:
-    """`base` with the fields of the mapping `raw`; a key `memory_mb`, `disk_mb` or `output_mb` counts
-    mebibytes.
+    """`base` with the fields of the mapping `raw`; `memory_mb`, `disk_mb` and `output_mb` are in mebibytes.
 
     Raises ValueError for an unknown key or a bad value."""
     if not isinstance(raw, dict):

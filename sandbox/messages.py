@@ -1,5 +1,4 @@
-"""What the processes of a sandbox tell each other, as JSON and marshal carry it: dictionaries with named
-fields.
+"""What the processes of a sandbox tell each other: dictionaries that JSON and marshal can carry.
 
     host --WorkerSettings, BoxOrder--> worker --ZygoteSettings--> zygote
                                        worker --BoxSpec--> box

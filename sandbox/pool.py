@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Self, cast
 
-from sandbox.client import Worker
+from sandbox.client import WorkerHandle
 from sandbox.command import Command
 from sandbox.languages import find_language
 from sandbox.limits import Limits
@@ -32,7 +32,7 @@ class SandboxPool:
         """Known after the first run or `start`; None when everything is refused."""
         self.reasons: dict[Tier, str] = {}
         """Why each tier that was tried and not taken cannot be had."""
-        self._idle: list[Worker] = []
+        self._idle: list[WorkerHandle] = []
         self._slots = asyncio.Semaphore(self.settings.workers)
         self._choosing = asyncio.Lock()
         self._chosen = False
@@ -59,9 +59,9 @@ class SandboxPool:
         missing = (workers or self.settings.workers) - len(self._idle)
         self._idle += await asyncio.gather(*(self._new_worker() for _ in range(missing)))
 
-    async def _new_worker(self) -> Worker:
+    async def _new_worker(self) -> WorkerHandle:
         assert self._worker_settings is not None
-        return await Worker.start(self.settings.command, self._worker_settings)
+        return await WorkerHandle.start(self.settings.command, self._worker_settings)
 
     async def _choose(self) -> None:
         """Takes the first tier on which a worker starts and a program runs."""
@@ -81,7 +81,7 @@ class SandboxPool:
             self._chosen = True
 
     async def _probe(self, tier: Tier, told: WorkerSettings) -> None:
-        worker = await Worker.start(self.settings.command, told)
+        worker = await WorkerHandle.start(self.settings.command, told)
         try:
             (result,) = await _ask(worker, [_PROBE])
             if result.stdout != b"up\n":
@@ -167,7 +167,7 @@ class SandboxPool:
         raise AssertionError("unreachable")
 
 
-async def _ask(worker: Worker, commands: list[Command]) -> list[Result]:
+async def _ask(worker: WorkerHandle, commands: list[Command]) -> list[Result]:
     orders, blobs = [], []
     for index, command in enumerate(commands):
         orders.append(_order(command, oom_score=1000 if index == 0 else 900))

@@ -10,7 +10,7 @@ from sandbox import kernel
 
 def die_with_parent(parent: int) -> None:
     """SIGKILL for this process as soon as `parent`, its parent, is gone; at once when it already is."""
-    kernel.die_with_parent()
+    kernel.signal_when_parent_dies()
     if os.getppid() != parent:
         os._exit(1)
 

@@ -13,11 +13,10 @@ class Sandbox(Protocol):
     async def build(
         self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
     ) -> Command | Result:
-        """The command that runs this program, compiled if its language is; the compiler's Result if it
-        refused.
+        """The command that runs this program, compiled where its language is; the compiler's Result when that
+        refuses the program. `fresh` starts a new interpreter for each run of a Python program.
 
-        `fresh` starts a new interpreter for each run of a Python program. ValueError
-        for an unknown language."""
+        Raises ValueError for an unknown language."""
         ...
 
     async def run(self, command: Command) -> Result:

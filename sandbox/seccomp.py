@@ -222,8 +222,7 @@ def _policy(machine: str, rules: dict[str, Rule]) -> Rule:
 
 
 def build_for_zygote(machine: str) -> Rule:
-    """The policy of a program with its own namespaces, less what setting up a box needs: mount, and new
-    namespaces.
+    """The policy of a program with its own namespaces, minus what box set-up needs: mount, new namespaces.
 
     A zygote's clones inherit it for nothing; attaching the whole policy to each program would cost 0.7 ms.
     Raises OSError for a machine without a table."""

@@ -56,7 +56,7 @@ def serve(settings: ZygoteSettings, control: socket.socket) -> None:
 
 def main(control_descriptor: int) -> None:
     """Entry point inside the jail: reads its settings from the control socket, then serves."""
-    kernel.die_with_parent()
+    kernel.signal_when_parent_dies()
     os.nice(0)
     time.tzset()
     # An init must not have Python's handler; the program gets it back.

@@ -38,7 +38,7 @@ def _memory_file(content: bytes) -> int:
 
 
 def _become(settings: ZygoteSettings, sources: int, group: Cgroup) -> NoReturn:
-    kernel.die_with_parent()
+    kernel.signal_when_parent_dies()
     # The worker hides its /proc files; this process must write its own id maps there.
     kernel.set_dumpable(True)
     os.setsid()

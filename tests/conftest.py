@@ -22,7 +22,7 @@ HEAVY = (
     *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
-    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/test_operations_of_golds.py"),
+    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
 )
 """What `make quick` leaves out."""
 LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")

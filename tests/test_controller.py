@@ -75,7 +75,7 @@ async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_
         while len(trainer.batches) < 4:
             await asyncio.sleep(0.001)
         assert notebook.evaluations == []
-        apart.let_go()
+        apart.release()
         await running
         rows = [(row["when"], row["step"]) for row in notebook.evaluations]
         assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
@@ -360,4 +360,4 @@ async def test_a_journal_that_fails_ends_the_run_although_nothing_is_written_any
                 await asyncio.wait_for(running, LIMIT_SECONDS)
             cause = first_cause(failed.value)
             assert isinstance(cause, JournalError) and "UnicodeEncodeError" in str(cause)
-            engine.let_go()
+            engine.release()

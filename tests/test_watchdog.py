@@ -12,7 +12,7 @@ import pytest
 from simulation.loop import DrivenLoop
 
 from asyncrl.waits import Waits, now_seconds
-from asyncrl.watchdog import Limits, Stalled, watch
+from asyncrl.watchdog import Deadlines, Stalled, watch
 
 
 class Scene(logging.Handler):
@@ -20,7 +20,7 @@ class Scene(logging.Handler):
 
     what = "the server streams nothing"
     knob = "serving.request_timeout_seconds"
-    limits = Limits(warn_seconds=10.0, act_seconds=20.0, stop_seconds=30.0)
+    deadlines = Deadlines(warn_seconds=10.0, act_seconds=20.0, stop_seconds=30.0)
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ async def test_silence_is_warned_of_then_acted_on_then_ends_the_run_by_name(scen
     waits = Waits()
     with waits.waiting("take", "groups for step 3"), pytest.raises(Stalled) as caught:
         await scene.look(waits)
-    # The first look, at 1 s, starts the count; limits are passed at the look after them.
+    # The first look, at 1 s, starts the count; deadlines are passed at the look after them.
     assert scene.did == [(12.0, "warn"), (22.0, "warn"), (22.0, "act")]
     assert now_seconds() == 32.0
     assert str(caught.value) == (

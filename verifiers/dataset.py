@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class DataRow:
+class GoldRow:
     where: str
     """File and line."""
     gold: Any
@@ -61,7 +61,7 @@ class DataReport:
 
 
 async def check_rows(
-    rows: Iterable[DataRow], pool: VerifierPool, *, folder: Path | None = None
+    rows: Iterable[GoldRow], pool: VerifierPool, *, folder: Path | None = None
 ) -> DataReport:
     """The report on all rows, complaints in the order of the rows."""
     report = DataReport()
@@ -81,7 +81,7 @@ def _place(complaint: str) -> tuple[str, int, str]:
 
 
 async def _check_row(
-    rows: Sequence[DataRow], at: int, pool: VerifierPool, folder: Path | None, report: DataReport
+    rows: Sequence[GoldRow], at: int, pool: VerifierPool, folder: Path | None, report: DataReport
 ) -> None:
     row = rows[at]
     report.num_rows += 1
@@ -134,7 +134,7 @@ async def _check_row(
 
 
 async def _check_code_row(
-    row: DataRow, reference: CodeReference, pool: VerifierPool, folder: Path | None, report: DataReport
+    row: GoldRow, reference: CodeReference, pool: VerifierPool, folder: Path | None, report: DataReport
 ) -> None:
     async def grade(response: str) -> Verdict:
         verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
@@ -159,7 +159,7 @@ async def _check_code_row(
             )
 
 
-async def _accepts(pool: VerifierPool, row: DataRow, gold: str, response: str, folder: Path | None) -> bool:
+async def _accepts(pool: VerifierPool, row: GoldRow, gold: str, response: str, folder: Path | None) -> bool:
     try:
         reference = pool.parse_reference(row.verifier_name, row.options, gold, folder=folder)
     except ValueError:
@@ -168,7 +168,7 @@ async def _accepts(pool: VerifierPool, row: DataRow, gold: str, response: str, f
     return verdict.outcome is Outcome.CORRECT
 
 
-def _other_gold(rows: Sequence[DataRow], at: int) -> str | None:
+def _other_gold(rows: Sequence[GoldRow], at: int) -> str | None:
     """The next gold of the same verifier that is written differently."""
     row = rows[at]
     for step in range(1, min(len(rows), 20)):

@@ -21,7 +21,7 @@ class RowError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResponseRow:
     where: str
     fields: dict[str, Any]
     gold: Any
@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Summary:
+class GradingSummary:
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     num_bad_golds: int = 0
@@ -56,14 +56,14 @@ class Summary:
         )
 
 
-def read_rows(lines: Iterable[str], name: str) -> Iterator[Row]:
+def read_rows(lines: Iterable[str], name: str) -> Iterator[ResponseRow]:
     """Rows with "gold" and "response"; blank lines are skipped. Raises RowError."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield _read_row(line, f"{name}:{number}")
 
 
-def _read_row(line: str, where: str) -> Row:
+def _read_row(line: str, where: str) -> ResponseRow:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -77,28 +77,28 @@ def _read_row(line: str, where: str) -> Row:
             )
     if not isinstance(fields["response"], str):
         raise RowError(f"{where}: 'response' is {fields['response']!r:.80}, expected a string.")
-    return Row(where, fields, fields["gold"], fields["response"])
+    return ResponseRow(where, fields, fields["gold"], fields["response"])
 
 
 async def grade_rows(
-    rows: AsyncIterator[Row],
+    rows: AsyncIterator[ResponseRow],
     pool: VerifierPool,
     verifier_name: str,
     options: Mapping[str, object],
     *,
     folder: Path | None,
     num_workers: int,
-) -> AsyncIterator[tuple[Row, Verdict, bool]]:
+) -> AsyncIterator[tuple[ResponseRow, Verdict, bool]]:
     """(row, verdict, whether the gold was unreadable), in the order of the rows, several at a time."""
     parsed = _Golds(lambda gold: pool.parse_reference(verifier_name, options, gold, folder=folder))
 
-    async def grade(row: Row) -> tuple[Row, Verdict, bool]:
+    async def grade(row: ResponseRow) -> tuple[ResponseRow, Verdict, bool]:
         reference, problem = parsed.get(row.gold)
         if problem is not None:
             return row, fault(f"bad gold: {problem}"), True
         return row, await pool.verify(verifier_name, options, row.response, reference, folder=folder), False
 
-    waiting: deque[asyncio.Task[tuple[Row, Verdict, bool]]] = deque()
+    waiting: deque[asyncio.Task[tuple[ResponseRow, Verdict, bool]]] = deque()
     try:
         async for row in rows:
             waiting.append(asyncio.create_task(grade(row), name=f"verify {row.where}"))

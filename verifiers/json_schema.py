@@ -23,8 +23,7 @@ class JsonReference:
 
 
 class JsonSchemaVerifier:
-    """The gold is a JSON schema, or {"schema": ..., "value": ...} where the answer must equal the value as
-    well.
+    """The gold is a JSON schema, or {"schema": ..., "value": ...} where the answer must also equal the value.
 
     The answer is the whole text after the thinking, or its last fenced block. NaN, Infinity and repeated keys
     are not JSON."""

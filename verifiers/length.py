@@ -25,10 +25,9 @@ def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
 
 
 class LengthVerifier:
-    """CORRECT when the response is not too long; the shaping is the soft overlong penalty. The gold is not
-    used.
+    """CORRECT when the response is not too long; shaping is the soft overlong penalty. Ignores the gold.
 
-    Counts characters or words; the trainer, which knows the tokens, calls `soft_overlong` itself."""
+    Counts characters or words. In tokens, the recipe key algorithm.overlong_buffer_tokens does the same."""
 
     def __init__(
         self,

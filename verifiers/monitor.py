@@ -48,13 +48,6 @@ def most_common_answer_share(verdicts: Iterable[Verdict]) -> float:
     return max(given.values()) / len(answers) if given else 0.0
 
 
-def zero_signal_share(groups: Iterable[Sequence[Verdict]]) -> float:
-    """Share of the groups whose scores are all equal, which teach nothing. Groups with fewer
-    than two scores count."""
-    spreads = [len({verdict.score for verdict in group if verdict.score is not None}) for group in groups]
-    return sum(distinct < 2 for distinct in spreads) / len(spreads) if spreads else 0.0
-
-
 def reward_jump(rewards: Sequence[float], *, window: int = 10) -> float:
     """How far the mean of the last `window` steps stands above the mean of the `window` before, in units of
     the earlier steps' standard deviation (at least 0.01). 0.0 while there are fewer than 2 * window steps."""
@@ -69,12 +62,10 @@ def reward_jump(rewards: Sequence[float], *, window: int = 10) -> float:
 def reward_without_heldout(
     rewards: Sequence[float], heldout: Sequence[tuple[int, float]], *, window: int = 10
 ) -> float:
-    """How much more the training reward rose over the last `window` steps than the held-out score did, in
-    points.
+    """How many points more the training reward rose over the last `window` steps than the held-out score did.
 
-    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1,
-    look at the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores
-    that span the window."""
+    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1, look at
+    the responses. 0.0 with fewer than 2 * window steps, or without two held-out scores that span it."""
     if window < 2:
         raise ValueError(f"window is {window}, expected at least 2 steps.")
     if len(rewards) < 2 * window:

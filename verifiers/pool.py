@@ -3,8 +3,7 @@
 Each worker holds one verification at a time. The pool holds its deadline: a worker that is late is killed and
 replaced by a fork of the warm template, in milliseconds, and no other verification notices. Late after using
 its CPU time: the response caused it, WRONG. Late without having had the CPU: the machine is overloaded, it
-gets more time, then a retry on a fresh worker, then FAULT. A worker that dies otherwise is retried once as
-well.
+gets more time, then a retry on a fresh worker, then FAULT. A worker that dies otherwise is also retried once.
 
 Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
 
@@ -22,7 +21,7 @@ from sandbox import frames
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.registry import build_verifier, check_options
 from verifiers.storable import fault_of, storable_verdict
-from verifiers.template import Template, Worker, WorkerDied, describe_end
+from verifiers.template import Template, VerifierWorker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
 from verifiers.verifier import (
     AsyncVerifier,
@@ -79,8 +78,8 @@ class VerifierPool:
         self._digests = ReferenceDigests()
         self._loaded: dict[Hashable, _Loaded] = {}
         self._template = Template(memory_limit_bytes, prints)
-        self._idle: asyncio.LifoQueue[Worker | None] = asyncio.LifoQueue()
-        self._busy: set[Worker] = set()
+        self._idle: asyncio.LifoQueue[VerifierWorker | None] = asyncio.LifoQueue()
+        self._busy: set[VerifierWorker] = set()
         self._is_open = False
         self.num_killed = 0
         """Workers killed because they were late, since the start."""
@@ -132,8 +131,7 @@ class VerifierPool:
         *,
         folder: Path | None = None,
     ) -> Verdict:
-        """The verdict on one response. FAULT only when the verifier failed, twice; never raises for a
-        response.
+        """The verdict on one response; FAULT only when the verifier failed twice. No response makes it raise.
 
         Raises ValueError when there is no such verifier or it does not take the options."""
         if not self._is_open:
@@ -241,7 +239,7 @@ class VerifierPool:
         finally:
             self._idle.put_nowait(worker)
 
-    async def _ask(self, worker: Worker, loaded: _Loaded, request: bytes) -> Verdict:
+    async def _ask(self, worker: VerifierWorker, loaded: _Loaded, request: bytes) -> Verdict:
         """One request to one worker, killed when it is late."""
         limit = loaded.timeout_seconds
         started = time.perf_counter()
@@ -272,7 +270,7 @@ class VerifierPool:
         )
         return replace(fault(detail), seconds=seconds)
 
-    async def _result(self, worker: Worker, reply: asyncio.Future[Verdict]) -> Verdict:
+    async def _result(self, worker: VerifierWorker, reply: asyncio.Future[Verdict]) -> Verdict:
         try:
             return reply.result()
         except (OSError, asyncio.IncompleteReadError) as error:

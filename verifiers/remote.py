@@ -1,5 +1,4 @@
-"""A verdict from an HTTP server of your own. Every failure of the server or the network is a FAULT, never a
-score.
+"""A verdict from your own HTTP server. Failures of the server or the network are a FAULT, never a score.
 
 Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "correct" | "wrong" |
 "no_answer", and optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its

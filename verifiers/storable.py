@@ -1,5 +1,4 @@
-"""The border where text of programs, models and verifiers enters: what passes it can be stored and shown
-anywhere.
+"""Where text of programs, models and verifiers enters: what passes can be stored and shown anywhere.
 
 Python strings may hold lone surrogates, which are no UTF-8, and NUL, at which C programs (`sqlite3` among
 them) end a string; and a program may print gigabytes. A verdict of somebody else's verifier may hold any

@@ -26,7 +26,7 @@ class WorkerDied(Exception):
     """The worker ended without an answer; the message says how."""
 
 
-class Worker:
+class VerifierWorker:
     """One forked worker. Serves one request at a time; is never used again after it was late."""
 
     def __init__(self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,7 +67,7 @@ class Template:
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._restarting = asyncio.Lock()
-        self._workers: set[Worker] = set()
+        self._workers: set[VerifierWorker] = set()
         self._tasks: set[asyncio.Task[int | None]] = set()
 
     async def start(self) -> None:
@@ -115,7 +115,7 @@ class Template:
             process.kill()
             await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
-    async def fork(self) -> Worker:
+    async def fork(self) -> VerifierWorker:
         """A fresh worker. A template that died is replaced first."""
         broken = self._control
         try:
@@ -131,7 +131,7 @@ class Template:
                     await self.start()
             return await self._fork()
 
-    async def _fork(self) -> Worker:
+    async def _fork(self) -> VerifierWorker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -142,11 +142,11 @@ class Template:
         finally:
             theirs.close()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        worker = Worker(process, reader, writer)
+        worker = VerifierWorker(process, reader, writer)
         self._workers.add(worker)
         return worker
 
-    async def end(self, worker: Worker) -> int | None:
+    async def end(self, worker: VerifierWorker) -> int | None:
         """Kill the worker and return its wait status, which tells a crash from the kill; None
         when all is closed."""
         if worker not in self._workers:
@@ -158,7 +158,7 @@ class Template:
         except WorkerDied:
             return None
 
-    def end_soon(self, worker: Worker) -> None:
+    def end_soon(self, worker: VerifierWorker) -> None:
         """`end`, without waiting for it."""
         task = asyncio.get_running_loop().create_task(self.end(worker), name="end verifier worker")
         self._tasks.add(task)

@@ -50,8 +50,7 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
 
 
 class WeightedVerifier:
-    """Parts are `{"name": ..., "options": {...}, "weight": 1, "shaping": false, "required": false, "field":
-    null}`.
+    """Sums parts: {"name", "options", "weight" (1), "shaping" (false), "required" (false), "field" (null)}.
 
     The score is the mean of the scored parts by weight; CORRECT when every scored part is CORRECT. A
     `required` part that is not CORRECT makes the whole WRONG with score 0. A `shaping` part adds weight *

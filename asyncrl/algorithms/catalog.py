@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One term as a reader sees it."""
 
     key: str
@@ -43,7 +43,7 @@ class Entry:
     fails: str
 
 
-def catalog() -> list[Entry]:
+def catalog() -> list[CatalogEntry]:
     """Every built-in term. Raises ValueError for a docstring that lacks a part."""
     return [_entry(key, name, term) for key, terms in SECTIONS.items() for name, term in terms.items()]
 
@@ -62,7 +62,7 @@ def markdown() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _entry(key: str, name: str, term: Callable[..., Any]) -> Entry:
+def _entry(key: str, name: str, term: Callable[..., Any]) -> CatalogEntry:
     text = inspect.getdoc(term) or ""
     pattern = r"(?P<formula>.+?)\n\s*Source: (?P<source>.+?)\nUse: (?P<use>.+?)\nFails: (?P<fails>.+)"
     match = re.fullmatch(pattern, text, re.DOTALL)
@@ -70,4 +70,6 @@ def _entry(key: str, name: str, term: Callable[..., Any]) -> Entry:
         raise ValueError(
             f"{key}: {name} is documented as {text!r}, expected a formula, then Source, Use, Fails."
         )
-    return Entry(key, name, **{part: " ".join(found.split()) for part, found in match.groupdict().items()})
+    return CatalogEntry(
+        key, name, **{part: " ".join(found.split()) for part, found in match.groupdict().items()}
+    )

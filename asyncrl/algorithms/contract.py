@@ -98,8 +98,8 @@ def _call(where: str, term: Term, inputs: LossInputs, algorithm: Algorithm) -> T
         found = term(inputs, algorithm)
     except Exception as error:
         raise InputError(
-            f"{where}, called with (LossInputs of {size} tokens, Algorithm), raised {type(error).__name__}: "
-            f"{error}"
+            f"{where}, called with (LossInputs of {size} tokens, Algorithm), raised "
+            f"{type(error).__name__}: {error}"
         ) from error
     if not isinstance(found, Tensor) or found.shape != (size,):
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

@@ -13,11 +13,11 @@ from asyncrl.journal.schema import tables_in_words
 from asyncrl.observe.live import printable
 
 HELP = (
-    "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. The "
-    "journal is one SQLite file that any tool can query, also while the run trains: "
-    f"{tables_in_words()}. Columns named step count from 0; here and in metrics.jsonl steps count from 1, so "
-    "that step n made version n. Example: "
-    "sqlite3 RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
+    "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. "
+    "The journal is one SQLite file that any tool can query, also while the run trains: "
+    f"{tables_in_words()}. "
+    "Columns named step count from 0; here and in metrics.jsonl steps count from 1: step n made version n. "
+    "Example: sqlite3 RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
 )
 
 

@@ -24,7 +24,7 @@ from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
 from sandbox.settings import SandboxSettings
 
-HELP = "run an untrusted program in the sandbox, or see what isolation this machine offers"
+HELP = "Run an untrusted program in the sandbox, or see what isolation this machine offers."
 
 _BY_SUFFIX = {".py": "python", ".cpp": "cpp", ".cc": "cpp", ".c": "c", ".sh": "bash"}
 

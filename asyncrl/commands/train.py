@@ -73,8 +73,8 @@ def _train(recipe: Recipe) -> int:
     folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(
-            f"{folder.path} is complete. Raise trainer.num_steps to continue, or set run_folder to start "
-            f"afresh."
+            f"{folder.path} is complete. "
+            f"Raise trainer.num_steps to continue, or set run_folder to start over."
         )
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
 from verifiers.contract import check_contract
-from verifiers.files import Row, RowError, Summary, grade_rows, read_rows, verdict_fields
+from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 
@@ -83,7 +83,7 @@ def parse_settings(settings: list[str]) -> dict[str, object]:
 
 
 async def _verify(arguments: argparse.Namespace, options: dict[str, object], output: TextIO) -> int:
-    summary, started = Summary(), time.perf_counter()
+    summary, started = GradingSummary(), time.perf_counter()
     progress = _Progress(arguments.file)
     async with VerifierPool(arguments.workers, arguments.timeout) as pool:
         graded = grade_rows(
@@ -101,7 +101,7 @@ async def _verify(arguments: argparse.Namespace, options: dict[str, object], out
     return 0
 
 
-async def _rows(name: str) -> AsyncIterator[Row]:
+async def _rows(name: str) -> AsyncIterator[ResponseRow]:
     """The rows of a file; of standard input as they arrive."""
     if name != "-":
         with Path(name).open(encoding="utf-8-sig") as file:
@@ -153,7 +153,7 @@ async def _contract(arguments: argparse.Namespace, options: dict[str, object]) -
     return 0 if all(check.passed for check in checks) else 1
 
 
-def _examples(rows: list[Row]) -> tuple[list[Any], list[tuple[Any, str]], list[tuple[Any, str]]]:
+def _examples(rows: list[ResponseRow]) -> tuple[list[Any], list[tuple[Any, str]], list[tuple[Any, str]]]:
     """(golds, right pairs, wrong pairs) from rows with "gold", "response" and "expect"."""
     if not rows:
         return ["42"], [], []

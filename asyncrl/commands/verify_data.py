@@ -14,7 +14,7 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import read_rows
-from verifiers.dataset import DataReport, DataRow, check_rows
+from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
 HELP = "Check the data of a recipe against its verifiers: false negatives and false positives."
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         reports = []
         for path in paths:
             rows = [
-                DataRow(row.where(), row.answer, row.verifier.name, row.verifier.options)
+                GoldRow(row.where(), row.answer, row.verifier.name, row.verifier.options)
                 for row in read_rows(path, recipe.verifying)
             ]
             timeout = recipe.verifying.timeout_seconds
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(report.is_clean for report in reports) else 1
 
 
-async def _check(rows: list[DataRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:
+async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:
     async with VerifierPool(workers, timeout_seconds) as pool:
         return await check_rows(rows, pool, folder=folder)
 

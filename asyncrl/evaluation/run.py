@@ -20,7 +20,7 @@ from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import End, Prefix, generate_body
+from asyncrl.serving.sglang_messages import Prefix, StreamEnd, generate_body
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Sampled(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GradedResponse:
     """One graded response to a held-out task."""
 
     text: str
@@ -123,7 +123,7 @@ class Evaluator:
 
     async def _answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
-    ) -> list[list[Answer]]:
+    ) -> list[list[GradedResponse]]:
         """For each task its answers; requests go out together and spread over the servers."""
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
         parts = [wanted[i : i + PROMPTS_PER_REQUEST] for i in range(0, len(wanted), PROMPTS_PER_REQUEST)]
@@ -143,7 +143,7 @@ class Evaluator:
             )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
-    async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[Answer]:
+    async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         for attempt in itertools.count(1):
             await self.waits.wait_until(
                 lambda: bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN,
@@ -160,7 +160,7 @@ class Evaluator:
                     raise
         raise AssertionError("unreachable")
 
-    async def _ask(self, server: Server, tasks: list[Task], is_greedy: bool) -> list[Answer]:
+    async def _ask(self, server: Server, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         assert server.version is not None
         ids = [f"{self.run_id}-eval-{next(self.counter):010d}" for _ in tasks]
         prefixes = [self._prefix(name, task) for name, task in zip(ids, tasks, strict=True)]
@@ -175,7 +175,7 @@ class Evaluator:
                 async for chunk in sglang.stream(
                     self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
                 ):
-                    if chunk.end is End.ABORT:
+                    if chunk.end is StreamEnd.ABORT:
                         raise ServerError(f"{server.url} aborted request {chunk.request_id}")
                     self.num_streamed += len(chunk.tokens)
                     for segment in confirmations[chunk.request_id].feed(chunk):
@@ -191,14 +191,14 @@ class Evaluator:
                 ]
         return [verdict.result() for verdict in graded]
 
-    async def _grade(self, task: Task, tokens: list[int], versions: list[PolicyVersion]) -> Answer:
+    async def _grade(self, task: Task, tokens: list[int], versions: list[PolicyVersion]) -> GradedResponse:
         text = self.codec.decode(tokens)
-        return Answer(text, len(tokens), tuple(versions), await self.grader.grade(task, text))
+        return GradedResponse(text, len(tokens), tuple(versions), await self.grader.grade(task, text))
 
     def _prefix(self, request_id: str, task: Task) -> Prefix:
         room = self.context_tokens - len(task.prompt_tokens)
         return Prefix(request_id, list(task.prompt_tokens), min(self.sampling.max_new_tokens, room))
 
 
-def _correct(answers: Sequence[Answer]) -> list[bool]:
+def _correct(answers: Sequence[GradedResponse]) -> list[bool]:
     return [a.score.correctness == 1.0 for a in answers if a.score.correctness is not None]

@@ -45,7 +45,7 @@ VOCABULARY = (*SPECIAL, *MARKERS, *CHARACTERS, *"{[]<>%", *WORDS)
 """One token per word of the tasks and programs, per digit and per sign; a name may not occur twice."""
 
 
-class Options(Pretraining):
+class CodeOptions(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     arithmetic_share: Fraction = 0.0
@@ -63,7 +63,7 @@ class Options(Pretraining):
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
-    settings = parse_options(Options, options)
+    settings = parse_options(CodeOptions, options)
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     examples = write_data(folder, settings)
@@ -76,7 +76,7 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
 
 
-def write_data(folder: Path, settings: Options) -> list[Example]:
+def write_data(folder: Path, settings: CodeOptions) -> list[Example]:
     """The two data files; the corpus, which holds none of the held-out tasks."""
     tasks = draw_tasks(count=1800, seed=settings.seed)
     share, random = settings.arithmetic_share, Random(settings.seed)

@@ -72,7 +72,7 @@ class Pretraining(Section):
     """Of the problems, the corpus, the initial weights and the order of the batches."""
 
 
-class Options(Pretraining):
+class SumsOptions(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     task: Literal["arithmetic", "longtail"]
@@ -94,7 +94,7 @@ class Options(Pretraining):
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
-    settings = parse_options(Options, options)
+    settings = parse_options(SumsOptions, options)
     torch.manual_seed(settings.seed)
     torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     task = TASKS[settings.task]

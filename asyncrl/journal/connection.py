@@ -17,7 +17,7 @@ WAL_BYTES = 64 * 2**20
 BUSY_SECONDS = 10.0
 """How long a reader waits while the file is locked, as for a recovery of the write-ahead log."""
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-AFRESH = "or set run_folder (or name) to a new one to start afresh"
+START_OVER = "or set run_folder (or name) to a new one to start over"
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -65,7 +65,7 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             # A defect of the query, not of the file.
             raise
         # The low byte: the others tell how it was found.
-        advice = f" Put it back, {AFRESH}." if code & 0xFF in DAMAGE_CODES else ""
+        advice = f" Put it back, {START_OVER}." if code & 0xFF in DAMAGE_CODES else ""
         raise InputError(f"{path} cannot be read as the journal of a run: {error}.{advice}") from error
 
 
@@ -84,7 +84,7 @@ def is_begun(path: Path) -> bool:
         author = f"asyncrl {meta[AUTHOR_KEY]}" if AUTHOR_KEY in meta else "another version of asyncrl"
         raise InputError(
             f"{path} was written by {author} with schema {schema or 'unknown'}, and asyncrl {own_version()} "
-            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {AFRESH}."
+            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {START_OVER}."
         )
     return True
 

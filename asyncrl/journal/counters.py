@@ -1,7 +1,6 @@
 """The token accounts of a run: each token is added to an account where its fate is decided.
 
-An addition is a statement of the transaction of what it counts, so that the file never shows one without the
-other.
+An addition is a statement in the transaction of what it counts: the file never shows one without the other.
 """
 
 from collections.abc import Iterable, Mapping

@@ -182,6 +182,5 @@ def _check_free(port: int) -> None:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise InputError(
-                f"port {port} (serving.first_port) is taken: {error.strerror}. Name another one, or 0 for "
-                f"any."
+                f"port {port} (serving.first_port) is taken: {error.strerror}. Set another one, or 0 for any."
             ) from None

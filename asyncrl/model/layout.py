@@ -94,8 +94,8 @@ def _check_experts(layout: Layout, shape: ModelShape) -> None:
     if shape.num_experts is None:
         if layout.expert > 1:
             raise InputError(
-                f"trainer.parallel.expert is {layout.expert} but {shape.architecture} has no experts. Set it "
-                f"to 1."
+                f"trainer.parallel.expert is {layout.expert} but {shape.architecture} has no experts. "
+                f"Set it to 1."
             )
         return
     _check_divides("trainer.parallel.expert", layout.expert, "experts", shape.num_experts)
@@ -109,6 +109,6 @@ def _check_experts(layout: Layout, shape: ModelShape) -> None:
 def _check_divides(key: str, size: int, what: str, count: int) -> None:
     if count % size:
         raise InputError(
-            f"{key} is {size}, which does not divide the model's {count} {what}. Set it to a divisor of "
-            f"{count}."
+            f"{key} is {size}, which does not divide the model's {count} {what}. "
+            f"Set it to a divisor of {count}."
         )

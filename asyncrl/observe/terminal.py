@@ -43,7 +43,7 @@ def _print_curves(summary: Summary, console: Console) -> None:
     each = (width - 2) // 2 if is_pair else width
     is_unicode = console.encoding.lower().startswith("utf")
     blocks = [
-        _Block(*block, width=each, is_unicode=is_unicode)
+        _PlotBlock(*block, width=each, is_unicode=is_unicode)
         for block in (_accuracy(summary), _length(summary))
         if block is not None
     ]
@@ -57,7 +57,7 @@ def _print_curves(summary: Summary, console: Console) -> None:
             console.print(line, soft_wrap=True)
 
 
-class _Block:
+class _PlotBlock:
     """A titled plot as coloured lines."""
 
     def __init__(

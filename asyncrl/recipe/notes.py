@@ -37,6 +37,6 @@ def _critic_notes(recipe: Recipe) -> list[str]:
         return []
     return [
         f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
-        f"ended for the critic: no value is expected after the cut. Raise rollout.max_new_tokens if many "
-        f"are cut off."
+        f"ended for the critic: no value is expected after the cut. "
+        f"Raise rollout.max_new_tokens if many are cut off."
     ]

@@ -100,8 +100,8 @@ class Recipe(Section):
         if rollout.interrupt == "drain":
             raise ValueError(
                 f"rollout.oversampling is {rollout.oversampling} but rollout.interrupt is drain: stragglers "
-                f"would resume with the next version, and drain keeps a trajectory to one. Remove one of the "
-                f"two."
+                f"would resume with the next version, and drain keeps a trajectory to one. "
+                f"Remove one of the two."
             )
         if rollout.oversampling > 1 and rollout.max_staleness == 0:
             raise ValueError(

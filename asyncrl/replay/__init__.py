@@ -1,1 +1,1 @@
-"""The replay queue, its journal and the wire to the trainer."""
+"""The replay queue, and the wire between it and the trainer."""

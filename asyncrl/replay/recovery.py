@@ -17,15 +17,14 @@ def restore(queue: ReplayQueue, task_of: TaskOf) -> None:
     """Fills a new queue with what its journal holds: open and ready groups, counts, takes and commits."""
     journal, samples = queue.journal, queue.settings.samples_per_group
     totals = queue_state.read_totals(journal)
-    queue.num_admitted, queue.num_dropped = totals.num_admitted, totals.num_dropped
-    queue.num_steps_taken = totals.num_steps_taken
-    queue.counters.update(read_counters(journal))
-    queue.highest_version = max(totals.highest_token_version, totals.num_steps_taken)
-    queue.catch_up_version = queue.highest_version
-    for stored in queue_state.live_groups(journal, samples_per_group=samples):
-        queue.live[stored.group_id] = _group(stored, task_of)
-    queue.taken_tokens.update(queue_state.taken_tokens(journal))
-    queue.repeated_tokens.update(queue_state.repeated_tokens(journal))
+    live = queue_state.live_groups(journal, samples_per_group=samples)
+    queue.resume(
+        totals,
+        [_group(stored, task_of) for stored in live],
+        counters=read_counters(journal),
+        taken_tokens=queue_state.taken_tokens(journal),
+        repeated_tokens=queue_state.repeated_tokens(journal),
+    )
     if queue.settings.repeated_groups_per_batch:
         oldest = totals.num_steps_taken - queue.repetition.max_staleness
         taken = queue_state.groups_taken_since(journal, oldest, samples_per_group=samples)

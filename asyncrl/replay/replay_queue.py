@@ -23,12 +23,13 @@ Not thread-safe; one event loop owns it. Nothing here waits: `changed` wakes tho
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.journal import statements
 from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
+from asyncrl.journal.queue_state import Totals
 from asyncrl.journal.writer import Journal
 from asyncrl.records import DropReason, Finish, PolicyVersion, Score, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState, trajectory_id
@@ -81,6 +82,25 @@ class ReplayQueue:
         self.counters: dict[str, int] = {}
         self._changed = changed
         self._wall_clock = wall_clock
+
+    def resume(
+        self,
+        totals: Totals,
+        live: Iterable[Group],
+        *,
+        counters: Mapping[str, int],
+        taken_tokens: Mapping[PolicyVersion, int],
+        repeated_tokens: Mapping[PolicyVersion, int],
+    ) -> None:
+        """Continues an earlier process from what its journal holds; for a new queue, before its first use."""
+        self.num_admitted, self.num_dropped = totals.num_admitted, totals.num_dropped
+        self.num_steps_taken = totals.num_steps_taken
+        self.highest_version = max(totals.highest_token_version, totals.num_steps_taken)
+        self.catch_up_version = self.highest_version
+        self.live = {group.group_id: group for group in live}
+        self.counters.update(counters)
+        self.taken_tokens.update(taken_tokens)
+        self.repeated_tokens.update(repeated_tokens)
 
     def is_catching_up(self) -> bool:
         """True while the trainer has not (again) reached the newest version there was."""

@@ -2,7 +2,7 @@
 
 A round generates `oversampling` times the groups of a batch. It is over as soon as a batch is ready: then
 nothing is admitted and nothing streams until the trainer takes it; what is left keeps its prefix in the queue
-and resumes, before anything new is admitted, with the weights of then. When the trainer already waits, the
+and resumes with the newest weights, before anything new is admitted. When the trainer already waits, the
 take comes at once and nobody is parked.
 
 The staleness bound holds as it is: parking only admits less than `ReplayQueue.can_admit` allows, and a parked

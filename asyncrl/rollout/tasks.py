@@ -291,14 +291,14 @@ class TaskOrder:
         if not found:
             raise InputError(
                 f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
-                f"the row back (its place in the file does not matter), or start afresh with another "
-                f"run_folder."
+                f"the row back (its place in the file does not matter), or start over with "
+                f"another run_folder."
             )
         if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
             raise InputError(
                 f"data.train has changed since the run began: {asked}, which now several rows ask with "
                 f"different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as it "
-                f"was, or start afresh with another run_folder."
+                f"was, or start over with another run_folder."
             )
         return found[0]
 

@@ -21,8 +21,8 @@ class Handover:
         self.is_with_trainer = False
         """The trainer has a batch: its next publication will come."""
         self.wants_publication = False
-        """A server loaded other bytes than were published: the files may be damaged, and the trainer has the
-        weights."""
+        """A server loaded other bytes than were published. The files may be damaged: the trainer
+        writes its weights again."""
 
     def published(self) -> Publication:
         """The version that was announced last."""

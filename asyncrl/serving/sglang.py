@@ -31,8 +31,8 @@ _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 def new_session() -> aiohttp.ClientSession:
     """A session without a limit on connections and with room for long event lines. Owner closes it."""
     return aiohttp.ClientSession(
-        # SGLang closes connections that were idle for 5 s: reusing one at that moment looks like a dead
-        # server.
+        # SGLang closes connections that were idle for 5 s. Reusing one at that moment would look like a
+        # server that died.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
         read_bufsize=2**22,
         timeout=aiohttp.ClientTimeout(total=None),
@@ -47,8 +47,7 @@ async def stream(
 ) -> AsyncIterator[Chunk]:
     """Chunks of a streamed /generate, until every request in it has ended.
 
-    Raises ServerError on a refusal or a broken connection, ServerSilent after `silence_seconds` without a
-    chunk.
+    Raises ServerError on a refusal or a broken connection; ServerSilent after `silence_seconds` without one.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
     try:

@@ -27,7 +27,7 @@ class Prefix:
     is_greedy: bool = False
 
 
-class End(StrEnum):
+class StreamEnd(StrEnum):
     """Why a stream of one request ended; ABORT leaves the trajectory unfinished."""
 
     STOP = "stop"
@@ -35,7 +35,7 @@ class End(StrEnum):
     ABORT = "abort"
 
     def finish(self) -> Finish | None:
-        return None if self is End.ABORT else Finish(self.value)
+        return None if self is StreamEnd.ABORT else Finish(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Chunk:
     """NaN where the server sent none."""
     spans: list[Span] | None
     """Over all response tokens of this request so far; None when the server does not say yet."""
-    end: End | None
+    end: StreamEnd | None
     num_cached_tokens: int
     num_tokens_so_far: int | None = None
     """Of this request with this chunk, as the server counts; None when it does not say."""
@@ -153,7 +153,7 @@ def _is_cut(event: _Event) -> bool:
     meta, num_tokens = event.meta_info, len(event.output_ids)
     return (
         meta.finish_reason is not None
-        and meta.finish_reason.type == End.ABORT
+        and meta.finish_reason.type == StreamEnd.ABORT
         and len(meta.output_token_logprobs) > num_tokens
         and [entry[1] for entry in meta.output_token_logprobs[:num_tokens]] == event.output_ids
     )
@@ -168,10 +168,10 @@ def _span(request_id: str, span: _Span) -> Span:
     return Span(int(span.version), span.start, span.end)
 
 
-def _end(meta: _Meta) -> End:
+def _end(meta: _Meta) -> StreamEnd:
     assert meta.finish_reason is not None
     try:
-        return End(meta.finish_reason.type)
+        return StreamEnd(meta.finish_reason.type)
     except ValueError:
         raise ServerError(
             f"request {meta.id} ended with {meta.finish_reason.type!r}: {meta.finish_reason.message}"

@@ -39,7 +39,7 @@ from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
 log = logging.getLogger(__name__)
 
 
-class State(TypedDict):
+class CheckpointState(TypedDict):
     """What a checkpoint holds, as Megatron describes it to write and gives it back."""
 
     model: StateDict
@@ -124,7 +124,9 @@ class Checkpoints:
                 f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
                 f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
             )
-        state: State = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
+        state: CheckpointState = dist_checkpointing.load(
+            _state(learner, 0, is_loading=True), self.path(version)
+        )
         assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
         learner.model.load_state_dict(state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
@@ -168,9 +170,9 @@ class Checkpoints:
             remove(self.path(old))
 
 
-def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> State:
+def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> CheckpointState:
     model = learner.model.sharded_state_dict()
-    state: State = {
+    state: CheckpointState = {
         "model": model,
         "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),

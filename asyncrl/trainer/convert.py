@@ -47,7 +47,7 @@ EXPERT_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ParameterEntry:
     """What every rank knows of a parameter that some rank owns."""
 
     names: tuple[str, ...]
@@ -121,18 +121,18 @@ def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], 
             yield names, parameter
 
 
-def _entry(names: tuple[str, ...], parameter: torch.nn.Parameter) -> Entry:
+def _entry(names: tuple[str, ...], parameter: torch.nn.Parameter) -> ParameterEntry:
     shape = list(parameter.shape)
     if _is_shared(parameter, names):
         shape[_partition_dim(parameter)] *= parallel_state.get_tensor_model_parallel_world_size()
-    return Entry(names, tuple(shape), _group_owner(names))
+    return ParameterEntry(names, tuple(shape), _group_owner(names))
 
 
-def _gather(entries: list[Entry]) -> list[Entry]:
+def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
     """Those of all ranks; where several groups of ranks hold copies, the first rank's stays."""
     if dist.get_world_size() == 1:
         return entries
-    box: list[list[Entry]] = [[] for _ in range(dist.get_world_size())]
+    box: list[list[ParameterEntry]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(box, entries)
     return [entry for each in reversed(box) for entry in each]
 
@@ -188,7 +188,7 @@ def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str,
 
 def _bring_to_first(
     tensor: Tensor | None,
-    entry: Entry,
+    entry: ParameterEntry,
     read: Callable[[torch.nn.Parameter], Tensor],
     own: dict[tuple[str, ...], torch.nn.Parameter],
 ) -> Tensor | None:

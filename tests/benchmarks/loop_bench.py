@@ -32,10 +32,8 @@ def bench_target(recipe: Path, cores: str, seeds: list[int]) -> list[Run]:
         reached = f"{seconds:.1f} s" if seconds is not None else "never"
         print(
             f"  seed {seed}: start-up {run.ready_seconds:.1f} s, then to {TARGET:.2f} {reached} in "
-            f"{len(run.steps)} "
-            f"steps; after training {run.accuracy():.3f}; peak memory {run.peak_bytes / 2**30:.2f} GiB; "
-            f"command "
-            f"{run.wall_seconds:.1f} s",
+            f"{len(run.steps)} steps; after training {run.accuracy():.3f}; peak memory "
+            f"{run.peak_bytes / 2**30:.2f} GiB; command {run.wall_seconds:.1f} s",
             flush=True,
         )
     return runs

@@ -1,5 +1,4 @@
-"""Runs per second of a small program on two cores: bare interpreters, bubblewrap, plain forks, and the
-sandbox.
+"""Runs per second of a small program on two cores: bare interpreters, bubblewrap, plain forks, the sandbox.
 
 All are measured in turn, several rounds in one process, so that a busy machine slows them alike: read the
 ratios, not the rates. Prints one line per way, then the ratios with their goals. Needs bubblewrap for its

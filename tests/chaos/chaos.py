@@ -2,7 +2,7 @@
 
 Real SGLang servers and a real Megatron-core trainer learn to write sevens from nothing. Where this machine
 lets us mount, the run writes to two small disks, one of them under its journal alone. Both fill up: the run
-must end with a sentence that says so, and go on when there is room. Prints one line per fault, and in the end
+must end with a sentence that says so, and continue when there is room. Prints one line per fault, then
 what it cost; exits 1 when a finished trajectory was lost, a group was trained twice, a committed batch
 changed, or the run did not reach the quality of an undisturbed one.
 """
@@ -118,7 +118,7 @@ class Monkey:
         family, deadline = self.run.family(), time.monotonic() + FULL_DISK_SECONDS
         while self.run.process.poll() is None:
             if time.monotonic() > deadline:
-                raise SystemExit(f"the run goes on with a full disk:\n{self.run.output()[-4000:]}")
+                raise SystemExit(f"the run continues with a full disk:\n{self.run.output()[-4000:]}")
             # Again and again: publications that are deleted make room.
             disk.fill()
             time.sleep(0.05)
@@ -156,7 +156,7 @@ class Monkey:
 
 
 def pause(seconds: float, run: WholeRun) -> None:
-    """Lets the run go on for a while; an end that nobody asked for stops the whole."""
+    """Lets the run train for a while; an end that nobody asked for stops the whole."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if run.process.poll() is not None:
@@ -196,7 +196,7 @@ def disturb(
     costs: list[int] = []
     done = 0
     while done < num_faults:
-        # Sometimes while the last fault is still being mended, sometimes long after.
+        # Sometimes during the recovery from the last fault, sometimes long after.
         pause(chance.choice([0.2, 1.0, 3.0]) * chance.random(), run)
         # Each kind once, then by their shares; one that finds nothing to break now (no worker was started
         # since the last was killed) makes way for another.
@@ -209,8 +209,8 @@ def disturb(
         costs.append(cost)
         seconds = recover(run, len(run.steps())) if chance.random() < 0.7 else None
         audit.look()
-        mended = "not waited for" if seconds is None else f"next step after {seconds:5.1f} s"
-        print(f"{done:4d}/{num_faults}  {what:60s} {mended}  {len(audit.faults)} faults", flush=True)
+        recovery = "not waited for" if seconds is None else f"next step after {seconds:5.1f} s"
+        print(f"{done:4d}/{num_faults}  {what:60s} {recovery}  {len(audit.faults)} faults", flush=True)
     recover(run, len(run.steps()))
     return costs
 
@@ -226,7 +226,7 @@ def finish(run: WholeRun) -> None:
 
 
 def small_disks(run: WholeRun) -> dict[str, SmallDisk]:
-    """The run, which has begun, goes on with its journal on a disk of its own."""
+    """Resumes the run, which has begun, with its journal on a disk of its own."""
     run.kill(signal.SIGINT)
     run.finish(seconds=60.0)
     disk = SmallDisk(run.folder / "journal_disk", size_bytes=DISK_BYTES)

@@ -15,7 +15,7 @@ from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.sglang import new_session
-from asyncrl.serving.sglang_messages import Chunk, End
+from asyncrl.serving.sglang_messages import Chunk, StreamEnd
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
@@ -105,7 +105,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
 
     async def stream(*_: object, **__: object) -> AsyncIterator[Chunk]:
         for tokens in ([2], [3], [2], [3, 1]):
-            end = End("stop") if 1 in tokens else None
+            end = StreamEnd("stop") if 1 in tokens else None
             yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
 
     monkeypatch.setattr(chat.sglang, "stream", stream)

@@ -80,6 +80,6 @@ def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
     (said,) = capsys.readouterr().err.splitlines()
     assert "journal.sqlite was written by another version of asyncrl with schema 1, and asyncrl " in said
     assert said.endswith(
-        "use the version that began the run, or set run_folder (or name) to a new one to start afresh."
+        "use the version that began the run, or set run_folder (or name) to a new one to start over."
     )
     assert contents(project) == before

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from verifiers.dataset import DataReport, DataRow, check_rows
+from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 
@@ -21,7 +21,7 @@ async def check(
 ) -> DataReport:
     async with VerifierPool() as pool:
         rows = [
-            DataRow(f"data.jsonl:{line}", gold, name, options or {})
+            GoldRow(f"data.jsonl:{line}", gold, name, options or {})
             for line, gold in enumerate(golds, start=1)
         ]
         return await check_rows(rows, pool, folder=folder)

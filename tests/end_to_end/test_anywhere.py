@@ -36,7 +36,7 @@ def asyncrl(*words: str, cwd: Path, text: str = "") -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a recipe after its run, which was started from the folder `elsewhere` beside it."""
+    """The folder of a recipe after its run, which was started from the folder `elsewhere` next to it."""
     folder = tmp_path_factory.mktemp("anywhere") / "project"
     write_base_model(folder / "parts" / "model")
     (folder / "parts" / "model" / "generation_config.json").unlink()

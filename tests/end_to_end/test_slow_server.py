@@ -1,4 +1,4 @@
-"""Two real servers, one of them really slow: new groups avoid it, what it holds goes on on the other one."""
+"""Two real servers, one of them really slow: new groups avoid it, what it holds resumes on the other one."""
 
 import signal
 import time

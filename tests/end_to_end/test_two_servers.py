@@ -1,4 +1,4 @@
-"""Two real servers: one is killed and rejoins, one is removed and added again, while the run goes on; what is
+"""Two real servers: one is killed and rejoins, one is removed and added again, while the run trains; what is
 removed stays so when the run is started again."""
 
 import signal

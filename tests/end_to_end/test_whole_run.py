@@ -23,8 +23,8 @@ def test_reward_rises(finished: WholeRun) -> None:
 
 
 def test_the_engines_agree_on_every_token_of_their_own_version(finished: WholeRun) -> None:
-    # Tokens of lag 0 show the mismatch between the engines alone; a ratio of 1 + 1e-4 is a log-prob off by
-    # 1e-4.
+    # Tokens of lag 0 show the mismatch between the engines alone. A log-prob off by 1e-4 is a ratio of
+    # 1 + 1e-4.
     for row in finished.steps():
         if row.get("mismatch_logprob_max") is not None:
             assert row["mismatch_logprob_max"] <= 1e-4
@@ -33,9 +33,8 @@ def test_the_engines_agree_on_every_token_of_their_own_version(finished: WholeRu
 
 def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:
     (found,) = finished.query(
-        "SELECT max(step - version), min(step - version) FROM segments JOIN trajectories USING "
-        "(trajectory_id) "
-        "JOIN groups USING (group_id) WHERE step IS NOT NULL"
+        "SELECT max(step - version), min(step - version) FROM segments "
+        "JOIN trajectories USING (trajectory_id) JOIN groups USING (group_id) WHERE step IS NOT NULL"
     )
     assert found[0] <= 2 and found[1] >= 0
 

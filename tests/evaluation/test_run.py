@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from asyncrl.evaluation.run import Answer, EvaluationFailed, Evaluator
+from asyncrl.evaluation.run import EvaluationFailed, Evaluator, GradedResponse
 from asyncrl.records import Score
 
 
@@ -18,7 +18,7 @@ class OneAnswerEach(Evaluator):
         score = Score(
             self.outcome, correctness, correctness, None, "The sandbox failed: no isolation.", 0.0, ""
         )
-        return [Answer("", 1, (0,), score) for _ in tasks]
+        return [GradedResponse("", 1, (0,), score) for _ in tasks]
 
 
 def evaluator():

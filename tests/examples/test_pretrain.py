@@ -11,7 +11,7 @@ from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
 from asyncrl.examples.pretrain import (
     IGNORED,
-    Options,
+    SumsOptions,
     build_model,
     build_optimizers,
     make_batches,
@@ -99,4 +99,4 @@ def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_p
 
 def test_an_unknown_option_is_refused_with_those_there_are():
     with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*task, .*noise"):
-        parse_options(Options, {"task": "arithmetic", "nois": 0.1})
+        parse_options(SumsOptions, {"task": "arithmetic", "nois": 0.1})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.examples.pretrain import Options, parse_options, prepare
+from asyncrl.examples.pretrain import SumsOptions, parse_options, prepare
 from asyncrl.plugins import load_object
 from asyncrl.recipe.file import load_recipe
 
@@ -25,5 +25,5 @@ def test_what_a_recipe_prepares_is_what_it_reads(path):
     assert callable(target)
     assert read == [f"{recipe.prepare.folder}/{name}" for name in ("model", "train.jsonl", "heldout.jsonl")]
     if target is prepare:
-        options = parse_options(Options, recipe.prepare.options)
+        options = parse_options(SumsOptions, recipe.prepare.options)
         assert options.max_position_embeddings >= recipe.model.context_tokens

@@ -70,7 +70,7 @@ class FakeEngine:
     def hold(self) -> None:
         self.may_generate.clear()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.may_generate.set()
 
     def hold_answers(self) -> None:
@@ -93,7 +93,7 @@ class FakeEngine:
 
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborted.add((await request.json())["rid"])
-        self.let_go()
+        self.release()
         return web.Response()
 
     async def _update(self, request: web.Request) -> web.Response:

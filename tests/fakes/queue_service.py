@@ -19,7 +19,7 @@ from asyncrl.replay.wire import (
 )
 
 
-class QueueService:
+class FakeQueueService:
     """Serves `batches[step]` for take(step), and the end of the run where there is none."""
 
     def __init__(self, batches: list[Batch], servers: list[str] | None = None) -> None:
@@ -35,20 +35,20 @@ class QueueService:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def __enter__(self) -> "QueueService":
+    def __enter__(self) -> "FakeQueueService":
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.let_go()
+        self.release()
         self._server.shutdown()
         self._server.server_close()
 
     def hold(self, step: PolicyVersion) -> None:
-        """The take of `step` is heard but not answered before `let_go`."""
+        """The take of `step` is heard but not answered before `release`."""
         self._held = step
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         with self._changed:
             self._held = None
             self._changed.notify_all()

@@ -22,7 +22,7 @@ from asyncrl.waits import Waits
 
 
 @dataclass
-class Stage:
+class StreamingStage:
     """Two servers of 900 tokens per answer, and one group that streams."""
 
     engines: dict[str, FakeEngine]
@@ -47,7 +47,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIterator[Stage]:
+async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIterator[StreamingStage]:
     async with (
         FakeEngine(num_tokens=900, chunk_tokens=1) as one,
         FakeEngine(num_tokens=900, chunk_tokens=1) as two,
@@ -78,7 +78,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
 
         tasks = asyncio.create_task(early_abort.run()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
-        found = Stage(engines, fleet, waits, queue, generator, group, tasks[1])
+        found = StreamingStage(engines, fleet, waits, queue, generator, group, tasks[1])
         yield found
         for task in tasks:
             task.cancel()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.fleets import TAKEN
 from fakes.records import make_task
-from fakes.stage import Stage, stage
+from fakes.stage import StreamingStage, stage
 
 from asyncrl.errors import QueueError
 from asyncrl.records import DropReason, Finish, Segment
@@ -17,12 +17,12 @@ from asyncrl.serving.publication import Publication
 
 
 @pytest.fixture
-async def found(tmp_path: Path) -> AsyncIterator[Stage]:
+async def found(tmp_path: Path) -> AsyncIterator[StreamingStage]:
     async with stage(tmp_path) as found:
         yield found
 
 
-def start_drain(found: Stage) -> "asyncio.Task[None]":
+def start_drain(found: StreamingStage) -> "asyncio.Task[None]":
     """Of a trainer that has a batch and made version 1 of it."""
     found.fleet.hand_wire_to_trainer()
     drain = Drain(found.queue, found.fleet, found.generator, found.waits)
@@ -34,7 +34,7 @@ async def let_all_run() -> None:
         await asyncio.sleep(0)
 
 
-async def announce(found: Stage, folder: Path) -> None:
+async def announce(found: StreamingStage, folder: Path) -> None:
     found.queue.num_steps_taken = 1
     found.queue.announce(1)
     publication = Publication(1, folder, {})
@@ -43,14 +43,14 @@ async def announce(found: Stage, folder: Path) -> None:
 
 
 async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_announcement(
-    found: Stage, tmp_path: Path
+    found: StreamingStage, tmp_path: Path
 ) -> None:
     here, _ = await found.stream_some()
     drain = start_drain(found)
     await asyncio.sleep(0)
     assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is not None
     assert not drain.done()
-    here.let_go()
+    here.release()
     await asyncio.wait_for(drain, 20.0)
     assert all(t.finish is not None for t in found.group.trajectories)
     assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is None
@@ -58,18 +58,18 @@ async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_annou
     assert found.fleet.pick(2, is_new=True) is not None
 
 
-async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found: Stage) -> None:
+async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found: StreamingStage) -> None:
     here, there = await found.stream_some()
     drain = start_drain(found)
     here.break_streams = 1
-    here.let_go()
+    here.release()
     await asyncio.wait_for(drain, 20.0)
     assert all(t.finish is not None for t in found.group.trajectories)
     assert len(here.bodies) + len(there.bodies) == 2
     assert found.queue.conservation()["dropped: outlived"] == 0
 
 
-async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: Stage) -> None:
+async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: StreamingStage) -> None:
     await found.work
     (server, _) = found.fleet.servers.values()
     found.fleet.acquire(server, 4)
@@ -81,7 +81,7 @@ async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: Stage) -
 
 
 async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(
-    found: Stage, tmp_path: Path
+    found: StreamingStage, tmp_path: Path
 ) -> None:
     await found.work
     group = found.queue.admit(make_task(2))
@@ -105,12 +105,12 @@ async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was
     assert found.queue.conservation()["dropped: outlived"] == 5
 
 
-async def _both_serve(found: Stage) -> None:
+async def _both_serve(found: StreamingStage) -> None:
     await found.waits.wait_until(lambda: len(found.fleet.serving()) == 2, owner="test", blocker="servers")
 
 
 async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
-    found: Stage, tmp_path: Path
+    found: StreamingStage, tmp_path: Path
 ) -> None:
     await found.stream_some()
     drain = start_drain(found)
@@ -121,7 +121,7 @@ async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
     assert found.fleet.pick(2, is_new=True) is not None
 
 
-async def test_a_drain_without_a_batch_is_refused(found: Stage) -> None:
+async def test_a_drain_without_a_batch_is_refused(found: StreamingStage) -> None:
     drain = Drain(found.queue, found.fleet, found.generator, found.waits)
     with pytest.raises(QueueError, match="no batch is out"):
         await drain.run(1)

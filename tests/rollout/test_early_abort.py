@@ -4,12 +4,12 @@ import asyncio
 from pathlib import Path
 
 from fakes.engine import FakeEngine
-from fakes.stage import Stage, stage
+from fakes.stage import StreamingStage, stage
 
 from asyncrl.records import DropReason
 
 
-def check_resumed(found: Stage, there: FakeEngine) -> None:
+def check_resumed(found: StreamingStage, there: FakeEngine) -> None:
     """The whole group ended on the other server, each trajectory from all it had."""
     assert all(t.finish is not None for t in found.group.trajectories)
     (body,) = there.bodies

@@ -5,10 +5,12 @@ import pytest
 from asyncrl.errors import ServerError
 from asyncrl.records import Segment
 from asyncrl.serving.confirmation import Confirmation
-from asyncrl.serving.sglang_messages import Chunk, End, Span
+from asyncrl.serving.sglang_messages import Chunk, Span, StreamEnd
 
 
-def chunk(tokens: list[int], spans: list[Span] | None, *, end: End | None = None, cached: int = 0) -> Chunk:
+def chunk(
+    tokens: list[int], spans: list[Span] | None, *, end: StreamEnd | None = None, cached: int = 0
+) -> Chunk:
     return Chunk("r1", tokens, [-0.5] * len(tokens), spans, end, cached)
 
 
@@ -16,7 +18,7 @@ def test_tokens_are_confirmed_by_spans_alone() -> None:
     confirmation = Confirmation(salt_version=3)
     assert confirmation.feed(chunk([5, 6], None)) == []
     assert confirmation.pending_tokens == [5, 6]
-    segments = confirmation.feed(chunk([7], [Span(3, 0, 3)], end=End.STOP))
+    segments = confirmation.feed(chunk([7], [Span(3, 0, 3)], end=StreamEnd.STOP))
     assert segments == [Segment(3, [5, 6, 7], [-0.5] * 3)]
     assert confirmation.pending_tokens == []
 

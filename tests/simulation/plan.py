@@ -80,8 +80,26 @@ class Plan:
 
 
 def draw(seed: int) -> Plan:
+    """The plan of a seed. The order of the draws is kept, so that a seed keeps its plan."""
     rng = random.Random(f"plan {seed}")
-    plan = Plan(
+    plan = _draw_sizes(seed, rng)
+    # A generator of its own for what was added later: earlier seeds keep the rest of their plan.
+    more = random.Random(f"fleet {seed}")
+    if more.random() < 0.3 and plan.max_staleness:
+        plan.oversampling = more.choice((1.0, 1.25, 1.5, 2.0))
+    if more.random() < 0.3 and plan.max_staleness:
+        plan.abort_staleness = more.randrange(plan.max_staleness)
+    span = 3.0 + plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
+    _draw_faults(plan, rng, span)
+    _draw_fleet(plan, more, span)
+    _draw_repetition(plan, more)
+    if more.random() < 0.2:
+        plan.interrupt, plan.oversampling = "drain", None
+    return plan
+
+
+def _draw_sizes(seed: int, rng: random.Random) -> Plan:
+    return Plan(
         seed=seed,
         num_servers=rng.choice((1, 2, 2, 3)),
         groups_per_batch=rng.choice((1, 2, 2, 3)),
@@ -107,13 +125,10 @@ def draw(seed: int) -> Plan:
         confirm_share=rng.choice((0.0, 0.5, 1.0, 1.0)),
         are_servers_external=rng.random() < 0.5,
     )
-    # Drawn last, from a generator of its own, so that earlier seeds keep the rest of their plan.
-    more = random.Random(f"fleet {seed}")
-    if more.random() < 0.3 and plan.max_staleness:
-        plan.oversampling = more.choice((1.0, 1.25, 1.5, 2.0))
-    if more.random() < 0.3 and plan.max_staleness:
-        plan.abort_staleness = more.randrange(plan.max_staleness)
-    span = 3.0 + plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
+
+
+def _draw_faults(plan: Plan, rng: random.Random, span: float) -> None:
+    """Within `span` seconds: faults of servers, ends of trainers and controllers."""
     if rng.random() < 0.75:
         plan.server_faults = sorted(
             (rng.uniform(0.2, span), rng.randrange(plan.num_servers), rng.choice(SERVER_FAULTS))
@@ -129,6 +144,9 @@ def draw(seed: int) -> Plan:
             (rng.choice(("kill", "kill", "stop", "full disk")), rng.uniform(0.1, span))
             for _ in range(rng.randint(1, 2))
         ]
+
+
+def _draw_fleet(plan: Plan, more: random.Random, span: float) -> None:
     if more.random() < 0.4:
         plan.hedge_seconds = more.choice((1.0, 4.0, 15.0))
     if more.random() < 0.4:
@@ -138,6 +156,9 @@ def draw(seed: int) -> Plan:
             (more.uniform(0.2, span), more.randrange(plan.num_servers), more.choice(("remove", "add")))
             for _ in range(more.randint(1, 4))
         )
+
+
+def _draw_repetition(plan: Plan, more: random.Random) -> None:
     if more.random() < 0.4 and plan.max_staleness:
         plan.max_uses = more.choice((2, 3))
         plan.repeated_groups = more.randint(1, (plan.max_uses - 1) * plan.groups_per_batch)
@@ -146,6 +167,3 @@ def draw(seed: int) -> Plan:
         plan.commit_every = more.choice((1, plan.commit_every))
     if plan.repeated_groups or more.random() < 0.5:
         plan.keep_steps = 1
-    if more.random() < 0.2:
-        plan.interrupt, plan.oversampling = "drain", None
-    return plan

@@ -20,9 +20,9 @@ from simulation.checks import check_conservation, check_journal, check_trained
 from simulation.journal import SimulatedJournal, new_disk
 from simulation.loop import Deadlock, DrivenLoop, Livelock
 from simulation.plan import Plan, draw
-from simulation.server import Server
+from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
-from simulation.trainer import SimulatedService, Trainer, TrainerDied
+from simulation.trainer import SimulatedService, SimulatedTrainer, TrainerDied
 from simulation.verifying import Codec, SimulatedPool
 from simulation.world import World
 
@@ -39,7 +39,7 @@ MAX_SECONDS = 3600.0
 """Of the driven clock, for a whole schedule."""
 
 
-class Notebook(logging.Handler):
+class WorldNotebook(logging.Handler):
     """What the user sees: steps, evaluations, warnings."""
 
     def __init__(self, world: World) -> None:
@@ -59,12 +59,13 @@ class Notebook(logging.Handler):
 class Schedule:
     """Owns the servers and the order of events of one world; the supervisor of its controllers."""
 
-    def __init__(self, world: World, notebook: Notebook) -> None:
+    def __init__(self, world: World, notebook: WorldNotebook) -> None:
         self.world = world
         self.plan = world.plan
         self._notebook = notebook
         self.servers = {
-            url: Server(world, url) for url in (f"http://server-{n}" for n in range(self.plan.num_servers))
+            url: SimulatedServer(world, url)
+            for url in (f"http://server-{n}" for n in range(self.plan.num_servers))
         }
         self.num_lives = 0
         self.table: dict[str, int] = {}
@@ -160,7 +161,7 @@ class Schedule:
         service = controller.service
         assert isinstance(service, SimulatedService)
         while True:
-            self.trainer = asyncio.create_task(Trainer(self.world, service, self.servers).run())
+            self.trainer = asyncio.create_task(SimulatedTrainer(self.world, service, self.servers).run())
             try:
                 return await asyncio.shield(self.trainer)
             except TrainerDied:
@@ -197,7 +198,7 @@ class Schedule:
         else:
             self.world.note(f"{action} {url}")
 
-    def _break(self, server: Server, kind: str) -> None:
+    def _break(self, server: SimulatedServer, kind: str) -> None:
         if not server.is_up:
             return
         self.world.note(f"{server.url}: {kind} is due")
@@ -282,14 +283,14 @@ def run_schedule(seed: int, plan: Plan | None = None) -> World:
     return world
 
 
-async def _run(world: World, notebook: Notebook) -> None:
+async def _run(world: World, notebook: WorldNotebook) -> None:
     await Schedule(world, notebook).run()
 
 
 @contextlib.contextmanager
-def _simulated(world: World) -> Iterator[Notebook]:
+def _simulated(world: World) -> Iterator[WorldNotebook]:
     lives = itertools.count()
-    notebook, ours, others = Notebook(world), logging.getLogger("asyncrl"), logging.getLogger("asyncio")
+    notebook, ours, others = WorldNotebook(world), logging.getLogger("asyncrl"), logging.getLogger("asyncio")
     is_quiet, ours.propagate, others.disabled = others.disabled, False, True
     ours.addHandler(notebook)
     try:

@@ -61,7 +61,7 @@ class Request:
         return "-".join(parts[1:3]) if parts[1] != "eval" else self.rid
 
 
-class Server:
+class SimulatedServer:
     """`restart` and `die` belong to whoever owns the process, the rest is reached over the session."""
 
     def __init__(self, world: World, url: str) -> None:

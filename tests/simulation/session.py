@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
-from simulation.server import Channel, Server
+from simulation.server import Channel, SimulatedServer
 from simulation.world import World
 
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
@@ -18,7 +18,11 @@ class SimulatedSession:
     """`cut` ends it as a kill -9 of its process would."""
 
     def __init__(
-        self, world: World, servers: dict[str, Server], *, timeout: aiohttp.ClientTimeout = NO_TIMEOUT
+        self,
+        world: World,
+        servers: dict[str, SimulatedServer],
+        *,
+        timeout: aiohttp.ClientTimeout = NO_TIMEOUT,
     ) -> None:
         self.world = world
         self.servers = servers

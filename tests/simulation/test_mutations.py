@@ -143,9 +143,9 @@ def stale_groups_that_are_kept() -> Any:
 
 
 def a_round_that_ends_before_its_batch_is_ready() -> Any:
-    def is_over(parking: Oversampling) -> bool:
-        ready = sum(group.state is GroupState.READY for group in parking.queue.live.values())
-        return parking.oversampling is not None and ready > 0
+    def is_over(round_: Oversampling) -> bool:
+        ready = sum(group.state is GroupState.READY for group in round_.queue.live.values())
+        return round_.oversampling is not None and ready > 0
 
     return mock.patch.object(Oversampling, "is_over", is_over)
 

@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar
 import aiohttp
 import msgspec
 from simulation.checks import check_batch, check_commit
-from simulation.server import Server
+from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
 from simulation.world import Checkpoint, World
 
@@ -86,10 +86,10 @@ class SimulatedService:
                 self.world.violate(f"a take, drain or commit failed: {error!r}")
 
 
-class Trainer:
+class SimulatedTrainer:
     """One life; `run` returns when the controller has nothing left, or raises TrainerDied."""
 
-    def __init__(self, world: World, service: SimulatedService, servers: dict[str, Server]) -> None:
+    def __init__(self, world: World, service: SimulatedService, servers: dict[str, SimulatedServer]) -> None:
         self.world = world
         self._service = service
         # What aiohttp gives a session that asks for nothing else.

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, reference_model, write_model
-from fakes.queue_service import QueueService
+from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 
 from asyncrl.model.folder import check_model_folder
@@ -37,16 +37,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def queue() -> Iterator[QueueService]:
-    with QueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
+def queue() -> Iterator[FakeQueueService]:
+    with FakeQueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
         yield queue
 
 
 @pytest.fixture(scope="module")
-def straight(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, QueueService]:
+def straight(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeQueueService]:
     """An undisturbed run of one process: its folder, and what the queue heard."""
     run = tmp_path_factory.mktemp("straight") / "run"
-    with QueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
+    with FakeQueueService([random_batch(step) for step in range(NUM_STEPS)]) as queue:
         processes = start_trainer(run, queue.url, make_recipe(folder, trainer=TRAINER))
         assert finish_trainer(processes) == [0], read_log(run)
     return run, queue
@@ -61,7 +61,7 @@ def assert_equal_weights(got: Path, wanted: Path) -> None:
     assert all(torch.equal(left[name], right[name]) for name in right) and left.keys() == right.keys()
 
 
-def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[Path, QueueService]):
+def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[Path, FakeQueueService]):
     run, queue = straight
     assert [take.step for take in queue.takes] == list(range(NUM_STEPS + 1))
     assert queue.takes[0].step_metrics is None and queue.takes[0].published == {}
@@ -75,7 +75,7 @@ def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[
     )
 
 
-def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueService]):
+def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueueService]):
     metrics = straight[1].takes[1].step_metrics
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
@@ -93,7 +93,7 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, QueueSer
     assert all(isinstance(value, float) for value in metrics.values())
 
 
-def test_each_commit_follows_a_durable_checkpoint(straight: tuple[Path, QueueService]):
+def test_each_commit_follows_a_durable_checkpoint(straight: tuple[Path, FakeQueueService]):
     run, queue = straight
     folders = [str(run / "checkpoints" / f"step-{version}") for version in (2, 4)]
     assert [commit.checkpoint_folder for commit in queue.commits] == folders
@@ -101,7 +101,7 @@ def test_each_commit_follows_a_durable_checkpoint(straight: tuple[Path, QueueSer
 
 
 def test_the_last_version_is_published_and_exported_and_has_moved(
-    straight: tuple[Path, QueueService], folder: Path
+    straight: tuple[Path, FakeQueueService], folder: Path
 ):
     run, _ = straight
     publication = read_publication(run / "publications" / "v4")
@@ -113,7 +113,7 @@ def test_the_last_version_is_published_and_exported_and_has_moved(
 
 
 def test_a_killed_run_resumes_bit_for_bit(
-    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):
     # Killed when it asks for step 3: version 3 is lost, the checkpoint of version 2 is not.
     queue.hold(3)
@@ -123,7 +123,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     queue.wait_for_commit(2)
     processes[0].send_signal(signal.SIGKILL)
     finish_trainer(processes)
-    queue.let_go()
+    queue.release()
     assert finish_trainer(start_trainer(run, queue.url)) == [0], read_log(run)
     assert [take.step for take in queue.takes] == [0, 1, 2, 3, 2, 3, 4]
     # The commit of version 2 is repeated: the crash might have come between the save and it.
@@ -132,7 +132,7 @@ def test_a_killed_run_resumes_bit_for_bit(
 
 
 def test_two_ranks_make_the_same_weights_as_one(
-    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):
     run = tmp_path / "run"
     recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2})
@@ -147,7 +147,7 @@ def test_two_ranks_make_the_same_weights_as_one(
 
 
 def test_a_drain_comes_before_each_publish_and_its_time_is_told(
-    folder: Path, queue: QueueService, tmp_path: Path
+    folder: Path, queue: FakeQueueService, tmp_path: Path
 ):
     run = tmp_path / "run"
     recipe = make_recipe(folder, trainer=TRAINER | {"num_steps": 2}, rollout={"interrupt": "drain"})
@@ -162,7 +162,7 @@ LAYOUTS = [{"num_processes": 1}, {"num_processes": 2}, {"num_processes": 1}]
 
 
 def test_a_run_changes_its_layout_at_every_restart(
-    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):
     run = tmp_path / "run"
     every_step = TRAINER | {"checkpoint_every_steps": 1}
@@ -177,7 +177,7 @@ def test_a_run_changes_its_layout_at_every_restart(
             for process in processes:
                 process.kill()
         codes = finish_trainer(processes)
-        queue.let_go()
+        queue.release()
         assert is_last == (codes == [0] * len(processes)), read_log(run)
     assert {take.step for take in queue.takes} == set(range(NUM_STEPS + 1))
     got, wanted = final_weights(run), final_weights(straight[0])
@@ -185,7 +185,7 @@ def test_a_run_changes_its_layout_at_every_restart(
 
 
 def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
-    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):
     run = tmp_path / "run"
     queue.heldout = {1: 0.25, 2: 0.75, 3: 0.5}
@@ -205,7 +205,7 @@ def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
 
 
 def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
-    folder: Path, queue: QueueService, straight: tuple[Path, QueueService], tmp_path: Path
+    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):
     run = tmp_path / "run"
     run.mkdir()
@@ -227,7 +227,7 @@ def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
 
 
 def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_exports(
-    folder: Path, queue: QueueService, tmp_path: Path
+    folder: Path, queue: FakeQueueService, tmp_path: Path
 ):
     queue.hold(3)
     run = tmp_path / "run"
@@ -235,7 +235,7 @@ def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_e
     queue.wait_for_take(3)
     process.send_signal(signal.SIGINT)
     queue.batches = {}
-    queue.let_go()
+    queue.release()
     assert finish_trainer([process]) == [0], read_log(run)
     assert [commit.version for commit in queue.commits] == [2, 3]
     assert (run / "checkpoints" / "step-3" / "hf" / "config.json").exists()
@@ -250,14 +250,16 @@ time.sleep(600)
 """
 
 
-def test_a_trainer_dies_with_its_parent(folder: Path, queue: QueueService, tmp_path: Path):
+def test_a_trainer_dies_with_its_parent(folder: Path, queue: FakeQueueService, tmp_path: Path):
     queue.hold(0)
     (tmp_path / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer=TRAINER)))
     environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[1]))
     command = [sys.executable, "-c", PARENT, str(tmp_path), queue.url]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        trainer = os.pidfd_open(int(parent.stdout.readline()))
-        queue.wait_for_take(0)
-        parent.kill()
+        try:
+            trainer = os.pidfd_open(int(parent.stdout.readline()))
+            queue.wait_for_take(0)
+        finally:
+            parent.kill()
     assert readable(trainer, timeout_seconds=10) == [trainer], "the trainer outlived its parent by 10 s"
     os.close(trainer)

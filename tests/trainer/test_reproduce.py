@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, write_model
-from fakes.queue_service import QueueService
+from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
 
@@ -67,7 +67,7 @@ def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None,
     recipe = make_recipe(write_model(folder / "model"), trainer=trainer, **sections)
     record_batches(run / "journal.sqlite", dump_recipe(recipe))
     journal = Journal(run / "journal.sqlite")
-    with QueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
+    with FakeQueueService([load_batch(journal, step, 1.0) for step in range(NUM_STEPS)]) as queue:
         processes = start_trainer(run, queue.url, recipe)
         assert finish_trainer(processes) == [0] * num_processes, read_log(run)
     journal.close()

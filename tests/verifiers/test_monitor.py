@@ -9,7 +9,6 @@ from verifiers.monitor import (
     most_common_answer_share,
     reward_jump,
     reward_without_heldout,
-    zero_signal_share,
 )
 from verifiers.verdict import Outcome, Verdict
 
@@ -39,11 +38,6 @@ def test_identical_responses_are_found_across_white_space() -> None:
 def test_the_most_common_answer_leaves_faults_out() -> None:
     assert most_common_answer_share([RIGHT, LAST_LINE, WRONG, FAULT]) == pytest.approx(2 / 3)
     assert most_common_answer_share([FAULT]) == 0.0
-
-
-def test_groups_whose_scores_are_all_equal_carry_no_signal() -> None:
-    assert zero_signal_share([[RIGHT, RIGHT], [RIGHT, WRONG], [WRONG, FAULT], [HALF, WRONG]]) == 0.5
-    assert zero_signal_share([]) == 0.0
 
 
 def test_a_jump_of_the_reward_stands_out_and_a_steady_reward_does_not() -> None:

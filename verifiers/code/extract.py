@@ -47,7 +47,7 @@ _DEFINES = re.compile(
 
 
 @dataclass
-class _Block:
+class _CodeBlock:
     tag: str
     source: str
     is_closed: bool
@@ -99,9 +99,9 @@ class _Reader:
         self._tags = _TAGS.get(lang, {lang})
         self._parse = parse
 
-    def blocks(self) -> list[_Block]:
+    def blocks(self) -> list[_CodeBlock]:
         """In order; a bounded number of them."""
-        found: list[_Block] = []
+        found: list[_CodeBlock] = []
         at = 0
         while at < len(self._lines) and len(found) < _MAX_BLOCKS:
             opening = _opening(self._lines[at])
@@ -122,7 +122,7 @@ class _Reader:
                 indent = indent.rpartition(">")[2][1:]
             width = len(indent.expandtabs(4))
             end, source = self._content(at, fence, first, width)
-            found.append(_Block(header["tag"].lower(), source, end < len(self._lines)))
+            found.append(_CodeBlock(header["tag"].lower(), source, end < len(self._lines)))
             at = end + 1
         return found
 
@@ -143,14 +143,14 @@ class _Reader:
             return False
         return _PYTHON_LINE.match(rest) is not None
 
-    def _one_line(self, info: str, fence: str) -> list[_Block]:
+    def _one_line(self, info: str, fence: str) -> list[_CodeBlock]:
         """A block within one line: "```python print(1)```"."""
         header = _INFO.match(info.rstrip())
         assert header is not None
         rest = header["rest"].strip()
         if header["tag"].lower() not in self._tags or not rest.endswith(fence):
             return []
-        return [_Block(header["tag"].lower(), rest.removesuffix(fence) + "\n", True)]
+        return [_CodeBlock(header["tag"].lower(), rest.removesuffix(fence) + "\n", True)]
 
     def _content(self, start: int, fence: str, first: list[str], width: int) -> tuple[int, str]:
         """(line that closes the block, its content); the number of lines when nothing closes it.

@@ -110,11 +110,11 @@ def answer_calls(request: CallsRequest, results: Any) -> None:
 def serve_judge(request: JudgeRequest) -> None:
     """Answers a judge over descriptor 3, test by test."""
     # Boxes of plain calls never need it, and load faster without it.
-    from verifiers.code.server import Server
+    from verifiers.code.server import ObjectServer
 
     link = socket.socket(fileno=3).makefile("rwb")
     program = Program(request["program"])
-    program.run_each(request["tests"], lambda index: Server(program, link, request["capture"]).serve())
+    program.run_each(request["tests"], lambda index: ObjectServer(program, link, request["capture"]).serve())
 
 
 def main() -> None:

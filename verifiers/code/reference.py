@@ -13,7 +13,7 @@ from typing import Any
 from verifiers.code import values
 
 
-class State:
+class ReferenceState:
     """What is known of the object behind a reference."""
 
     def __init__(self, link: Any, number: int, form: Any) -> None:
@@ -29,8 +29,8 @@ class State:
         """Whether plain data of the test went into it through an operator."""
 
 
-def state(reference: "Reference") -> State:
-    found: State = object.__getattribute__(reference, "_asyncrl")
+def state(reference: "Reference") -> ReferenceState:
+    found: ReferenceState = object.__getattribute__(reference, "_asyncrl")
     return found
 
 
@@ -115,7 +115,7 @@ class Reference:
     __slots__ = ("_asyncrl",)
 
     def __init__(self, link: Any, number: int, form: Any) -> None:
-        object.__setattr__(self, "_asyncrl", State(link, number, form))
+        object.__setattr__(self, "_asyncrl", ReferenceState(link, number, form))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__dict__", "__annotations__", "__wrapped__"):

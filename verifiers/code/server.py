@@ -35,7 +35,7 @@ def _is_unchanged(before: list[Any], after: list[Any]) -> bool:
     return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
-class Server:
+class ObjectServer:
     """One test's conversation."""
 
     def __init__(self, program: Any, link: Any, capture: bool) -> None:

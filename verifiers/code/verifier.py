@@ -27,8 +27,7 @@ _DEFAULT_LIMITS = Limits(cpu_seconds=10.0, wall_seconds=20.0, memory_bytes=1024 
 
 
 class CodeVerifier:
-    """CORRECT when every test passes; the score is 1 or 0, or with `scoring="fraction"` the share of tests
-    passed.
+    """CORRECT when every test passes. The score is 1 or 0; with `scoring="fraction"`, the share that passes.
 
     `limits` bound each run: one stdin test, or all call tests together, or all assert tests together. A row's
     gold may say lang, limits, scoring and whitespace for itself. `sandbox` replaces the verifier's own, for

@@ -136,7 +136,7 @@ class _Builder:
                 return self.expression(hundredths) / 100
             case nodes.Degrees(degrees):
                 return self.expression(degrees) * sympy.pi / 180
-            case nodes.Call():
+            case nodes.FunctionCall():
                 return self._call(node)
             case nodes.Matrix():
                 return self._matrix(node)
@@ -185,7 +185,7 @@ class _Builder:
             raise Undecided(f"a matrix of {matrix.shape[0]} times {matrix.shape[1]}")
         return matrix
 
-    def _call(self, node: nodes.Call) -> Expression:
+    def _call(self, node: nodes.FunctionCall) -> Expression:
         arguments = [self.expression(argument) for argument in node.arguments]
         if node.name in ("det", "abs") and isinstance(arguments[0], sympy.MatrixBase):
             return _determinant(arguments[0])

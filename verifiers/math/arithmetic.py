@@ -76,7 +76,7 @@ class _Exact:
                 return self.value(hundredths) / 100
             case nodes.Based():
                 return Fraction(based_value(node))
-            case nodes.Call(known=True):
+            case nodes.FunctionCall(known=True):
                 return self._call(node)
         raise NotExact
 
@@ -111,7 +111,7 @@ class _Exact:
             raise NotExact
         return Fraction(top, bottom) if exponent > 0 else Fraction(bottom, top)
 
-    def _call(self, node: nodes.Call) -> Fraction:
+    def _call(self, node: nodes.FunctionCall) -> Fraction:
         if node.name not in _EXACT_CALLS:
             raise NotExact
         arguments = [self.value(argument) for argument in node.arguments]
@@ -262,7 +262,7 @@ class _Numeric:
                 return self.value(degrees) * self.context.pi / 180
             case nodes.Based():
                 return self.context.mpf(based_value(node))
-            case nodes.Call():
+            case nodes.FunctionCall():
                 return self._call(node)
             case nodes.Bound(height):
                 return self._bound[height]
@@ -308,7 +308,7 @@ class _Numeric:
             raise NotNumber("an argument out of every budget")
         return argument
 
-    def _call(self, node: nodes.Call) -> Decimal:
+    def _call(self, node: nodes.FunctionCall) -> Decimal:
         arguments = [self.value(argument) for argument in node.arguments]
         if not node.known:
             return self._unknown(node.name, arguments)

@@ -11,7 +11,7 @@ from verifiers.math.nodes import (
     SETS,
     Based,
     Bracket,
-    Call,
+    FunctionCall,
     Listing,
     Matrix,
     Modulo,
@@ -189,7 +189,7 @@ def _same_as_equation(gold: Relation, response: Node) -> bool:
     if not isinstance(response, Relation):
         # x = 5 asked for the value; 2x + y = 5 asked for the equation.
         name, value = gold.sides[0], gold.sides[-1]
-        if is_name(name) or (isinstance(name, Call) and exact_or_none(value) is not None):
+        if is_name(name) or (isinstance(name, FunctionCall) and exact_or_none(value) is not None):
             return _same(value, response)
         return is_name(value) and len(gold.sides) == 2 and _same(name, response)
     if set(response.operators) == {"in"} and is_name(gold.sides[0]):
@@ -342,8 +342,7 @@ def _same_brackets(gold: Bracket, response: Bracket) -> bool:
     if (gold.opening, gold.closing) == (response.opening, response.closing):
         return True
     pair = {gold.opening + gold.closing, response.opening + response.closing}
-    # A vector may wear round, square or angle brackets; two items in [ ] are an interval and then ends
-    # matter.
+    # A vector may wear round, square or angle brackets. Two items in [ ] are an interval: its ends count.
     return pair == {"()", "<>"} or (len(gold.items) > 2 and pair <= {"()", "[]", "<>"})
 
 

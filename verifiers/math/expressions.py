@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 
 from verifiers.math.arithmetic import Undecided
-from verifiers.math.nodes import Call, Constant, Matrix, Node, Number, Power, Product, Sum, Symbol
+from verifiers.math.nodes import Constant, FunctionCall, Matrix, Node, Number, Power, Product, Sum, Symbol
 
 SAME_NAME = (
     "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth sech csch asinh acosh atanh "
@@ -35,7 +35,7 @@ def node_of(value: Any) -> Node:
     name = _NAMES.get(value.func)
     if name is None:
         raise Undecided(f"a value with {value.func}"[:200])
-    return Call(name, tuple(map(node_of, value.args)))
+    return FunctionCall(name, tuple(map(node_of, value.args)))
 
 
 _CONSTANTS: dict[Any, Node] = {
@@ -44,8 +44,8 @@ _CONSTANTS: dict[Any, Node] = {
     sympy.I: Constant("i"),
     sympy.oo: Constant("infinity"),
     -sympy.oo: Product((Number(Fraction(-1)), Constant("infinity"))),
-    sympy.EulerGamma: Call("euler_gamma", ()),
-    sympy.Catalan: Call("catalan", ()),
+    sympy.EulerGamma: FunctionCall("euler_gamma", ()),
+    sympy.Catalan: FunctionCall("catalan", ()),
 }
 _NAMES: dict[Any, str] = {
     **{getattr(sympy, name): name for name in SAME_NAME if name not in ("sqrt", "exp")},

@@ -44,8 +44,7 @@ def _same_percent(gold: Node, response: Node) -> bool:
             # "50%" asked for a percentage: 50 is one.
             return same_scalar(gold, response) or same_scalar(wanted, response)
         case _, Percent(given):
-            # A gold of 50 may have been a percentage. One of at most 1 is more likely a fraction: 0.5 is not
-            # 0.5%.
+            # A gold of 50 may be a percentage. At most 1 it is more likely a fraction: 0.5 is not 0.5%.
             value = exact_or_none(gold)
             is_percentage = value is not None and abs(value) > 1
             return same_scalar(gold, response) or (is_percentage and same_scalar(gold, given))

@@ -60,7 +60,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     name: str
     arguments: tuple[Node, ...]
     known: bool = True
@@ -199,7 +199,7 @@ class Text:
 
 
 Node: TypeAlias = (
-    Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | Call | PlusMinus | Percent
+    Number | Based | Symbol | Constant | Sum | Product | Quotient | Power | FunctionCall | PlusMinus | Percent
     | Degrees | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio
     | Modulo | Opaque | Operation | Bound | Piecewise | Text
 )  # fmt: skip

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from verifiers.math.nodes import (
     Based,
-    Call,
     Degrees,
+    FunctionCall,
     Listing,
     Node,
     Number,
@@ -127,7 +127,7 @@ def _kind(item: Node, letters: frozenset[str]) -> str | None:
     match item:
         case Sum() | Product():
             return ARITHMETIC if _is_arithmetic(item, letters) else None
-        case Call(name, known=known):
+        case FunctionCall(name, known=known):
             return _KINDS.get(name) if known else None
         case Operation(name):
             return _KINDS.get(name)

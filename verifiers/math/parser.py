@@ -50,8 +50,8 @@ from verifiers.math.literals import (
 )
 from verifiers.math.nodes import (
     Bracket,
-    Call,
     Constant,
+    FunctionCall,
     Listing,
     Matrix,
     Modulo,
@@ -286,7 +286,7 @@ class Parser(Cursor):
         while (token := self.here).kind != "end":
             if self.take("!"):
                 is_double = self.sees("!") and not self.here.spaced and self.take("!")
-                node = Call("double_factorial" if is_double else "factorial", (node,))
+                node = FunctionCall("double_factorial" if is_double else "factorial", (node,))
             elif self.take(r"\%") or self.take("%"):
                 node = Percent(node)
             elif token.value in DEGREE_SIGNS and token.kind == "command":
@@ -452,7 +452,7 @@ class Parser(Cursor):
             name += "'"
         if bare in OWN_FUNCTIONS and self.sees("("):
             group = self._round()
-            return Call(name, group.items if isinstance(group, Bracket) else (group,), known=False)
+            return FunctionCall(name, group.items if isinstance(group, Bracket) else (group,), known=False)
         return Symbol(name)
 
     def _word(self) -> Node:
@@ -504,7 +504,7 @@ class Parser(Cursor):
             name, exponent = "a" + name, None
         if name == "log" and base is not None:
             arguments = (*arguments, base)
-        call = Call(name, arguments)
+        call = FunctionCall(name, arguments)
         return call if exponent is None else Power(call, exponent)
 
     def _arguments(self, name: str) -> tuple[Node, ...]:
@@ -528,7 +528,7 @@ class Parser(Cursor):
         self.expect("[")
         degree = self._group(self.sum)
         self.expect("]")
-        return Call("root", (self.argument(), degree))
+        return FunctionCall("root", (self.argument(), degree))
 
     # Brackets
 
@@ -602,7 +602,7 @@ class Parser(Cursor):
         closing = {r"\lvert": r"\rvert", r"\lVert": r"\rVert"}.get(opening, opening)
         inner = self._group(self.sum, bars=self._bars + (opening == "|"))
         self.expect(closing)
-        return Call("abs", (inner,))
+        return FunctionCall("abs", (inner,))
 
     def _rounded(self) -> Node:
         name, closing = {r"\lfloor": ("floor", r"\rfloor"), r"\lceil": ("ceiling", r"\rceil")}[
@@ -610,7 +610,7 @@ class Parser(Cursor):
         ]
         inner = self._group(self.sum)
         self.expect(closing)
-        return Call(name, (inner,))
+        return FunctionCall(name, (inner,))
 
     # Commands
 
@@ -625,11 +625,11 @@ class Parser(Cursor):
     def _binomial(self) -> Node:
         self.advance()
         top = self._single()
-        return Call("binomial", (top, self._single()))
+        return FunctionCall("binomial", (top, self._single()))
 
     def _square_root(self) -> Node:
         self.advance()
-        return self._root() if self.sees("[") else Call("sqrt", (self.argument(),))
+        return self._root() if self.sees("[") else FunctionCall("sqrt", (self.argument(),))
 
     def _overline(self) -> Node:
         self.advance()
@@ -690,7 +690,7 @@ class Parser(Cursor):
             if len({len(row) for row in node.rows}) != 1:
                 raise Unreadable("a matrix with rows of different lengths")
             if name == "vmatrix":
-                node = Call("det", (node,))
+                node = FunctionCall("det", (node,))
         else:
             raise Unreadable(f"the environment {name!r}")
         self.expect(r"\end")

@@ -1,5 +1,4 @@
-r"""Sets of real numbers: intervals, unions, inequalities in one unknown, R without points, all as one sorted
-list.
+r"""Sets of reals as one sorted list: intervals, unions, inequalities in one unknown, R without points.
 
 Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 3, \{x \mid ...\}), so that
 its spelling does not matter. Only linear inequalities and |linear| are solved: anything else would be the
@@ -12,7 +11,7 @@ from functools import cmp_to_key
 from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
 from verifiers.math.nodes import (
     Bracket,
-    Call,
+    FunctionCall,
     Listing,
     NamedSet,
     Node,
@@ -34,7 +33,7 @@ MAX_PIECES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class Endpoint:
     """One end of an interval."""
 
     value: Node | None
@@ -47,8 +46,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    low: End
-    high: End
+    low: Endpoint
+    high: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def same_region(gold: Region, response: Region) -> bool:
     )
 
 
-def _same_end(one: End, other: End) -> bool:
+def _same_end(one: Endpoint, other: Endpoint) -> bool:
     if one.value is None or other.value is None:
         return one.value is other.value and one.sign == other.sign
     return one.closed == other.closed and same_scalar(one.value, other.value)
@@ -112,15 +111,15 @@ def _read(node: Node) -> _Read:
     raise _NotRegion
 
 
-def _finite(value: Node, *, closed: bool) -> End:
+def _finite(value: Node, *, closed: bool) -> Endpoint:
     if free_symbols(value):
         raise _NotRegion
-    return End(value, 0, closed, real_fraction(value, digits=40))
+    return Endpoint(value, 0, closed, real_fraction(value, digits=40))
 
 
-def _end(value: Node, *, closed: bool) -> End:
+def _end(value: Node, *, closed: bool) -> Endpoint:
     sign = infinity_sign(value)
-    return End(None, sign, False, Fraction(0)) if sign else _finite(value, closed=closed)
+    return Endpoint(None, sign, False, Fraction(0)) if sign else _finite(value, closed=closed)
 
 
 def _interval_of(node: Bracket) -> Interval:
@@ -134,7 +133,7 @@ def _interval_of(node: Bracket) -> Interval:
 
 
 def _everything() -> Interval:
-    return Interval(End(None, -1, False, Fraction(0)), End(None, 1, False, Fraction(0)))
+    return Interval(Endpoint(None, -1, False, Fraction(0)), Endpoint(None, 1, False, Fraction(0)))
 
 
 def _point(value: Node) -> Interval:
@@ -142,7 +141,7 @@ def _point(value: Node) -> Interval:
     return Interval(end, end)
 
 
-def _order(one: End, other: End) -> int:
+def _order(one: Endpoint, other: Endpoint) -> int:
     """Which value is smaller; whether the ends are closed does not matter here."""
     if one.value is None or other.value is None:
         left = one.sign if one.value is None else 0
@@ -181,7 +180,7 @@ def _by_low(one: Interval, other: Interval) -> int:
     return order if order else int(other.low.closed) - int(one.low.closed)
 
 
-def _further(one: End, other: End) -> End:
+def _further(one: Endpoint, other: Endpoint) -> Endpoint:
     order = _order(one, other)
     if order == 0:
         return one if one.closed else other
@@ -202,7 +201,7 @@ def _intersection(first: list[Interval], second: list[Interval]) -> list[Interva
     return found
 
 
-def _inner(one: End, other: End, direction: int) -> End:
+def _inner(one: Endpoint, other: Endpoint, direction: int) -> Endpoint:
     """The end that cuts more: the higher of two lows (1), the lower of two highs (-1)."""
     order = _order(one, other) * direction
     if order == 0:
@@ -215,12 +214,12 @@ def _complement(intervals: list[Interval]) -> list[Interval]:
     found = []
     for interval in _union(intervals):
         if interval.low.value is not None:
-            high = End(interval.low.value, 0, not interval.low.closed, interval.low.size)
+            high = Endpoint(interval.low.value, 0, not interval.low.closed, interval.low.size)
             if _order(low, high) < 0 or (_order(low, high) == 0 and low.closed and high.closed):
                 found.append(Interval(low, high))
         if interval.high.value is None:
             return found
-        low = End(interval.high.value, 0, not interval.high.closed, interval.high.size)
+        low = Endpoint(interval.high.value, 0, not interval.high.closed, interval.high.size)
     found.append(Interval(low, _everything().high))
     return found
 
@@ -268,7 +267,7 @@ def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:
     """The solutions of one inequality."""
     for side, other, turned in ((left, right, operator), (right, left, _TURNED[operator])):
         match side:
-            case Call("abs", (inner, *_)) if not free_symbols(other):
+            case FunctionCall("abs", (inner, *_)) if not free_symbols(other):
                 return _absolute(inner, turned, other, name)
     if infinity_sign(left) or infinity_sign(right):
         if operator not in ("<", ">", "<=", ">="):

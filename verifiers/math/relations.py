@@ -3,7 +3,18 @@
 from fractions import Fraction
 
 from verifiers.math.arithmetic import NotNumber, real_fraction
-from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Quotient, Relation, Sum, Symbol, Text
+from verifiers.math.nodes import (
+    Bracket,
+    FunctionCall,
+    Node,
+    Number,
+    Product,
+    Quotient,
+    Relation,
+    Sum,
+    Symbol,
+    Text,
+)
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols
 
@@ -16,7 +27,7 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
     match node:
-        case Symbol() | Text() | Call(known=False):
+        case Symbol() | Text() | FunctionCall(known=False):
             return True
         case Quotient(Product((Symbol("d"), _)), Product((Symbol("d"), _))):
             # dy/dx
@@ -76,7 +87,7 @@ def _names_a_value(side: Node, value: Node) -> bool:
     if not letters or free_symbols(value) or isinstance(value, Text):
         return False
     # x + y = 5 and \sin A = 5 say what the quantity is. With one letter in algebra, 2x = 10 says what x is.
-    return len(letters) > 1 or (isinstance(side, Call) and side.name not in _ALGEBRA)
+    return len(letters) > 1 or (isinstance(side, FunctionCall) and side.name not in _ALGEBRA)
 
 
 def _is_approximation(exact: Node, decimal: Node) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 
 from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, numeric_value, real_fraction
 from verifiers.math.nodes import (
-    Call,
     Constant,
+    FunctionCall,
     Node,
     Number,
     Operation,
@@ -34,7 +34,7 @@ _GUARD_DIGITS = 12
 MAX_SYMBOLS = 12
 _WANTED_POINTS = 4
 _MAX_POINTS = 10
-_PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, Call)
+_PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, FunctionCall)
 
 
 def same_scalar(gold: Node, response: Node) -> bool:

@@ -1,5 +1,4 @@
-r"""Replaces operations by their values: \sum_{k=1}^{10} k becomes 55. Owns the order of methods, the cheapest
-first.
+r"""Replaces operations by their values: \sum_{k=1}^{10} k becomes 55. The cheapest method goes first.
 
 Short sums and products are written out and added up. Definite integrals of numbers stay where the quadrature
 is sure of them. Sympy is asked for the rest. What has no value stays as it is and equals only itself:
@@ -13,7 +12,7 @@ from typing import Any
 
 from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
 from verifiers.math.nodes import (
-    Call,
+    FunctionCall,
     Matrix,
     Node,
     Number,
@@ -34,7 +33,7 @@ MAX_WRITTEN_OUT = 60_000
 MAX_INTEGRAND = 80
 MAX_PARAMETERS = 4
 _DIGITS_OF_CHECK = 20
-# In 97ths, for the letters in their order: large beside small, small beside large, all small.
+# In 97ths, for the letters in their order: large then small, small then large, all small.
 _PARAMETERS = ((301, 68, 184), (44, 223, 78), (126, 19, 281), (29, 15, 58), (210, 190, 9))
 _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
@@ -48,7 +47,7 @@ def _is_operation(node: Node) -> bool:
     match node:
         case Operation():
             return True
-        case Call("det" | "abs", (argument, *_)):
+        case FunctionCall("det" | "abs", (argument, *_)):
             return _is_matrix(argument)
         case Product(factors):
             return sum(map(_is_matrix, factors)) > 1

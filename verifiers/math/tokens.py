@@ -136,21 +136,14 @@ def tokenize(text: str) -> list[Token]:
         if kind == "drop":
             continue
         if kind == "style":
-            vector = _UNIT_VECTOR.match(text, at) if value in _STYLES_OF_VECTORS else None
-            if vector is not None:
-                at = vector.end()
-                letter = next(character for character in vector.group() if character in "ijk")
+            at, letter = _unit_vector(text, at, value)
+            if letter:
                 tokens.append(Token("symbol", f"vector {letter}", spaced))
             spaced = False
             continue
         if kind == "grouped":
-            comma = "," in value.replace("{,}", "").replace(r",\!", "").replace(r"\,", "")
-            if comma and depth > 0:
-                value = value.partition(",")[0]
-                at = match.start() + len(value)
-                tokens.append(Token("number", value, spaced))
-            else:
-                tokens.append(Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True))
+            at, number = _grouped_number(match, depth, spaced)
+            tokens.append(number)
         elif kind == "text":
             at, content = _braced(text, at)
             if not content.strip(" ~") and not value.startswith(r"\operatorname"):
@@ -176,6 +169,24 @@ def tokenize(text: str) -> list[Token]:
             tokens.append(_token(str(kind), value, spaced))
         spaced = False
     return _without_idle_quads(tokens)
+
+
+def _unit_vector(text: str, at: int, style: str) -> tuple[int, str]:
+    """The end and the letter of the unit vector that `style` marks at `at`; (`at`, "") when it marks none."""
+    vector = _UNIT_VECTOR.match(text, at) if style in _STYLES_OF_VECTORS else None
+    if vector is None:
+        return at, ""
+    return vector.end(), next(character for character in vector.group() if character in "ijk")
+
+
+def _grouped_number(match: re.Match[str], depth: int, spaced: bool) -> tuple[int, Token]:
+    """The end and the token of digits in groups; inside brackets, of those before the first plain comma."""
+    value = match.group()
+    comma = "," in value.replace("{,}", "").replace(r",\!", "").replace(r"\,", "")
+    if comma and depth > 0:
+        value = value.partition(",")[0]
+        return match.start() + len(value), Token("number", value, spaced)
+    return match.end(), Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True)
 
 
 def _without_idle_quads(tokens: list[Token]) -> list[Token]:

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from verifiers.math.nodes import (
     Bound,
-    Call,
     Constant,
+    FunctionCall,
     Node,
     Number,
     Operation,
@@ -83,7 +83,7 @@ def size(node: Node) -> int:
 
 def nesting(node: Node) -> int:
     r"""How many functions stand inside each other, as in \ln\ln\ln x."""
-    return max(map(nesting, children(node)), default=0) + isinstance(node, Call)
+    return max(map(nesting, children(node)), default=0) + isinstance(node, FunctionCall)
 
 
 def free_symbols(node: Node) -> frozenset[str]:
@@ -95,7 +95,7 @@ def constants(node: Node) -> frozenset[str]:
 
 
 def has_call(node: Node, *, known: bool) -> bool:
-    return any(isinstance(item, Call) and item.known is known for item in walk(node))
+    return any(isinstance(item, FunctionCall) and item.known is known for item in walk(node))
 
 
 def has_plus_minus(node: Node) -> bool:

@@ -1,5 +1,4 @@
-"""The verifier of mathematical answers: extraction, the exact fast path, then reading and comparing both
-sides.
+"""The verifier of mathematical answers: extraction, the exact fast path, then both sides parsed and compared.
 
 Every step but one is bounded by budgets of its own; the pool's time and memory limits stand behind that. The
 one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.

@@ -1,6 +1,6 @@
 """Fewer and lighter processes for a server on a CPU: the scheduler is forked and the detokenizer left out.
 
-SGLang starts each process afresh, because CUDA does not survive a fork: each then imports torch, transformers
+SGLang spawns each process, because CUDA does not survive a fork: each then imports torch, transformers
 and SGLang again, which takes most of the start and most of the memory. Without CUDA they can share one image.
 """
 

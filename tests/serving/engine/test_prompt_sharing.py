@@ -134,7 +134,7 @@ def test_the_others_go_on_when_the_first_of_a_group_is_aborted_before_its_turn(e
     assert cached(found)[1:] == [0] + [39] * (GROUP - 2)
 
 
-def test_what_reached_its_limit_can_be_resumed_from_the_cache_and_what_stopped_is_let_go(engine):
+def test_what_reached_its_limit_can_be_resumed_from_the_cache_and_what_stopped_is_freed(engine):
     url, _ = engine
     start = prompt(6)
 

@@ -2,7 +2,7 @@ r"""Which operations an answer may leave undone, on the trees. The verdicts are 
 
 import pytest
 
-from verifiers.math.nodes import Call, Listing, Node, Relation
+from verifiers.math.nodes import FunctionCall, Listing, Node, Relation
 from verifiers.math.operations import ARITHMETIC, foreign_operation, operation_kinds
 from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
@@ -57,7 +57,7 @@ def test_one_side_of_a_chain_without_an_operation_is_the_answer() -> None:
 
 
 def test_a_call_is_told_by_its_name() -> None:
-    integral: Node = Call("integral", (parse_answer("x"),))
+    integral: Node = FunctionCall("integral", (parse_answer("x"),))
     assert foreign_operation(parse_answer("7"), integral) == "integral"
     assert foreign_operation(integral, integral) is None
     assert operation_kinds(Listing((integral, parse_answer("5!")), ",")) >= {

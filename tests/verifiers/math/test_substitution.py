@@ -1,4 +1,4 @@
-"""Operations in golds: hostile answers in the pool, agreement with mpmath, what is asked of sympy."""
+"""Golds with operations: hostile answers in the pool, agreement with mpmath, what is asked of sympy."""
 
 import subprocess
 import sys
