@@ -92,6 +92,7 @@ class Generator:
     is_parked: Callable[[], bool] = lambda: False
     """Whether no group may start to stream now (`Oversampling`)."""
     stop: StopStrings = StopStrings()
+    """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
