@@ -185,6 +185,7 @@ def _make_generator(
         ends_with_its_version=rollout.interrupt == "drain",
         tokens_per_round=rollout.tokens_per_round,
         is_parked=oversampling.is_over,
+        stop=inputs.codec.stop,
     )
 
 

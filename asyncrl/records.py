@@ -80,6 +80,8 @@ class DropReason(StrEnum):
     """Its oldest token would have been older than rollout.abort_staleness at training."""
     OUTLIVED = "outlived"
     """Begun by one version and left to the next, by a crash or a stop, where rollout.interrupt is drain."""
+    AFTER_STOP = "after_stop"
+    """Sampled after the stop string that ended their trajectory, before its server heard of that."""
     BASELINE = "baseline"
     """Greedy, generated for its reward alone."""
 

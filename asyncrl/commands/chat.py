@@ -74,7 +74,7 @@ def _model_folder(arguments: argparse.Namespace, recipe: Recipe) -> Path:
 
 async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> None:
     conversation = Conversation(
-        TextCodec(folder),
+        TextCodec(folder, rollout=recipe.rollout),
         context_tokens=recipe.model.context_tokens or read_shape(folder).max_positions,
         max_new_tokens=recipe.rollout.max_new_tokens,
         is_raw=arguments.raw,
@@ -151,15 +151,21 @@ async def talk(
         prefix = Prefix(f"chat-{number:08d}", list(tokens), limit)
         body = generate_body([prefix], sampling, salt="chat", is_greedy=temperature == 0.0)
         answer: list[int] = []
-        shown = ""
+        shown, search = "", codec.stop.search()
         async for chunk in sglang.stream(session, url, body, silence_seconds=60.0):
+            if search.end is not None:
+                continue
             answer += chunk.tokens
+            if search.feed(chunk.tokens):
+                del answer[search.end :]
+                if chunk.end is None:
+                    await sglang.abort(session, url, prefix.request_id)
             text = codec.decode(answer)
             # A character may be made of several tokens.
-            if chunk.end is not None or not text.endswith(INCOMPLETE):
+            if chunk.end is not None or search.end is not None or not text.endswith(INCOMPLETE):
                 say(text[len(shown) :])
                 shown = text
-            if chunk.end is not None and chunk.end.finish() is Finish.LENGTH:
+            if search.end is None and chunk.end is not None and chunk.end.finish() is Finish.LENGTH:
                 say(f" (cut at {limit} tokens)")
         say("\n")
         conversation.answered(shown)

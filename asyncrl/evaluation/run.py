@@ -15,6 +15,7 @@ from asyncrl.errors import AsyncrlError, ServerError
 from asyncrl.observe import estimates
 from asyncrl.records import PolicyVersion, SamplingParams, Score, Task
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.stop import cut
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
@@ -167,6 +168,7 @@ class Evaluator:
         salt = f"{self.run_id}-{self.fleet.salt(server)}"
         body = generate_body(prefixes, self.sampling, salt=salt, is_greedy=is_greedy)
         confirmations = {name: Confirmation(server.version) for name in ids}
+        searches = {name: self.codec.stop.search() for name in ids}
         tokens: dict[str, list[int]] = {name: [] for name in ids}
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
         self.fleet.acquire(server, len(tasks))
@@ -175,12 +177,19 @@ class Evaluator:
                 async for chunk in sglang.stream(
                     self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
                 ):
-                    if chunk.end is StreamEnd.ABORT:
-                        raise ServerError(f"{server.url} aborted request {chunk.request_id}")
+                    name, search = chunk.request_id, searches[chunk.request_id]
+                    if chunk.end is StreamEnd.ABORT and search.end is None:
+                        raise ServerError(f"{server.url} aborted request {name}")
                     self.num_streamed += len(chunk.tokens)
-                    for segment in confirmations[chunk.request_id].feed(chunk):
-                        tokens[chunk.request_id].extend(segment.tokens)
-                        versions[chunk.request_id].append(segment.version)
+                    has_stopped = search.feed(chunk.tokens)
+                    segments = confirmations[name].feed(chunk)
+                    if search.end is not None:
+                        segments = cut(segments, search.end - len(tokens[name]))
+                    for segment in segments:
+                        tokens[name].extend(segment.tokens)
+                        versions[name].append(segment.version)
+                    if has_stopped and chunk.end is None:
+                        await sglang.abort(self.fleet.session, server.url, name)
         finally:
             self.fleet.release(server, len(tasks))
         with self.waits.waiting("evaluation", f"{len(tasks)} verdicts"):

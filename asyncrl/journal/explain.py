@@ -20,6 +20,7 @@ EXPLANATIONS = {
     DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",
     DropReason.OUTLIVED: "a server or the run ended while it was generated, and the next version may not "
     "continue it (rollout.interrupt: drain)",
+    DropReason.AFTER_STOP: "they came after the stop string that ended their trajectory (rollout.stop)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}

@@ -70,7 +70,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
-    codec = TextCodec(model_folder, now=rendered)
+    codec = TextCodec(model_folder, rollout=recipe.rollout, now=rendered)
     cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)

@@ -2,9 +2,22 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from asyncrl.recipe.section import Count, Positive, PositiveFloat, Section
+
+
+def _whole_characters(value: str) -> str:
+    if "\ufffd" in value:
+        raise ValueError(
+            f"rollout.stop holds {value!r}: U+FFFD stands for a character whose bytes are not all there and "
+            f"cannot be searched for. Remove it."
+        )
+    return value
+
+
+StopString = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
+TokenName = Annotated[str, Field(min_length=1)]
 
 
 class Rollout(Section):
@@ -26,6 +39,16 @@ class Rollout(Section):
     """Sampling temperature; behavior log-probs are those of the sampled distribution."""
     max_new_tokens: Positive = 64
     """Maximum response length."""
+    stop: Annotated[list[StopString], Field(max_length=8)] = []
+    """Texts that end a response, in training, evaluation and chat, such as "</answer>" or "\\n\\nQuestion:"
+    (in double quotes, or YAML keeps the backslashes). The response ends with the token that completes the
+    first of them; its tokens are trained, that one included."""
+    stop_tokens: Annotated[list[TokenName], Field(max_length=8)] = []
+    """Tokens that end a response besides the model's own end tokens, as the tokenizer names them, such as
+    "<|im_end|>"."""
+    include_stop: bool = True
+    """Whether the text that verifiers read includes the stop string or stop token that ended it. false:
+    the text ends before it, for stop strings that would spoil an answer, such as "\\nclass" after code."""
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk. Smaller loses less in a crash, larger costs less."""
     interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"

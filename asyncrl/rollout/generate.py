@@ -13,6 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.rollout.stop import StopSearch, StopStrings, cut
 from asyncrl.run_state import RunState
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
@@ -32,6 +33,8 @@ class GenerationFailed(ServerError):
 class _Request:
     trajectory: Trajectory
     confirmation: Confirmation
+    search: StopSearch
+    """Through the whole response, the part that earlier requests brought included."""
     moved_seconds: float
     """When it last got a token, as `now_seconds`."""
 
@@ -88,6 +91,8 @@ class Generator:
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
     """Whether no group may start to stream now (`Oversampling`)."""
+    stop: StopStrings = StopStrings()
+    """Texts that end a response; servers, which hold no tokenizer, are told to abort it."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
@@ -198,7 +203,10 @@ class Generator:
         assert server.version is not None
         requests = {
             self._request_id(t): _Request(
-                t, Confirmation(server.version, self.is_cache_recomputed), now_seconds()
+                t,
+                Confirmation(server.version, self.is_cache_recomputed),
+                self.stop.search(t.response_tokens()),
+                now_seconds(),
             )
             for t in pending
         }
@@ -223,10 +231,14 @@ class Generator:
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
                     server.count_tokens(len(chunk.tokens))
+                    has_stopped = request.search.feed(chunk.tokens)
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]
                         self._release(server, chunk.request_id)
+                    elif has_stopped:
+                        # What the server does not confirm in each chunk, it confirms at the end.
+                        await self._try(sglang.abort(self.fleet.session, server.url, chunk.request_id))
                     if finish is not None:
                         yield request.trajectory
         except TimeoutError:
@@ -246,7 +258,14 @@ class Generator:
         if chunk.end is not None and request.confirmation.pending_tokens:
             raise ServerError(f"request {chunk.request_id} ended without version spans")
         num_new = sum(len(segment.tokens) for segment in segments)
-        if finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
+        if request.trajectory.finish is not None:
+            self.queue.discard(num_new, DropReason.AFTER_STOP)
+            return None
+        if segments and request.search.end is not None and group.state is GroupState.OPEN:
+            num_kept = request.search.end - request.trajectory.num_response_tokens()
+            self.queue.discard(num_new - num_kept, DropReason.AFTER_STOP)
+            segments, finish = cut(segments, num_kept), Finish.STOP
+        elif finish is Finish.LENGTH and num_new < self._num_left(request.trajectory):
             # The round is over, not the trajectory.
             finish = None
         if group.state is not GroupState.OPEN:
@@ -283,6 +302,8 @@ class Generator:
         """The end that a confirmed prefix implies: a stream may break between last token and finish."""
         tokens = trajectory.segments[-1].tokens if trajectory.segments else []
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
+            return Finish.STOP
+        if self.stop.search(trajectory.response_tokens()).end is not None:
             return Finish.STOP
         return Finish.LENGTH if self._num_left(trajectory) <= 0 else None
 

@@ -3,6 +3,7 @@
 Tokens that a model produced are never re-tokenised: text is only decoded, for verifiers and people.
 """
 
+import difflib
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,16 +12,22 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.recipe import Rollout
+from asyncrl.rollout.stop import StopStrings
 from asyncrl.rollout.templates import read_chat_template, read_json
 
 
 class TextCodec:
-    """The tokenizer of one model folder. Raises InputError when the folder has none.
+    """The tokenizer of one model folder. Raises InputError when the folder has none, or when it lacks a token
+    of rollout.stop_tokens.
 
     A chat template may write the date: that of `now`, so that a run has the same prompts on each day.
     """
 
-    def __init__(self, model_folder: Path, *, now: datetime | None = None) -> None:
+    def __init__(
+        self, model_folder: Path, *, rollout: Rollout | None = None, now: datetime | None = None
+    ) -> None:
+        """`rollout` says what ends a response besides the model's own end tokens."""
         path = model_folder / "tokenizer.json"
         if not path.is_file():
             raise InputError(
@@ -32,7 +39,13 @@ class TextCodec:
             raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
         config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
-        self.stop_token_ids = _stop_token_ids(model_folder)
+        rollout = rollout or Rollout()
+        own = _stop_token_ids(model_folder)
+        asked = tuple(self._find_token(name, path) for name in rollout.stop_tokens)
+        self.stop_token_ids = tuple(dict.fromkeys(own + asked))
+        self.stop = StopStrings(tuple(rollout.stop), self._text)
+        self._includes_stop = rollout.include_stop
+        self._unseen_ids = own if rollout.include_stop else self.stop_token_ids
 
     @property
     def has_chat_template(self) -> bool:
@@ -46,11 +59,29 @@ class TextCodec:
             raise InputError(f"the tokenizer has no tokens for {_shorten(text)}: {error}") from error
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text with special tokens kept, the final stop token left out."""
+        """Text with special tokens kept, without the model's own end token at its end.
+
+        With rollout.include_stop false it also ends before the first stop string or stop token.
+        """
         ids = list(tokens)
-        if ids and ids[-1] in self.stop_token_ids:
+        if ids and ids[-1] in self._unseen_ids:
             ids.pop()
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        text = self._text(ids)
+        return text if self._includes_stop else text[: self.stop.first_in(text)]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def _find_token(self, name: str, path: Path) -> int:
+        found = self._tokenizer.token_to_id(name)
+        if found is None:
+            special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+            near = difflib.get_close_matches(name, special, n=1)
+            hint = (
+                f"Did you mean {near[0]}?" if near else "Text that takes several tokens is for rollout.stop."
+            )
+            raise InputError(f"rollout.stop_tokens names {name!r}, which is no token of {path}. {hint}")
+        return int(found)
 
     def render_prompt(self, prompt: str | list[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
         """Text and tokens of a row's prompt: a string as it is, chat messages by the model's template.

@@ -13,6 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
+from asyncrl.recipe import Rollout
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving.sglang import new_session
 from asyncrl.serving.sglang_messages import Chunk, StreamEnd
@@ -47,6 +48,16 @@ def make_conversation(folder: Path, *, template: str | None = TEMPLATE, **option
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
     return Conversation(TextCodec(folder), **{"context_tokens": 80, "max_new_tokens": 8, **options})
+
+
+def test_an_answer_ends_with_the_runs_stop_string_and_the_next_message_finds_it_so(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    codec = TextCodec(tmp_path, rollout=Rollout(stop=["777"]))
+    conversation = Conversation(codec, context_tokens=400, max_new_tokens=200)
+    said, sent = answers(conversation, "12", "34", num_tokens=1000)
+    assert said == "777\n" * 2
+    assert sent[1] == "<user>12;<assistant>777;<user>34;<assistant>"
 
 
 def test_messages_go_through_the_template_and_the_conversation_is_kept(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A hand-written rollout server: speaks SGLang's HTTP as far as we use it, without a model.
 
 Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version
-made it. Tests steer it: `hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads
-wrong weights.
+made it; with a `script` it writes that instead, from where a prompt's prefix of it ends. Tests steer it:
+`hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights.
 """
 
 import asyncio
@@ -23,6 +23,10 @@ class FakeEngine:
         self.chunk_tokens = chunk_tokens
         self.confirms_chunks = confirms_chunks
         self.version = "default"
+        self.script: list[int] | None = None
+        """Every response, however often it is resumed; longer than what is asked for."""
+        self.num_prompt_tokens = 3
+        """Of each task, so that a prefix says how much of the script it holds."""
         self.digests: dict[str, str] = {}
         self.may_generate = asyncio.Event()
         self.may_generate.set()
@@ -127,9 +131,12 @@ class FakeEngine:
         await response.prepare(request)
         streams = [
             _Stream(
-                rid, self.num_tokens if p["max_new_tokens"] >= self.num_tokens else p["max_new_tokens"], p
+                rid,
+                self.num_tokens if p["max_new_tokens"] >= self.num_tokens else p["max_new_tokens"],
+                p,
+                num_scripted=len(prefix) - self.num_prompt_tokens,
             )
-            for rid, p in zip(body["rid"], body["sampling_params"], strict=True)
+            for rid, prefix, p in zip(body["rid"], body["input_ids"], body["sampling_params"], strict=True)
         ]
         while any(not stream.is_done for stream in streams):
             await self.may_generate.wait()
@@ -149,18 +156,20 @@ class FakeEngine:
 class _Stream:
     """One request: its tokens so far and the spans of versions that made them."""
 
-    def __init__(self, rid: str, num_tokens: int, params: dict[str, Any]) -> None:
+    def __init__(self, rid: str, num_tokens: int, params: dict[str, Any], *, num_scripted: int) -> None:
         self.rid = rid
         self.num_tokens = num_tokens
         self.stop = params["stop_token_ids"][0] if num_tokens < params["max_new_tokens"] else None
         self.spans: list[dict[str, Any]] = []
         self.num_sent = 0
+        self.num_scripted = num_scripted
+        """Tokens of the script that its prefix holds."""
         self.is_done = False
 
     def next(self, engine: FakeEngine) -> dict[str, Any]:
         is_aborted = self.rid in engine.aborted
         last = self.num_sent if is_aborted else min(self.num_sent + engine.chunk_tokens, self.num_tokens)
-        tokens = [10 + int(engine.version) % 50] * (last - self.num_sent)
+        tokens = self._sampled(engine, last)
         self.is_done = is_aborted or last == self.num_tokens
         if self.is_done and tokens and self.stop is not None:
             tokens[-1] = self.stop
@@ -180,3 +189,8 @@ class _Stream:
         if self.is_done or engine.confirms_chunks:
             meta["weight_versions"] = self.spans
         return {"output_ids": tokens, "meta_info": meta}
+
+    def _sampled(self, engine: FakeEngine, last: int) -> list[int]:
+        if engine.script is None:
+            return [10 + int(engine.version) % 50] * (last - self.num_sent)
+        return engine.script[self.num_scripted + self.num_sent : self.num_scripted + last]

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from fakes.model_folder import write_tokenizer
+from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
+from asyncrl.recipe import Rollout
 from asyncrl.rollout.text import TextCodec
 
 TEMPLATE = (
@@ -26,6 +28,29 @@ def test_the_final_stop_token_is_left_out_of_the_text_and_others_are_kept(tmp_pa
     one = codec.encode("1")[0]
     assert codec.decode([one, 1]) == "1"
     assert codec.decode([one, 1, one]) == "1<eos>1"
+
+
+def test_the_text_holds_the_stop_string_and_the_stop_token_unless_the_recipe_leaves_them_out(
+    tmp_path: Path,
+) -> None:
+    stop = {"stop": ["<a", "=="], "stop_tokens": ["}"]}
+    shown = TextCodec(write_tokenizer(tmp_path), rollout=Rollout(**stop))
+    hidden = TextCodec(tmp_path, rollout=Rollout(**stop, include_stop=False))
+    brace = shown.encode("}")[0]
+    assert shown.stop_token_ids == hidden.stop_token_ids == (1, brace)
+    for written, without in [("12==", "12"), ("1=<a", "1="), ("12}", "12"), ("1}2", "1}2"), ("12", "12")]:
+        tokens = shown.encode(written)
+        assert (shown.decode(tokens), hidden.decode(tokens)) == (written, without)
+
+
+def test_a_stop_token_that_the_tokenizer_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path) / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<|im_end|>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"'<\|imend\|>', which is no token of .* Did you mean <\|im_end\|>"):
+        TextCodec(tmp_path, rollout=Rollout(stop_tokens=["<|imend|>"]))
+    with pytest.raises(InputError, match=r"Text that takes several tokens is for rollout\.stop"):
+        TextCodec(tmp_path, rollout=Rollout(stop_tokens=["Question"]))
 
 
 @pytest.mark.parametrize(("ids", "expected"), [(1, (1,)), ([1, 5], (1, 5))])

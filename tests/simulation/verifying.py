@@ -6,6 +6,7 @@ from typing import Any
 
 from simulation.world import STOP_TOKENS, World
 
+from asyncrl.rollout.stop import StopStrings
 from verifiers.verdict import Outcome, Verdict, fault
 
 
@@ -13,6 +14,7 @@ class Codec:
     """Text is the tokens' numbers."""
 
     stop_token_ids = STOP_TOKENS
+    stop = StopStrings()
 
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
