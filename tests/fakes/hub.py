@@ -62,10 +62,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RepoNotFound")
         if hub_id in self.hub.gated and "/resolve/" in path:
             return self._refuse(403, "GatedRepo")
+        kind = "datasets" if path.startswith(("/api/datasets/", "/datasets/")) else "models"
         folder = self.hub.models[hub_id]
-        if path.startswith(f"/api/models/{hub_id}/tree/"):
+        if path.startswith(f"/api/{kind}/{hub_id}/tree/"):
             return self._send_json([_entry(file) for file in sorted(folder.iterdir())])
-        if path.startswith(f"/api/models/{hub_id}"):
+        if path.startswith(f"/api/{kind}/{hub_id}"):
             revision = path.rpartition("/")[2]
             if "/revision/" in path and revision not in ("main", "v1", self.hub.commit):
                 return self._refuse(404, "RevisionNotFound")

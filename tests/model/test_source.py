@@ -11,8 +11,9 @@ from fakes.hub import Hub, running_hub
 from fakes.models import write_model
 
 from asyncrl.errors import InputError
+from asyncrl.hub import is_hub_id
 from asyncrl.model.folder import check_model_folder
-from asyncrl.model.source import is_hub_id, resolve
+from asyncrl.model.source import resolve
 from asyncrl.observe.stage import stage
 
 SCRIPT = """
@@ -70,9 +71,9 @@ def test_a_download_that_broke_off_is_a_clear_error_and_resumes(model: Path, tmp
 @pytest.mark.parametrize(
     ("hub_id", "revision", "sentence"),
     [
-        ("tiny/modell", "", 'model.path is "tiny/modell": this machine has no such folder, and http'),
+        ("tiny/modell", "", 'model.path is "tiny/modell", but this machine has no such path and http'),
         ("tiny/gated", "", "whose owner asks you to accept terms first. Open http"),
-        ("tiny/model", "v9", 'model.revision is "v9", which tiny/model does not have.'),
+        ("tiny/model", "v9", 'model.path is "tiny/model" at revision "v9", which it does not have.'),
     ],
 )
 def test_what_the_hub_refuses_is_a_sentence_with_the_way_out(
