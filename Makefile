@@ -47,7 +47,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-# Everything that reads the code without running it, then the quick tests' collection as a smoke test.
+# Lints the code, then validates RECIPE and its data without starting anything.
 check: lint
 	@$(BIN)/asyncrl check $(RECIPE) $(ARGS)
 

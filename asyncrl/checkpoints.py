@@ -1,29 +1,48 @@
-"""What makes a checkpoint folder complete: a manifest with a digest of each file. No torch."""
+"""The checkpoints of a run, RUN/checkpoints/step-<version>: which exist, which are complete, which stay.
+
+A checkpoint is complete when its manifest is there and every file has the digest that the manifest names.
+The newest stay, and with trainer.keep_best the one of the best held-out accuracy. An evaluation is known some
+steps after its version was made: until a later one is known, a checkpoint that may still prove the best stays
+too. No torch.
+"""
 
 import hashlib
 import json
 import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from asyncrl.records import PolicyVersion
 
 MANIFEST = "checkpoint.json"
+HELDOUT = "heldout.json"
 log = logging.getLogger(__name__)
+
+
+class Manifest(TypedDict):
+    """What MANIFEST holds."""
+
+    version: PolicyVersion
+    files: dict[str, str]
+    """Name -> SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
     """What the trainer begins with, and what it would have begun with."""
 
-    version: PolicyVersion | None
-    """None: no checkpoint is complete, the base model."""
+    version: PolicyVersion
+    """0: no checkpoint is complete, so the base model."""
     faults: dict[PolicyVersion, str]
     """Why newer ones cannot be used, the newest first."""
 
     def remarks(self) -> list[str]:
         """A sentence per checkpoint that is not used; none when the newest is."""
-        used = "the base model" if self.version is None else f"the one of step {self.version}"
+        used = f"the one of step {self.version}" if self.version else "the base model"
         return [
             f"the checkpoint of step {version} is damaged: {fault}. Training goes back to {used}."
             for version, fault in self.faults.items()
@@ -31,8 +50,11 @@ class Newest:
 
 
 def write_manifest(checkpoint: Path, version: PolicyVersion) -> None:
-    """Last of all files of `checkpoint`."""
-    manifest = {"version": version, "files": {file.name: _digest(file) for file in checkpoint.iterdir()}}
+    """The last file to be written into `checkpoint`."""
+    manifest: Manifest = {
+        "version": version,
+        "files": {file.name: _digest(file) for file in checkpoint.iterdir()},
+    }
     (checkpoint / MANIFEST).write_text(json.dumps(manifest))
 
 
@@ -64,8 +86,8 @@ def saved_versions(checkpoints: Path) -> list[PolicyVersion]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def newest_version(checkpoints: Path, *, at_most: PolicyVersion | None = None) -> PolicyVersion | None:
-    """The newest version whose checkpoint is complete; others are named in the log and skipped."""
+def newest_version(checkpoints: Path, *, at_most: PolicyVersion | None = None) -> PolicyVersion:
+    """The version that `find_newest` finds; logs why newer checkpoints are skipped."""
     newest = find_newest(checkpoints, at_most=at_most)
     for version, fault in newest.faults.items():
         log.warning("skipping checkpoint %s: %s", checkpoint_path(checkpoints, version), fault)
@@ -82,7 +104,62 @@ def find_newest(checkpoints: Path, *, at_most: PolicyVersion | None = None) -> N
         if fault is None:
             return Newest(version, faults)
         faults[version] = fault
-    return Newest(None, faults)
+    return Newest(0, faults)
+
+
+class HeldOutAccuracies:
+    """Version -> greedy held-out accuracy, in RUN/checkpoints/heldout.json. Safe for two threads.
+
+    An accuracy counts for the version at which its evaluation began; servers that were updated meanwhile
+    answered part of the tasks with the versions just after it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / HELDOUT
+        self._lock = threading.Lock()
+        self._accuracies: dict[PolicyVersion, float] = {}
+        if self._file.is_file():
+            self._accuracies = {int(version): x for version, x in json.loads(self._file.read_text()).items()}
+
+    def add(self, accuracies: Mapping[PolicyVersion, float]) -> None:
+        """Writes the file when there is anything new."""
+        with self._lock:
+            if accuracies.items() <= self._accuracies.items():
+                return
+            self._accuracies = {**self._accuracies, **accuracies}
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            part = self._file.with_name(f".{HELDOUT}.part")
+            part.write_text(json.dumps(self._accuracies))
+            os.replace(part, self._file)
+
+    def accuracy(self, version: PolicyVersion) -> float | None:
+        with self._lock:
+            return self._accuracies.get(version)
+
+    def best_first(self, versions: Iterable[PolicyVersion]) -> list[PolicyVersion]:
+        """Those of `versions` that were evaluated; of equals the newer first."""
+        with self._lock:
+            known = [version for version in versions if version in self._accuracies]
+            return sorted(known, key=lambda version: (-self._accuracies[version], -version))
+
+    def newest(self) -> PolicyVersion:
+        """The newest version that was evaluated, 0 without any."""
+        with self._lock:
+            return max(self._accuracies, default=0)
+
+
+def to_forget(
+    versions: Sequence[PolicyVersion], *, num_kept: int, heldout: HeldOutAccuracies, evaluated_every: int
+) -> list[PolicyVersion]:
+    """The ones of `versions` (ascending) to delete.
+
+    With `evaluated_every` the best stays, and so do those whose evaluation may still be under way.
+    """
+    old = list(versions[:-num_kept])
+    if not evaluated_every:
+        return old
+    best, newest = heldout.best_first(versions)[:1], heldout.newest()
+    return [v for v in old if v not in best and (v % evaluated_every or v <= newest)]
 
 
 def _digest(file: Path) -> str:

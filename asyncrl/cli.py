@@ -1,8 +1,7 @@
-"""The `asyncrl` command: picks a subcommand and imports it only then, so that each starts as fast as it can.
+"""The `asyncrl` command: imports only the subcommand that it runs, so that each starts fast.
 
-Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 stopped by Ctrl-C, 129 and 143 by
-a terminal that closed and by SIGTERM (a run: 130), 141 when nobody reads what is printed (a run: 1).
-`sandbox run` ends as its program.
+Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM
+(a run: 130), 141 closed output pipe (a run: 1). `sandbox run` exits as its program did.
 """
 
 import argparse
@@ -23,6 +22,7 @@ COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
     "check": "validate a recipe and its data, print what would run",
+    "keys": "print a recipe's keys: kind, default, documentation",
     "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
@@ -31,7 +31,7 @@ COMMANDS = {
     "servers": "list, add or remove the rollout servers of a live run",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",
-    "algorithms": "list what a recipe's algorithm section may name",
+    "algorithms": "list the loss terms that a recipe may name",
     "sandbox": "run a program in the sandbox, or see what this machine enforces",
 }
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
     if parser.prog == "asyncrl sandbox":
-        # It has subcommands of its own, and what follows its program is the program's.
+        # It has its own subcommands, and what follows the program belongs to the program.
         return parser.parse_args(words)
     return parser.parse_intermixed_args(words)
 
@@ -67,7 +67,7 @@ def _run(command: ModuleType, arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python flushes once more at its end, and would complain.
+        # The reader (head, less) has seen enough. Python flushes once more at exit, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
         return 128 + signal.SIGPIPE
     return code
@@ -75,9 +75,9 @@ def _run(command: ModuleType, arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ends_as_ctrl_c() -> Iterator[list[int]]:
-    """A terminal that closes and SIGTERM end a command as Ctrl-C does; yields which of them came.
+    """SIGHUP and SIGTERM interrupt a command as Ctrl-C does; yields the ones received.
 
-    A run takes its signals itself (launch/local.py). What `nohup` ignores stays ignored.
+    A run handles its signals itself (launch/local.py). What `nohup` ignores stays ignored.
     """
     received: list[int] = []
 

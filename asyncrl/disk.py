@@ -1,7 +1,7 @@
-"""What the disk refuses, said in a sentence: writers below it report it as their own errors, not all of which
-are OSErrors or name the cause (torch.save: "unexpected pos 64 vs 0").
+"""A full or read-only disk as one sentence: libraries report it by errors of their own, not all of which are
+OSErrors or name the cause (torch.save: "unexpected pos 64 vs 0").
 
-Restarting the trainer does not help against a full disk: the run ends, and resumes once there is room.
+A restart of the trainer does not help against a full disk: the run ends, and resumes once there is room.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @contextlib.contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Raises DiskError where `what` was not written because the disk under `folder` refuses."""
+    """Raises DiskError when `what` was not written because the disk under `folder` takes nothing more."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""From a name, "package.module:name" or "./file.py:name", to the object; owns the errors of a wrong name."""
+"""Loads the object named by "package.module:name" or "./file.py:name"; owns the errors of wrong names."""
 
 import importlib
 import importlib.util

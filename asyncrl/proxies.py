@@ -1,7 +1,7 @@
-"""Loopback never goes through a proxy: http_proxy, HTTP_PROXY and ALL_PROXY mean the world outside.
+"""Keeps loopback out of proxies (http_proxy, HTTP_PROXY, ALL_PROXY).
 
-aiohttp's sessions, as we make them, ask no proxy anyway; requests, httpx and urllib, inside SGLang and in
-verifiers, follow the environment.
+Our aiohttp sessions use no proxy, but requests, httpx and urllib (in SGLang and in verifiers) follow the
+environment variables.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 
 def loopback_direct(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to `environment`: both spellings of no_proxy, with what they said before."""
+    """Variables to add to `environment`: both spellings of no_proxy, previous hosts included."""
     hosts = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
     before = [host.strip() for text in hosts for host in text.split(",") if host.strip()]
-    # Its clients understand it only where nothing stands beside it.
+    # Clients understand "*" only if it stands alone.
     value = "*" if "*" in before else ",".join(dict.fromkeys([*before, *LOOPBACK]))
     return {"no_proxy": value, "NO_PROXY": value}

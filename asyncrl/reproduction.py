@@ -1,4 +1,4 @@
-"""What it takes to train a step of a run again: from where, on which batches, under which recipe. No torch.
+"""What reproducing a step of a run takes: from which version, on which batches, under which recipe. No torch.
 
 Steps count from 1: step n made version n out of version n - 1. Raises InputError where a run does not hold
 what is needed.
@@ -12,8 +12,8 @@ import yaml
 from asyncrl.checkpoints import newest_version
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import recipes_of_steps
-from asyncrl.journal.writer import JournalReader
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
@@ -38,8 +38,6 @@ class Reproduction:
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
     """From the nearest complete checkpoint before `step`, else from the base model."""
     path = run_folder / "journal.sqlite"
-    if not path.is_file():
-        raise InputError(f"There is no journal at {path}. Name the folder of a run, such as runs/NAME.")
     journal = JournalReader(path)
     _check_step(journal, step)
     rows = {row["step"]: row for row in read_metrics(run_folder / "metrics.jsonl").steps}
@@ -49,12 +47,12 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
             f"reported, so there is nothing to compare with."
         )
     checkpoints = run_folder / "checkpoints"
-    begin = newest_version(checkpoints, at_most=step - 1) or 0
+    begin = newest_version(checkpoints, at_most=step - 1)
     if begin < (compacted := compacted_before(journal)):
         raise InputError(
-            f"{path}: the tokens of steps 1 to {compacted} were let go, and there is no complete checkpoint "
-            f"from version {compacted} to {step - 1} to start from. Repeat a later step, or keep more "
-            f"(replay.keep_steps, trainer.keep_checkpoints) in the next run."
+            f"{path}: the tokens of steps 1 to {compacted} are compacted, and no checkpoint from version "
+            f"{compacted} to {step - 1} is complete. Reproduce a later step, or keep more in the next run "
+            f"(replay.keep_steps, trainer.keep_checkpoints)."
         )
     recipe = _recipe(journal, run_folder, begin + 1, step)
     recorded = {n: row for n, row in rows.items() if begin < n <= step}
@@ -62,26 +60,26 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
 
 
 def _check_step(journal: JournalReader, step: int) -> None:
-    ((first, last),) = journal.read("SELECT min(step) + 1, max(step) + 1 FROM groups")
-    if first is None:
+    steps = journal.step_range()
+    if steps is None:
         raise InputError(f"{journal.path} holds no step yet: nothing was trained.")
+    first, last = steps
     if not first <= step <= last:
         raise InputError(f"step {step} is not in {journal.path}, which holds steps {first} to {last}.")
 
 
 def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
-    texts = recipes_of_steps(journal, first, last) if journal.has_table("starts") else []
-    if not texts:
-        # A journal of before starts were recorded.
-        texts = [(run_folder / "recipe.yaml").read_text(encoding="utf-8")]
-    recipes = [parse_recipe(yaml.safe_load(text), source=str(journal.path)) for text in texts]
+    recipes = [
+        parse_recipe(yaml.safe_load(text), source=str(journal.path))
+        for text in recipes_of_steps(journal, first, last)
+    ]
     for key in LAYOUT:
         values = {str(getattr(recipe.trainer, key)) for recipe in recipes}
         if len(values) > 1:
             raise InputError(
                 f"steps {first} to {last} were trained with different values of trainer.{key} "
-                f"({', '.join(sorted(values))}): no single start repeats them all. Repeat a step "
-                f"nearer to a checkpoint."
+                f"({', '.join(sorted(values))}): no single start reproduces them all. Choose a step nearer "
+                f"to a checkpoint."
             )
-    # What was recorded may be gone where the run was moved.
+    # The recorded paths may be gone where the run was moved.
     return with_moved_files(recipes[-1], load_recipe(run_folder / "recipe.yaml"))

@@ -4,19 +4,17 @@ Looked at before anything starts, so that what the terminal says is what the tra
 checkpoint by the same function.
 """
 
-import contextlib
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.checkpoints import find_newest
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
-from asyncrl.journal.writer import JournalReader
+from asyncrl.journal.connection import AFRESH, find_damage
+from asyncrl.journal.queue_state import newest_commit, read_totals
+from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics import read_metrics
 from asyncrl.records import PolicyVersion
-
-AFRESH = "or set run_folder (or name) to a new one to start afresh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,10 @@ class Resumption:
 
 def find_resumption(run_folder: Path) -> Resumption:
     """Reads all of the journal, the metrics and the newest checkpoint. Raises InputError when the run cannot
-    go on from what is there."""
+    resume from what is there."""
     newest = find_newest(run_folder / "checkpoints")
     has_steps = bool(read_metrics(run_folder / "metrics.jsonl").steps)
-    version = newest.version or 0
+    version = newest.version
     num_taken, committed, compacted = _read_journal(run_folder / "journal.sqlite", has_steps or version > 0)
     if version > num_taken:
         raise InputError(
@@ -61,19 +59,9 @@ def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]
             f"{path} is gone, and without it nobody knows what the run has generated and trained. Put it "
             f"back, {AFRESH}."
         )
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as reader:
-            ((words,),) = reader.execute("PRAGMA quick_check(1)").fetchall()
-            if words != "ok":
-                raise InputError(f"{path} is damaged ({words.splitlines()[-1]}). Put it back, {AFRESH}.")
-        journal = JournalReader(path)
-        if not journal.has_table("counters"):
-            # Killed before its tables were made.
-            return 0, 0, 0
-        ((num_taken,),) = journal.read("SELECT coalesce(max(step) + 1, 0) FROM groups")
-        ((committed,),) = journal.read("SELECT coalesce(max(version), 0) FROM commits")
-        return num_taken, committed, compacted_before(journal)
-    except sqlite3.Error as error:
-        raise InputError(
-            f"{path} cannot be read as the journal of a run: {error}. Put it back, {AFRESH}."
-        ) from error
+    if (damage := find_damage(path)) is not None:
+        raise InputError(f"{path} is damaged ({damage}). Put it back, {AFRESH}.")
+    journal = find_journal(path)
+    if journal is None:
+        return 0, 0, 0
+    return read_totals(journal).num_steps_taken, newest_commit(journal), compacted_before(journal)

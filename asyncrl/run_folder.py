@@ -3,11 +3,9 @@
 A second start with the same recipe resumes; with one that would train something else it is refused.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import os
-import sqlite3
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +13,9 @@ from typing import IO, Any
 import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import MODEL, RENDERED
+from asyncrl.journal.queue_state import newest_commit, read_totals
+from asyncrl.journal.reader import find_journal
+from asyncrl.journal.starts import recorded_model, recorded_rendering
 from asyncrl.model.folder import model_digest
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
@@ -86,8 +86,7 @@ class RunFolder:
             key, old, new = differing[0]
             raise InputError(
                 f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
-                f"resume, "
-                f"put the old value back; to start afresh, set run_folder (or name) to a new one."
+                f"resume, put the old value back; to start afresh, set run_folder (or name) to a new one."
             )
         self._check_model(Path(recipe.model.path))
         return True
@@ -95,7 +94,8 @@ class RunFolder:
     def _check_model(self, path: Path) -> None:
         """Raises InputError where `path` holds another model than at the first start. One that cannot be
         read is no matter of the run's folder: a complete run needs none."""
-        known, found = self._read(f"SELECT value FROM meta WHERE key = '{MODEL}'"), model_digest(path)
+        journal = find_journal(self.journal)
+        known, found = None if journal is None else recorded_model(journal), model_digest(path)
         if None not in (known, found) and known != found and self._has_begun():
             raise InputError(
                 f"run_folder {self.path} holds a run of another base model than {path} is now: its "
@@ -105,40 +105,19 @@ class RunFolder:
 
     def is_complete(self, num_steps: int) -> bool:
         """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
-        committed = self._read("SELECT max(version) FROM commits")
-        return committed is not None and committed >= num_steps and self.newest_export() is not None
+        journal = find_journal(self.journal)
+        committed = 0 if journal is None else newest_commit(journal)
+        return committed >= num_steps and self.newest_export() is not None
 
     def rendering_time(self) -> datetime | None:
-        """The time that the run's prompts were rendered at; None before its first start.
-
-        A journal of before that was recorded knows about when: its first group was admitted then.
-        """
-        rendered = self._read(f"SELECT value FROM meta WHERE key = '{RENDERED}'")
-        if rendered is not None:
-            return datetime.fromisoformat(rendered)
-        seconds = self._read("SELECT min(admitted_seconds) FROM groups")
-        return None if seconds is None else datetime.fromtimestamp(seconds)
+        """The time that the run's prompts were rendered at; None before its first start."""
+        journal = find_journal(self.journal)
+        return None if journal is None else recorded_rendering(journal)
 
     def _has_begun(self) -> bool:
         """Whether anything was ever admitted: before that there is nothing to protect."""
-        return self._read("SELECT count(*) FROM groups") not in (None, 0)
-
-    def _read(self, sql: str) -> Any:
-        """The first value of the journal's answer; None when there is none."""
-        if not self.journal.is_file():
-            return None
-        address = f"{self.journal.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(address, uri=True)) as reader:
-            try:
-                row = reader.execute(sql).fetchone()
-                return None if row is None else row[0]
-            except sqlite3.OperationalError:
-                # Killed before its tables were made.
-                return None
-            except sqlite3.DatabaseError as error:
-                raise InputError(
-                    f"{self.journal} is damaged: {error}. Restore it, or set run_folder to a new folder."
-                ) from error
+        journal = find_journal(self.journal)
+        return journal is not None and read_totals(journal).num_admitted > 0
 
     def open(self, recipe: Recipe) -> None:
         """Creates the folder and takes its lock. Raises InputError when another launcher holds it."""
@@ -152,8 +131,7 @@ class RunFolder:
             self.close()
             raise InputError(
                 f"run_folder {self.path} is in use by process {holder}. Wait for it, stop it, or set "
-                f"run_folder "
-                f"to another one."
+                f"run_folder to another one."
             ) from None
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))

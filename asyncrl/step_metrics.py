@@ -1,7 +1,7 @@
-"""The numbers of one training step, put together from both sides: what was taken, how it was trained, who
-idled.
+"""The row of a training step: what was taken, how it was trained, and who was idle.
 
-Opened at the reply to a take, closed by the trainer's metrics in the next take. Owns no state of the run.
+A row is opened by the reply to a take and closed by the trainer's metrics in the next take. The typed
+dictionaries here are its columns as metrics.jsonl names them; the trainer adds its own.
 """
 
 import math
@@ -9,13 +9,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
+from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.observe.observer import Observer
-from asyncrl.records import Batch, Finish, PolicyVersion, Score, Trajectory
+from asyncrl.records import Batch, DropReason, Finish, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
+from asyncrl.rollout.grade import Grader
+from asyncrl.serving.fleet import Fleet
+from asyncrl.waits import now_seconds
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
 
@@ -34,8 +38,82 @@ class Reading:
     num_servers: int
 
 
-def rollout_metrics(before: Reading, after: Reading) -> dict[str, float]:
-    """Speed and idle share of the rollout side between two readings."""
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """Where readings come from."""
+
+    queue: ReplayQueue
+    fleet: Fleet
+
+    def read(self) -> Reading:
+        counters = self.queue.counters
+        return Reading(
+            now_seconds(),
+            counters.get(GENERATED, 0),
+            counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
+            self.fleet.busy_seconds(),
+            len(self.fleet.servers),
+        )
+
+
+class Speed(TypedDict):
+    """Of the rollout side, from one take to the next."""
+
+    step_seconds: float
+    rollout_tokens_per_second: float
+    no_signal_token_share: float
+    """Of the tokens: those of groups that dynamic sampling dropped."""
+    rollout_idle_share: float
+    """Of the servers' time: without a request."""
+
+
+class Trained(TypedDict):
+    """What the batch holds, repeated groups included."""
+
+    reward_mean: float | None
+    response_tokens_mean: float | None
+    response_tokens_max: int
+    num_sequences: int
+
+
+class Staleness(TypedDict):
+    """Of groups' oldest tokens, in versions, right after a batch left the queue."""
+
+    staleness_at_admission: int
+    """Of the youngest live group if batches took groups strictly in turn; at most rollout.max_staleness."""
+    staleness_in_flight: int
+    """Of the stalest live group if the next batch took it."""
+    staleness_at_take: int
+    """Of the stalest group in the batch."""
+
+
+class Verdicts(TypedDict):
+    """Of the sampled responses in a batch's new groups; None where nothing was graded."""
+
+    correct_mean: float | None
+    cut_share: float | None
+    """Of the responses: cut off at the length limit."""
+    groups_zero_signal: int
+    outcomes: dict[str, int]
+    outcomes_by_verifier: dict[str, dict[str, int]]
+    verifier_seconds_p50: float | None
+    verifier_seconds_p99: float | None
+    fallback_reward_share: float
+    """This and the next two are signs of reward hacking (`verifiers.monitor`)."""
+    identical_reward_share: float
+    most_common_answer_share: float
+    reward_mean_by_outcome: dict[str, float]
+    response_tokens_mean_by_outcome: dict[str, float]
+    """A fault has a length and no reward."""
+
+
+class Trends(TypedDict):
+    reward_jump: float
+    reward_without_heldout: float
+    """Training reward rises and held-out accuracy does not."""
+
+
+def rollout_metrics(before: Reading, after: Reading) -> Speed:
     seconds = max(after.time_seconds - before.time_seconds, 1e-9)
     tokens = after.tokens_generated - before.tokens_generated
     filtered = after.tokens_without_signal - before.tokens_without_signal
@@ -48,8 +126,7 @@ def rollout_metrics(before: Reading, after: Reading) -> dict[str, float]:
     }
 
 
-def batch_metrics(batch: Batch) -> dict[str, Any]:
-    """Reward and length of what one step trains on."""
+def batch_metrics(batch: Batch) -> Trained:
     rewards = [sequence.reward for sequence in batch.sequences]
     lengths = [len(sequence.response_tokens) for sequence in batch.sequences]
     return {
@@ -60,17 +137,12 @@ def batch_metrics(batch: Batch) -> dict[str, Any]:
     }
 
 
-def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, float]:
-    """The three stalenesses of a group's oldest token, in versions, right after `taken` left the queue.
-
-    At admission: how stale the youngest live group would be if batches took groups strictly in turn; never
-    above rollout.max_staleness. In flight: the stalest live group, if the next batch took it. At take: the
-    stalest of the batch.
-    """
+def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> Staleness:
+    """Right after `taken` left the queue."""
     next_step = queue.num_steps_taken
     counted = queue.num_admitted - queue.num_dropped
     youngest = max((group.admitted_version for group in queue.live.values()), default=next_step)
-    turn = max(next_step, (counted - 1) // queue.groups_per_batch)
+    turn = max(next_step, (counted - 1) // queue.settings.groups_per_batch)
     in_flight = [g.oldest_version() for g in queue.live.values() if g.num_tokens()]
     return {
         "staleness_at_admission": turn - youngest,
@@ -79,19 +151,16 @@ def staleness_metrics(taken: Sequence[Group], queue: ReplayQueue) -> dict[str, f
     }
 
 
-def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) -> dict[str, Any]:
-    """Verdicts behind a batch: outcomes per verifier, responses cut at the length limit, groups without a
-    signal, latency, signs of hacking."""
+def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) -> Verdicts:
     # Greedy baselines are no samples: their verdicts would lift the accuracy of the policy that is trained.
     scores = [score for group in groups for score in _scores(group).values()]
     verdicts = [_verdict(score) for score in scores]
-    graded = [
-        (_verdict(score), " ".join(map(str, trajectory.response_tokens())))
-        for group in groups
-        for trajectory, score in _sampled(group)
-    ]
+    sampled = [pair for group in groups for pair in _sampled(group)]
+    graded = [(_verdict(score), " ".join(map(str, t.response_tokens()))) for t, score in sampled]
     seconds = sorted(score.seconds for score in scores)
-    cut = [t.finish is Finish.LENGTH for group in groups for t, _ in _sampled(group)]
+    cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
+    rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
+    lengths = [(score.outcome, trajectory.num_response_tokens()) for trajectory, score in sampled]
     correct = [score.correctness for score in scores if score.correctness is not None]
     return {
         "correct_mean": statistics.fmean(correct) if correct else None,
@@ -104,12 +173,13 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
         "fallback_reward_share": monitor.fallback_share(graded),
         "identical_reward_share": monitor.identical_response_share(graded),
         "most_common_answer_share": monitor.most_common_answer_share(verdicts),
-        **_by_outcome([pair for group in groups for pair in _sampled(group)]),
+        "reward_mean_by_outcome": _mean_by_outcome(rewards),
+        "response_tokens_mean_by_outcome": _mean_by_outcome(lengths),
     }
 
 
-def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> dict[str, float]:
-    """Rewards per step against held-out accuracies (step, accuracy): a rise of the one without the other."""
+def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> Trends:
+    """`rewards` are per step, `heldout` is (step, accuracy)."""
     return {
         "reward_jump": monitor.reward_jump(rewards),
         "reward_without_heldout": monitor.reward_without_heldout(rewards, heldout),
@@ -127,17 +197,12 @@ def _sampled(group: Group) -> list[tuple[Trajectory, Score]]:
     return [(t, scores[t.trajectory_id]) for t in group.trajectories if t.trajectory_id in scores]
 
 
-def _by_outcome(sampled: Sequence[tuple[Trajectory, Score]]) -> dict[str, dict[str, float]]:
-    """Mean reward and mean response tokens of each outcome there was; a fault has a length only."""
-    rewards, lengths = defaultdict(list), defaultdict(list)
-    for trajectory, score in sampled:
-        lengths[score.outcome].append(trajectory.num_response_tokens())
-        if score.reward is not None:
-            rewards[score.outcome].append(score.reward)
-    return {
-        "reward_mean_by_outcome": {name: statistics.fmean(found) for name, found in rewards.items()},
-        "response_tokens_mean_by_outcome": {name: statistics.fmean(found) for name, found in lengths.items()},
-    }
+def _mean_by_outcome(found: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Of each outcome there was."""
+    by_outcome: dict[str, list[float]] = defaultdict(list)
+    for outcome, value in found:
+        by_outcome[outcome].append(value)
+    return {outcome: statistics.fmean(values) for outcome, values in by_outcome.items()}
 
 
 def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
@@ -152,20 +217,20 @@ def _verdict(score: Score) -> Verdict:
 
 
 class StepReport:
-    """Told of every request and of every batch given; tells the observer once per step."""
+    """Hears of each take and of each batch given; tells the observer once per step."""
 
     def __init__(
         self,
         observer: Observer,
-        *,
-        read: Callable[[], Reading],
-        pool_metrics: Callable[[], dict[str, float]],
-        heldout: Callable[[], Sequence[tuple[PolicyVersion, float]]],
+        meters: Meters,
+        grader: Grader,
+        accuracies: Sequence[tuple[PolicyVersion, float]],
     ) -> None:
+        """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation."""
         self._observer = observer
-        self._read = read
-        self._pool_metrics = pool_metrics
-        self._heldout = heldout
+        self._meters = meters
+        self._grader = grader
+        self._accuracies = accuracies
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The step that the trainer asked for last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -179,7 +244,7 @@ class StepReport:
 
     def asked(self, request: TakeRequest) -> None:
         """The trainer asks for the batch of `request.step`, and so has finished the step before."""
-        before, now = self._open, self._read()
+        before, now = self._open, self._meters.read()
         if before is not None and before[0] == request.step:
             return
         self._open = (request.step, now)
@@ -198,8 +263,8 @@ class StepReport:
                 **self._batch,
                 **trained,
                 **speed,
-                **self._pool_metrics(),
-                **trend_metrics(self._rewards, self._heldout()),
+                **self._grader.pool_metrics(),
+                **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.step,
             }

@@ -1,26 +1,28 @@
 """The controller's answers to the trainer: a batch per take, servers that are idle, a commit on disk.
 
-Owns who is answered: of two trainers that wait (one died and left its request) the newest alone. Everything
-that is answered is in the journal first.
+Owns who is answered: of two trainers that wait (one died and left its request) only the newest. Every answer
+is in the journal before it is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
-from asyncrl.replay.group import Group
+from asyncrl.replay.group import Group, batch_of
 from asyncrl.replay.policy import length_bias
-from asyncrl.replay.recovery import batch_of, load_batch
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, read_publication
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
@@ -33,62 +35,34 @@ INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
 
 
+@dataclass(eq=False, kw_only=True)
 class TakeDesk:
     """One per run. `take`, `drain` and `commit` are what `QueueService` calls."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        queue: ReplayQueue,
-        fleet: Fleet,
-        generator: Generator,
-        heldout: HeldOutSchedule,
-        report: StepReport,
-        zero_reward: ZeroReward,
-        waits: Waits,
-        fail: Callable[[Exception], None],
-        is_resumed: bool,
-    ) -> None:
-        """`fail` ends the run with an error that came up while the trainer was answered."""
-        self._recipe = recipe
-        self._queue = queue
-        self._fleet = fleet
-        self._generator = generator
-        self._drain = Drain(queue, fleet, generator, waits)
-        self._heldout = heldout
-        self._report = report
-        self._zero_reward = zero_reward
-        self._waits = waits
-        self._fail = fail
-        self._compaction = Compaction(
-            queue.journal,
-            keep_steps=recipe.replay.keep_steps,
-            keep_checkpoints=recipe.trainer.keep_checkpoints,
-            repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
-        )
-        self._is_resumed = is_resumed
-        self._newest_take: TakeRequest | None = None
-        """Older requests that still wait here came from a trainer that is gone."""
-        self._is_asked_to_republish = False
-        self.is_open = False
-        """While the controller's loops run; a take waits for it."""
-        self.is_over = False
-        """The trainer was or will be told that there is no further batch."""
-        self.num_waiting = 0
-        """Takes and drains: in both the trainer waits for the rollout side."""
-        self.num_asked = 0
-        """Takes and drains so far, repeated ones included."""
-
-    def end(self) -> None:
-        """The trainer is given no further batch."""
-        self.is_over = True
-        self._waits.notify()
+    recipe: Recipe
+    queue: ReplayQueue
+    fleet: Fleet
+    generator: Generator
+    drainer: Drain
+    heldout: HeldOutSchedule
+    report: StepReport
+    zero_reward: ZeroReward
+    compaction: Compaction
+    waits: Waits
+    state: RunState
+    is_resumed: bool
+    num_waiting: int = 0
+    """Takes and drains: in both the trainer waits for the rollout side."""
+    num_asked: int = 0
+    """Takes and drains so far, repeated ones included."""
+    _newest_take: TakeRequest | None = None
+    """Older requests that still wait here came from a trainer that is gone."""
+    _is_asked_to_republish: bool = False
 
     async def take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None:
         """The batch of a step, or the end of the run; None when it takes longer than `wait_seconds`."""
         self._newest_take = request
-        self._waits.notify()
+        self.waits.notify()
         return await self._answer(self._take(request), wait_seconds)
 
     async def drain(self, request: DrainRequest, wait_seconds: float) -> bool:
@@ -98,11 +72,12 @@ class TakeDesk:
     async def commit(self, request: CommitRequest) -> CommitReply:
         """The batches below a version are trained for good, on disk when this returns."""
         try:
-            num_groups = self._queue.commit(request.version, request.checkpoint_folder)
-            await self._queue.journal.barrier()
-            self._compaction.committed()
+            num_groups = self.queue.commit(request.version, request.checkpoint_folder)
+            with self.waits.waiting("commit", "the journal's disk"):
+                await self.queue.journal.barrier()
+            self.compaction.committed()
         except Exception as error:
-            self._fail(error)
+            self.state.fail(error)
             raise
         return CommitReply(num_groups)
 
@@ -117,76 +92,85 @@ class TakeDesk:
         except QueueError:
             raise
         except Exception as error:
-            self._fail(error)
+            self.state.fail(error)
             raise
         finally:
             self.num_waiting -= 1
 
     async def _drained(self, request: DrainRequest) -> bool:
-        await self._drain.run(request.version)
+        await self.drainer.run(request.version)
         return True
 
     async def _take(self, request: TakeRequest) -> TakeReply:
-        await self._waits.wait_until(lambda: self.is_open, owner="take", blocker="the start of the servers")
+        await self.waits.wait_until(
+            lambda: self.state.is_open, owner="take", blocker="the start of the servers"
+        )
         self._check_is_newest(request)
-        self._report.asked(request)
+        self.report.asked(request)
         await self._announce(request)
-        if request.step == 0 and not self._is_resumed:
-            await self._heldout.wait(self._fleet.published(), "before", unless=self._may_train_beside)
+        if request.step == 0 and not self.is_resumed:
+            await self.heldout.wait(self.fleet.published(), "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
-            if self._fleet.wants_publication:
+            if self.fleet.wants_publication:
                 return self._ask_to_republish()
-        if request.step >= self._recipe.trainer.num_steps or self.is_over:
-            self.end()
-            return TakeReply(None, heldout=dict(self._heldout.accuracies))
+        if request.step >= self.recipe.trainer.num_steps or self.state.is_over:
+            self.state.end_batches()
+            return self._end_of_run()
         batch, verdicts = await self._batch(request)
-        if batch is None and self._fleet.wants_publication and not self.is_over:
-            return self._ask_to_republish()
         if batch is None:
-            return TakeReply(None, heldout=dict(self._heldout.accuracies))
-        await self._waits.wait_until(
-            lambda: bool(self._fleet.serving()) or self._fleet.wants_publication,
+            if self.fleet.wants_publication and not self.state.is_over:
+                return self._ask_to_republish()
+            return self._end_of_run()
+        return await self._give(request, batch, verdicts)
+
+    async def _give(self, request: TakeRequest, batch: Batch, verdicts: dict[str, Any]) -> TakeReply:
+        """The reply with a batch: once a server serves and the take is on disk."""
+        await self.waits.wait_until(
+            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
             owner="take",
             blocker="a serving server",
         )
-        if not self._fleet.serving():
+        if not self.fleet.serving():
             return self._ask_to_republish()
-        with self._waits.waiting("take", "the journal's disk"):
-            await self._queue.journal.barrier()
-        await self._waits.wait_until(
-            lambda: not self._fleet.has_late_joiner(), owner="take", blocker="a server that joins"
+        with self.waits.waiting("take", "the journal's disk"):
+            await self.queue.journal.barrier()
+        await self.waits.wait_until(
+            lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
         )
         self._check_is_newest(request)
-        servers = self._fleet.hand_wire_to_trainer()
-        self._report.given({**batch_metrics(batch), **verdicts})
+        servers = self.fleet.hand_wire_to_trainer()
+        self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
-        self._compaction.run()
-        return TakeReply(batch, servers, dict(self._heldout.accuracies))
+        self.compaction.run()
+        return TakeReply(batch, servers, dict(self.heldout.accuracies))
+
+    def _end_of_run(self) -> TakeReply:
+        return TakeReply(None, heldout=dict(self.heldout.accuracies))
 
     def _ask_to_republish(self) -> TakeReply:
         self._is_asked_to_republish = True
         return TakeReply(None, must_republish=True)
 
-    def _may_train_beside(self) -> bool:
+    def _may_train_meanwhile(self) -> bool:
         """Whether nobody waits for the first evaluation: it has servers of its own, or files are damaged."""
-        return self._heldout.pinned is not None or self._fleet.wants_publication
+        return self.heldout.pinned is not None or self.fleet.wants_publication
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self._is_asked_to_republish:
             self._is_asked_to_republish = False
-            self._fleet.renew(_publication_of(request))
-        if self._queue.version == request.step and not self._fleet.trainer_owns_wire:
+            self.fleet.renew(_publication_of(request))
+        if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
-        if self._queue.version is not None and self._has_lost_versions(request):
+        if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self._check_is_newest(request)
         publication = _publication_of(request)
-        self._queue.announce(request.step)
-        await self._fleet.announce(publication, request.published)
-        self._generator.is_held = False
-        if self._heldout.is_due(request.step, self._recipe.trainer.num_steps):
-            self._heldout.start(publication, "during")
+        self.queue.announce(request.step)
+        await self.fleet.announce(publication, request.published)
+        self.state.release_streams()
+        if self.heldout.is_due(request.step, self.recipe.trainer.num_steps):
+            self.heldout.start(publication, "during")
 
     def _is_newest(self, request: TakeRequest) -> bool:
         """A trainer that died leaves its request waiting here; it must not act along with its successor's."""
@@ -198,38 +182,42 @@ class TakeDesk:
 
     def _has_lost_versions(self, request: TakeRequest) -> bool:
         """Whether this trainer does not know of a version that its predecessor made, or was making."""
-        assert self._queue.version is not None
-        return request.step < self._queue.highest_version or (
-            self._fleet.trainer_owns_wire and request.step == self._queue.version
+        assert self.queue.version is not None
+        return request.step < self.queue.highest_version or (
+            self.fleet.trainer_owns_wire and request.step == self.queue.version
         )
 
     async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
         """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
-        step, temperature = request.step, self._recipe.rollout.temperature
-        if step < self._queue.num_steps_taken:
-            await self._queue.journal.barrier()
-            return load_batch(self._queue.journal, step, temperature), {}
+        step, temperature = request.step, self.recipe.rollout.temperature
+        if step < self.queue.num_steps_taken:
+            with self.waits.waiting("take", "the journal's disk"):
+                await self.queue.journal.barrier()
+            return load_batch(self.queue.journal, step, temperature), {}
         taken: list[Group] = []
 
         def try_take() -> bool:
-            is_asked = not self.is_over and self._is_newest(request)
-            if is_asked and not taken and step == self._queue.num_steps_taken:
-                taken.extend(self._queue.take(step) or [])
-            return bool(taken) or not is_asked or self._fleet.wants_publication
+            is_asked = not self.state.is_over and self._is_newest(request)
+            if is_asked and not taken and step == self.queue.num_steps_taken:
+                taken.extend(self.queue.take(step) or [])
+            return bool(taken) or not is_asked or self.fleet.wants_publication
 
-        await self._waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
+        await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
         self._check_is_newest(request)
         if not taken:
             return None, {}
-        new = [group for group in taken if group.step == step]
-        self._zero_reward.taken(new)
-        aborted, self._queue.aborted_lengths = self._queue.aborted_lengths, []
-        bias = length_bias(new, self._queue.live.values(), aborted) | staleness_metrics(taken, self._queue)
-        uses = {"repeated_groups": len(taken) - len(new), "replay_ratio": len(taken) / len(new)}
-        return batch_of(taken, step, temperature), {
-            **group_metrics(new, self._queue.has_signal),
-            **bias,
-            **uses,
+        return batch_of(taken, step, temperature), self._metrics_of(taken, step)
+
+    def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
+        """What is known of the groups of a new batch before it is trained."""
+        new = [group for group in taken if group.taken_version == step]
+        self.zero_reward.taken(new)
+        return {
+            **group_metrics(new, self.queue.has_signal),
+            **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),
+            **staleness_metrics(taken, self.queue),
+            "repeated_groups": len(taken) - len(new),
+            "replay_ratio": len(taken) / len(new),
         }
 
     async def _drain_lost_versions(self) -> None:
@@ -237,13 +225,13 @@ class TakeDesk:
 
         Streams stay held until the trainer's version is announced, which tells who may stream again.
         """
-        self._generator.is_held = True
-        if await self._generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
+        self.state.hold_streams()
+        if await self.generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):
             return
-        for url in dict.fromkeys(server.url for server in self._generator.running.values()):
-            self._fleet.fail(self._fleet.servers[url], "its streams did not end after an abort")
-        await self._waits.wait_until(
-            lambda: not self._generator.running, owner="take", blocker="streams of a policy that was lost"
+        for url in dict.fromkeys(server.url for server in self.generator.running.values()):
+            self.fleet.fail(self.fleet.servers[url], "its streams did not end after an abort")
+        await self.waits.wait_until(
+            lambda: not self.generator.running, owner="take", blocker="streams of a policy that was lost"
         )
 
 

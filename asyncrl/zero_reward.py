@@ -1,14 +1,17 @@
-"""A hint where nothing is ever right: what the verifiers looked for, and what the responses end with instead.
+"""A hint when no response is ever correct: what the verifiers look for, and how the responses end instead.
 
-A reward that stays 0 teaches nothing, and the curve alone does not tell a model that is too weak from a box
-that it never writes or a limit that cuts every answer off.
+A reward that stays 0 teaches nothing, and the curve alone cannot tell a model that is too weak from one that
+never writes a box or whose answers are all cut off.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
+
+log = logging.getLogger(__name__)
 
 NUM_STEPS = 5
 """In a row without a single correct response before the hint is given."""
@@ -25,12 +28,9 @@ LOOKED_FOR = {
 
 
 class ZeroReward:
-    """Told of each batch's groups; tells a person once, and again only after something was right."""
+    """Hears of each batch's groups; gives the hint once, and again only after something was correct."""
 
-    def __init__(
-        self, note: Callable[[str], None], decode: Callable[[Sequence[int]], str], *, max_new_tokens: int
-    ) -> None:
-        self._note = note
+    def __init__(self, decode: Callable[[Sequence[int]], str], *, max_new_tokens: int) -> None:
         self._decode = decode
         self._max_new_tokens = max_new_tokens
         self._num_steps = 0
@@ -54,11 +54,11 @@ class ZeroReward:
         self._num_steps += 1
         self._reasons.update(_reason(score) for _, _, score in graded)
         self._num_cut += sum(trajectory.finish is Finish.LENGTH for _, trajectory, _ in graded)
-        # A step without anything graded has no examples: the next one has the word.
+        # A step without anything graded has no examples: the hint waits for the next one.
         if self._num_steps >= NUM_STEPS and graded and not self._is_told:
             self._is_told = True
             names = dict.fromkeys(group.task.verifier.name for group in groups)
-            self._note(self._words(list(names), [trajectory for _, trajectory, _ in graded]))
+            log.warning("%s", self._words(list(names), [trajectory for _, trajectory, _ in graded]))
 
     def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:
         total = self._reasons.total()

@@ -14,7 +14,7 @@ every 50 ms end a run that exceeds it; -: not enforced):
     memory together, with sockets           K with a memory cgroup, else S
     files on the disk                       K               S
     processes of a run                      K               K as root or with a pids cgroup, else S
-    fork bombs beside other workers         K               K as root, else -
+    fork bombs against other workers        K               K as root, else -
     session, priority, scores of later runs K               K
     locks, times and leases of host files   K, but for advisory read locks
     shares of processor and caches          -               -

@@ -14,9 +14,10 @@ import signal
 import stat
 import struct
 import time
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sandbox import kernel, landlock, seccomp, warm
+from sandbox.messages import BoxOrder, BoxSpec, LimitFields, ZygoteSettings
 
 REPORT = struct.Struct("<ciQ")
 """b"R", wait status, nanoseconds; then per collected file a LENGTH and its bytes."""
@@ -32,26 +33,26 @@ _PARENT_DIED = signal.SIGHUP
 _KEPT_REPORT = 60
 
 
-def pack_spec(spec: dict[str, Any]) -> bytes:
+def pack_spec(spec: BoxSpec) -> bytes:
     """The head of a box's first descriptor; the files' contents follow."""
     # Not JSON: its decoder touches enough pages that a fresh fork pays half a millisecond. Version 2 of the
     # format is the same for every Python from 3.9 on; both ends are ours.
-    text = marshal.dumps(spec, 2)
+    text = marshal.dumps(dict(spec), 2)
     return LENGTH.pack(len(text)) + text
 
 
-def read_spec(descriptor: int) -> tuple[dict[str, Any], int]:
+def read_spec(descriptor: int) -> tuple[BoxSpec, int]:
     """The box's description, and the offset at which the files' contents begin."""
     (size,) = LENGTH.unpack(os.pread(descriptor, LENGTH.size, 0))
     return marshal.loads(os.pread(descriptor, size, LENGTH.size)), LENGTH.size + size
 
 
-def disk_space(spec: dict[str, Any]) -> int:
+def disk_space(spec: BoxOrder) -> int:
     """Bytes of a run's private directory: what the program may write, and the files that it is given."""
-    return given_bytes(spec) + int(spec["limits"]["disk_bytes"])
+    return given_bytes(spec) + spec["limits"]["disk_bytes"]
 
 
-def given_bytes(spec: dict[str, Any]) -> int:
+def given_bytes(spec: BoxOrder) -> int:
     """Of the files that a run is given, in whole pages."""
     page = resource.getpagesize()
     return sum(-(-size // page) * page for _, size in spec["files"])
@@ -92,7 +93,7 @@ def _copy(source: int, offset: int, size: int, target: int) -> None:
         offset, size = offset + sent, size - sent
 
 
-def _write_files(spec: dict[str, Any], source: int, offset: int, directory: str) -> None:
+def _write_files(spec: BoxSpec, source: int, offset: int, directory: str) -> None:
     for name, size in spec["files"]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         target = os.open(f"{directory}/{name}", flags, 0o755)
@@ -118,7 +119,7 @@ def limit_for_all_runs() -> None:
         _set_limit(which, value)
 
 
-def _limit(limits: dict[str, Any], max_tasks: int, *, warm_run: bool) -> None:
+def _limit(limits: LimitFields, max_tasks: int, *, warm_run: bool) -> None:
     stack_bytes = limits["stack_bytes"]
     seconds = -int(-limits["cpu_seconds"] // 1)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
@@ -147,13 +148,13 @@ def _set_oom_score(proc: int, score: int) -> None:
 class Jail:
     """What the zygote prepared once for all runs: the tier, paths, and the seccomp filter."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.tier: str = settings["tier"]
-        self.environment: dict[str, str] = settings["environment"]
-        self.readable: list[str] = settings["readable"]
-        self.work_base: str = settings["work_base"]
-        self.search: list[str] = settings["search"]
-        self.control: int = settings["control"]
+    def __init__(self, settings: ZygoteSettings) -> None:
+        self.tier = settings["tier"]
+        self.environment = settings["environment"]
+        self.readable = settings["readable"]
+        self.work_base = settings["work_base"]
+        self.search = settings["search"]
+        self.control = settings["control"]
         self.proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
         """The machine's own, which every run's covers; closed before a program's first instruction."""
         self.thread_id = kernel.thread_id_address()
@@ -170,13 +171,13 @@ class Jail:
             self.filter = seccomp.Filter(seccomp.build_outside(machine, None))
 
     def fork_program(self) -> int:
-        """fork() without the handlers of Python and libc, half a millisecond; with them where libc is
-        unknown."""
+        """fork() without the handlers of Python and libc, half a millisecond; with them
+        where libc is unknown."""
         return os.fork() if self.thread_id is None else kernel.clone(0, self.thread_id)
 
     def directory(self, init: int) -> str:
-        """The run's private directory; outside of namespaces named by the init's pid, so that all can find
-        it."""
+        """The run's private directory; outside of namespaces named by the init's pid, so that
+        all can find it."""
         return "/run" if self.inside else f"{self.work_base}/{init}"
 
     def make_directory(self, directory: str, disk_bytes: int) -> None:
@@ -208,8 +209,8 @@ class Jail:
 
 
 def _wire_descriptors(fds: list[int], report: int) -> None:
-    """Standard streams (and 3, the link) in place; the report stays open until the program's first
-    instruction."""
+    """Standard streams (and 3, the link) in place; the report stays open until the
+    program's first instruction."""
     for target, source in enumerate(fds[_STDIN : _STDERR + 1]):
         os.dup2(source, target)
     first = 3
@@ -220,9 +221,9 @@ def _wire_descriptors(fds: list[int], report: int) -> None:
     os.closerange(report + 1, 1024)
 
 
-def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], offset: int, directory: str) -> None:
-    """Everything between a clone of the zygote and a program's process; after the last line it is
-    confined."""
+def _prepare_program(jail: Jail, spec: BoxSpec, fds: list[int], offset: int, directory: str) -> None:
+    """Everything between a clone of the zygote and a program's process; after the last
+    line it is confined."""
     # First of all: a process that stays hidden from the worker is ended by it.
     kernel.set_dumpable(True)
     if not jail.has_directory:
@@ -237,7 +238,7 @@ def _prepare_program(jail: Jail, spec: dict[str, Any], fds: list[int], offset: i
     jail.confine(directory)
 
 
-def _run_warm(jail: Jail, spec: dict[str, Any], environment: dict[str, str]) -> None:
+def _run_warm(jail: Jail, spec: BoxSpec, environment: dict[str, str]) -> None:
     # Python's own settings: a broken pipe or a full file is an exception, Ctrl-C a KeyboardInterrupt.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
@@ -258,8 +259,8 @@ def become_program(jail: Jail, fds: list[int], init: int) -> NoReturn:
         directory = jail.directory(init)
         _prepare_program(jail, spec, fds, offset, directory)
         environment = jail.program_environment(spec["environment"], directory)
-        # A file of the work directory that cannot be executed is the program's doing; a missing compiler is
-        # not.
+        # A file of the work directory that cannot be executed is the program's doing; a missing
+        # compiler is not.
         is_its_own_fault = spec["warm"] or spec["argv"][0].startswith("./")
         if spec["warm"]:
             os.close(_KEPT_REPORT)
@@ -326,8 +327,8 @@ def _end_with_worker(jail: Jail, report: int) -> None:
 
 
 def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
-    """Becomes the init of a box and ends with it. Does as little as it can: each page it touches is copied
-    twice."""
+    """Becomes the init of a box and ends with it. Does as little as it can: each page it
+    touches is copied twice."""
     report = fds[_REPORT]
     try:
         os.setsid()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _PREFIX = "asyncrl-sandbox-"
 _OVERHEAD_BYTES = 96 << 20
-"""The zygote, the inits and a judge, besides the program."""
+"""The zygote, the inits and a judge, in addition to the program."""
 _OVERHEAD_PROCESSES = 6
 
 
@@ -44,8 +44,8 @@ def _directory(mount_point: str, mount_root: str, path: str) -> Path:
 
 
 def _home_v2(directory: Path, top: Path) -> Path | None:
-    # A group with processes in it cannot hand controllers to children: look upwards for one that already
-    # does.
+    # A group with processes in it cannot hand controllers to children: look upwards for one
+    # that already does.
     while True:
         enabled = (directory / "cgroup.subtree_control").read_text().split()
         if "memory" in enabled and "pids" in enabled and os.access(directory, os.W_OK):
@@ -126,8 +126,8 @@ def sweep(hierarchies: list[Hierarchy]) -> bool:
 
 
 class Cgroup:
-    """The groups of one worker. Bounds exist from the first run on; `close` when no process is left
-    inside."""
+    """The groups of one worker. Bounds exist from the first run on; `close` when no
+    process is left inside."""
 
     def __init__(self, hierarchies: list[Hierarchy], pid: int) -> None:
         self._members: list[tuple[Hierarchy, Path]] = []

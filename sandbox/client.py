@@ -9,10 +9,10 @@ import os
 import socket
 import subprocess
 import tempfile
-from typing import Any
 
 from sandbox import cgroup, frames, leftovers
-from sandbox.result import SandboxError
+from sandbox.messages import BoxOrder, WorkerSettings
+from sandbox.result import Result, SandboxError, unpacked
 
 _START_SECONDS = 120.0
 _SWEEP_ATTEMPTS = 100
@@ -24,11 +24,11 @@ class Worker:
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self._process = process
         self._socket = sock
-        self.hello: dict[str, Any] = {}
-        """What the worker said when it was ready."""
+        self.cgroup_controllers: tuple[str, ...] = ()
+        """Of "memory" and "pids": what cgroups bound for the worker's runs together."""
 
     @classmethod
-    async def start(cls, command: tuple[str, ...], message: dict[str, Any]) -> "Worker":
+    async def start(cls, command: tuple[str, ...], settings: WorkerSettings) -> "Worker":
         """A worker with its zygote up. Raises SandboxError with the worker's reason when that fails."""
         loop = asyncio.get_running_loop()
         opening = loop.run_in_executor(None, cls._spawn, command)
@@ -38,11 +38,12 @@ class Worker:
             (await opening).kill()
             raise
         try:
-            await loop.sock_sendall(worker._socket, frames.pack(message))
+            await loop.sock_sendall(worker._socket, frames.pack(settings))
             async with asyncio.timeout(_START_SECONDS):
-                worker.hello, _ = await worker._receive()
-            if "error" in worker.hello:
-                raise SandboxError(worker.hello["error"])
+                hello, _ = await frames.receive_async(worker._read_exactly)
+            if "error" in hello:
+                raise SandboxError(hello["error"])
+            worker.cgroup_controllers = tuple(hello["cgroup"])
         except BaseException as error:
             await worker.close()
             if isinstance(error, OSError | TimeoutError):
@@ -78,25 +79,24 @@ class Worker:
             view = view[count:]
         return bytes(data)
 
-    async def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
-        header_size, body_size = frames.PREFIX.unpack(await self._read_exactly(frames.PREFIX.size))
-        return frames.unpack(await self._read_exactly(header_size), await self._read_exactly(body_size))
-
-    async def ask(
-        self, header: dict[str, Any], blobs: list[bytes], timeout_seconds: float
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        """The worker's answer. Raises SandboxError when it fails, dies or is late."""
+    async def ask(self, boxes: list[BoxOrder], blobs: list[bytes], timeout_seconds: float) -> list[Result]:
+        """How each box ended. Raises SandboxError when the worker fails, dies or is late."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                await asyncio.get_running_loop().sock_sendall(self._socket, frames.pack(header, blobs))
-                answer, parts = await self._receive()
+                message = frames.pack({"boxes": boxes}, blobs)
+                await asyncio.get_running_loop().sock_sendall(self._socket, message)
+                answer, parts = await frames.receive_async(self._read_exactly)
         except TimeoutError as error:
             raise SandboxError(f"the sandbox's worker gave no answer in {timeout_seconds:g} s") from error
         except OSError as error:
             raise SandboxError(f"the sandbox's worker is gone: {error}") from error
         if "error" in answer:
             raise SandboxError(answer["error"])
-        return answer, parts
+        results = []
+        for header, count in zip(answer["results"], answer["num_blobs"], strict=True):
+            results.append(unpacked(header, parts[:count]))
+            parts = parts[count:]
+        return results
 
     def kill(self) -> None:
         """Ends the worker: it notices the hang-up and cleans up after itself; one that does not is killed."""

@@ -1,25 +1,50 @@
-"""Messages between the host process and a worker: a JSON header and byte strings, length first."""
+"""Messages over a stream socket: a JSON header and byte strings, length first."""
 
 import json
+import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-PREFIX = struct.Struct(">IQ")
+_PREFIX = struct.Struct(">IQ")
 """Header bytes, body bytes."""
 
-
-def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
-    """One message; the header gains the sizes of the blobs."""
-    text = json.dumps(header | {"sizes": [len(blob) for blob in blobs]}).encode()
-    return b"".join([PREFIX.pack(len(text), sum(map(len, blobs))), text, *blobs])
+Message = tuple[dict[str, Any], list[bytes]]
 
 
-def unpack(header: bytes, body: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The header and the blobs of one message."""
+def pack(header: Mapping[str, object], blobs: Sequence[bytes] = ()) -> bytes:
+    """One message."""
+    text = json.dumps({**header, "sizes": [len(blob) for blob in blobs]}).encode()
+    return b"".join([_PREFIX.pack(len(text), sum(map(len, blobs))), text, *blobs])
+
+
+def _unpack(header: bytes, body: bytes) -> Message:
     fields: dict[str, Any] = json.loads(header)
     blobs, offset = [], 0
-    for size in fields["sizes"]:
+    for size in fields.pop("sizes"):
         blobs.append(body[offset : offset + size])
         offset += size
     return fields, blobs
+
+
+def receive(read_exactly: Callable[[int], bytes]) -> Message:
+    """The next message, by a function that reads this number of bytes."""
+    header_size, body_size = _PREFIX.unpack(read_exactly(_PREFIX.size))
+    return _unpack(read_exactly(header_size), read_exactly(body_size))
+
+
+async def receive_async(read_exactly: Callable[[int], Awaitable[bytes]]) -> Message:
+    """`receive`, awaited."""
+    header_size, body_size = _PREFIX.unpack(await read_exactly(_PREFIX.size))
+    return _unpack(await read_exactly(header_size), await read_exactly(body_size))
+
+
+def read_exactly(connection: socket.socket, size: int) -> bytes:
+    """The next `size` bytes of a blocking socket. Raises ConnectionError when the other end has hung up."""
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise ConnectionError("the other end has hung up")
+        data += part
+    return bytes(data)

@@ -57,18 +57,18 @@ class Guard:
             box.pid,
             box.seen_cpu,
             # By the kernel's own count there can be no more, where it counts the run alone.
-            enough_tasks=limits["processes"] if self._tasks else box.spec["max_tasks"],
+            enough_tasks=limits.processes if self._tasks else box.spec["max_tasks"],
             seconds=_SECONDS,
-            enough_memory=limits["memory_bytes"] if self._memory else None,
+            enough_memory=limits.memory_bytes if self._memory else None,
             directory=directory,
         )
-        if box.seen_cpu.seconds > limits["cpu_seconds"]:
-            allowed = limits["cpu_seconds"]
+        if box.seen_cpu.seconds > limits.cpu_seconds:
+            allowed = limits.cpu_seconds
             return Status.TIME_LIMIT, f"used more than {allowed:g} s of CPU time in all its processes"
-        if self._memory and found.memory_bytes > limits["memory_bytes"]:
+        if self._memory and found.memory_bytes > limits.memory_bytes:
             return Status.MEMORY_LIMIT, f"its processes together held {found.memory_bytes} bytes"
-        if self._tasks and found.num_tasks > limits["processes"]:
-            return Status.MEMORY_LIMIT, f"had {found.num_tasks} processes; {limits['processes']} are allowed"
+        if self._tasks and found.num_tasks > limits.processes:
+            return Status.MEMORY_LIMIT, f"had {found.num_tasks} processes; {limits.processes} are allowed"
         if directory is None:
             return None
         before = self._hidden.get(box.pid, {})
@@ -81,7 +81,7 @@ class Guard:
         # What it was given does not count, nor does its input, which is a file without a name. While the run
         # is set up, what it is given is there twice: also in the file without a name that it came in.
         allowed = inside.disk_space(box.spec) + box.num_stdin_bytes + inside.given_bytes(box.spec)
-        entries = inside.num_inodes(box.limits["disk_bytes"])
+        entries = inside.num_inodes(box.limits.disk_bytes)
         found = tree.measure(directory, enough_bytes=allowed, enough_entries=entries)
         if found.num_bytes + unnamed > allowed:
             return Status.MEMORY_LIMIT, f"its files together held {found.num_bytes + unnamed} bytes or more"

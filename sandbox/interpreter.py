@@ -1,5 +1,5 @@
-"""The Python that programs run on: where it lives on the host, where in the jail, and which packages go
-along."""
+"""The Python that programs run on: where it lives on the host, where in the jail, and
+which packages go along."""
 
 import functools
 import json
@@ -18,8 +18,8 @@ def folders(name):
     if not spec.submodule_search_locations:
         return [spec.origin]
     home = os.path.dirname(os.path.dirname(spec.origin))
-    beside = [os.path.join(home, name), os.path.join(home, name + ".libs")]
-    return [path for path in beside if os.path.isdir(path)]
+    nearby = [os.path.join(home, name), os.path.join(home, name + ".libs")]
+    return [path for path in nearby if os.path.isdir(path)]
 print(json.dumps({
     "prefix": sys.base_prefix,
     "executable": getattr(sys, "_base_executable", sys.executable),

@@ -145,8 +145,8 @@ def enter_namespaces(view: View, user: int) -> None:
     """Leaves the caller in its own namespaces and root, as an unprivileged user with two capabilities over
     them. `user` is whom root becomes."""
     if os.getuid() == 0:
-        # As root, sources that only root can reach can be shown; the mounts are locked for those who come
-        # after.
+        # As root, sources that only root can reach can be shown; the mounts are locked for those
+        # who come after.
         kernel.unshare(kernel.NEWNS)
         _change_root(view)
         drop_root(user)

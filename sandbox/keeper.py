@@ -28,8 +28,8 @@ _FIRST_PID = 2
 
 
 def _open_last_pid() -> int | None:
-    """Written before each run, it gives every program the same pid; None where the kernel has no such
-    file."""
+    """Written before each run, it gives every program the same pid; None where the kernel
+    has no such file."""
     try:
         return os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -98,8 +98,8 @@ def _keep(jail: box.Jail, control: socket.socket, last_pid: int | None) -> bool:
 
 
 def serve(jail: box.Jail, control_descriptor: int) -> NoReturn:
-    """Becomes the keeper and ends with it. Entered in a clone of the zygote that has its own pid and mount
-    namespaces."""
+    """Becomes the keeper and ends with it. Entered in a clone of the zygote that has its own
+    pid and mount namespaces."""
     try:
         kernel.die_with_parent()
         os.close(jail.control)

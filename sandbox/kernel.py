@@ -1,8 +1,8 @@
 """The system calls that Python has no wrapper for, through libc and raw numbers. Every failure raises
 OSError.
 
-Runs in the host process, in the worker and in the zygote inside the jail, so it imports the standard library
-only."""
+Runs in the host process, in the worker and in the zygote inside the jail, so it imports
+the standard library only."""
 
 import ctypes
 import os
@@ -100,8 +100,8 @@ def unshare(flags: int) -> None:
 
 
 def thread_id_address() -> int | None:
-    """Where libc keeps the calling thread's id; None when its place in the thread's descriptor is not
-    certain."""
+    """Where libc keeps the calling thread's id; None when its place in the thread's
+    descriptor is not certain."""
     _libc.pthread_self.restype = ctypes.c_void_p
     start = int(_libc.pthread_self())
     words = (ctypes.c_int32 * 256).from_address(start)

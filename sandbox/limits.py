@@ -10,8 +10,8 @@ class Limits:
     """Bounds of one run; the defaults let ordinary contest programs pass."""
 
     cpu_seconds: float = 10.0
-    """CPU time of all processes of the run together; one process alone is stopped at the next whole
-    second."""
+    """CPU time of all processes of the run together; one process alone is stopped at
+    the next whole second."""
     wall_seconds: float = 20.0
     """Time on the clock, from the program's first instruction to its end."""
     memory_bytes: int = 1024 * MEBIBYTE

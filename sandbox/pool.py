@@ -7,14 +7,15 @@ results are REFUSED."""
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Self, cast
 
 from sandbox.client import Worker
 from sandbox.command import Command
 from sandbox.languages import find_language
 from sandbox.limits import Limits
+from sandbox.messages import BoxOrder, LimitFields, WorkerSettings
 from sandbox.result import Result, SandboxError, Status, Tier
-from sandbox.settings import SandboxSettings, worker_message
+from sandbox.settings import SandboxSettings, worker_settings
 
 _ATTEMPTS = 3
 _GRACE_SECONDS = 60.0
@@ -35,7 +36,7 @@ class SandboxPool:
         self._slots = asyncio.Semaphore(self.settings.workers)
         self._choosing = asyncio.Lock()
         self._chosen = False
-        self._message: dict[str, Any] = {}
+        self._worker_settings: WorkerSettings | None = None
         self.cgroup_controllers: tuple[str, ...] = ()
         """Of "memory" and "pids": what cgroups bound for the runs of a worker together."""
 
@@ -59,7 +60,8 @@ class SandboxPool:
         self._idle += await asyncio.gather(*(self._new_worker() for _ in range(missing)))
 
     async def _new_worker(self) -> Worker:
-        return await Worker.start(self.settings.command, self._message)
+        assert self._worker_settings is not None
+        return await Worker.start(self.settings.command, self._worker_settings)
 
     async def _choose(self) -> None:
         """Takes the first tier on which a worker starts and a program runs."""
@@ -70,26 +72,26 @@ class SandboxPool:
             if self.settings.allow_unsafe:
                 tiers[Tier.UNSAFE] = None
             for tier in tiers:
-                message = await asyncio.to_thread(worker_message, self.settings, tier)
+                told = await asyncio.to_thread(worker_settings, self.settings, tier)
                 try:
-                    await self._probe(tier, message)
+                    await self._probe(tier, told)
                     break
                 except SandboxError as error:
                     self.reasons[tier] = str(error)
             self._chosen = True
 
-    async def _probe(self, tier: Tier, message: dict[str, Any]) -> None:
-        worker = await Worker.start(self.settings.command, message)
+    async def _probe(self, tier: Tier, told: WorkerSettings) -> None:
+        worker = await Worker.start(self.settings.command, told)
         try:
-            (result,) = await self._ask(worker, [_PROBE], tier)
+            (result,) = await _ask(worker, [_PROBE])
             if result.stdout != b"up\n":
                 raise SandboxError(f"a first program did not run: {result}")
         except BaseException:
             await worker.close()
             raise
         self._idle.append(worker)
-        self.tier, self._message = tier, message
-        self.cgroup_controllers = tuple(worker.hello["cgroup"])
+        self.tier, self._worker_settings = tier, told
+        self.cgroup_controllers = worker.cgroup_controllers
 
     def _refusal(self) -> Result:
         missing = "; ".join(f"{tier.value}: {reason}" for tier, reason in self.reasons.items())
@@ -103,7 +105,8 @@ class SandboxPool:
         language = find_language(lang, self.settings.languages)
         content = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
         await self._choose()
-        python = str(self._message.get("python", self.settings.python))
+        told = self._worker_settings
+        python = self.settings.python if told is None else told["python"]
         names = {"source": language.source, "binary": language.binary, "python": python}
 
         def fill(template: Sequence[str]) -> tuple[str, ...]:
@@ -137,9 +140,9 @@ class SandboxPool:
         if self.tier is None:
             return [self._refusal() for _ in commands]
         async with self._slots:
-            return await self._attempt(commands, self.tier)
+            return await self._attempt(commands)
 
-    async def _attempt(self, commands: list[Command], tier: Tier) -> list[Result]:
+    async def _attempt(self, commands: list[Command]) -> list[Result]:
         """Runs on an idle worker; our own failures are tried again on a fresh one."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -149,7 +152,7 @@ class SandboxPool:
                     raise
                 continue
             try:
-                results = await self._ask(worker, commands, tier)
+                results = await _ask(worker, commands)
             except SandboxError:
                 await worker.close()
                 if attempt == _ATTEMPTS - 1:
@@ -163,30 +166,23 @@ class SandboxPool:
             return results
         raise AssertionError("unreachable")
 
-    async def _ask(self, worker: Worker, commands: list[Command], tier: Tier) -> list[Result]:
-        specs, blobs = [], []
-        for index, command in enumerate(commands):
-            specs.append(_spec(command, oom_score=1000 if index == 0 else 900))
-            blobs += [command.stdin, *(content for _, content in command.files)]
-        seconds = max(command.limits.wall_seconds for command in commands) + _GRACE_SECONDS
-        answer, parts = await worker.ask({"boxes": specs}, blobs, seconds)
-        results = []
-        for fields in answer["results"]:
-            count = fields.pop("num_blobs")
-            stdout, stderr, *files = parts[:count]
-            parts = parts[count:]
-            fields["status"] = Status(fields["status"])
-            results.append(Result(stdout=stdout, stderr=stderr, files=tuple(files), tier=tier, **fields))
-        return results
+
+async def _ask(worker: Worker, commands: list[Command]) -> list[Result]:
+    orders, blobs = [], []
+    for index, command in enumerate(commands):
+        orders.append(_order(command, oom_score=1000 if index == 0 else 900))
+        blobs += [command.stdin, *(content for _, content in command.files)]
+    seconds = max(command.limits.wall_seconds for command in commands) + _GRACE_SECONDS
+    return await worker.ask(orders, blobs, seconds)
 
 
-def _spec(command: Command, *, oom_score: int) -> dict[str, Any]:
+def _order(command: Command, *, oom_score: int) -> BoxOrder:
     return {
-        "argv": command.argv,
+        "argv": list(command.argv),
         "warm": command.warm,
         "environment": command.environment,
         "files": [(name, len(content)) for name, content in command.files],
-        "collect": command.collect,
-        "limits": asdict(command.limits),
+        "collect": list(command.collect),
+        "limits": cast(LimitFields, asdict(command.limits)),
         "oom_score": oom_score,
     }

@@ -16,8 +16,8 @@ class Sandbox(Protocol):
         """The command that runs this program, compiled if its language is; the compiler's Result if it
         refused.
 
-        `fresh` starts a new interpreter for each run of a Python program. ValueError for an unknown
-        language."""
+        `fresh` starts a new interpreter for each run of a Python program. ValueError
+        for an unknown language."""
         ...
 
     async def run(self, command: Command) -> Result:
@@ -25,6 +25,6 @@ class Sandbox(Protocol):
         ...
 
     async def run_linked(self, program: Command, judge: Command) -> tuple[Result, Result]:
-        """Two boxes that share nothing but a stream socket, descriptor 3 in both; the program ends with the
-        judge."""
+        """Two boxes that share nothing but a stream socket, descriptor 3 in both; the program
+        ends with the judge."""
         ...

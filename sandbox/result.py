@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class SandboxError(Exception):
@@ -54,3 +55,19 @@ class Result:
     """Why, for people."""
     files: tuple[bytes, ...] = ()
     """The contents of the files that the command was asked to leave."""
+
+
+_BLOBS = ("stdout", "stderr", "files")
+
+
+def packed(result: Result) -> tuple[dict[str, Any], list[bytes]]:
+    """The result as JSON carries it, and its bytes: stdout, stderr, files."""
+    header = {name: getattr(result, name) for name in Result.__dataclass_fields__ if name not in _BLOBS}
+    return header, [result.stdout, result.stderr, *result.files]
+
+
+def unpacked(header: dict[str, Any], blobs: list[bytes]) -> Result:
+    """What was `packed`."""
+    stdout, stderr, *files = blobs
+    fields = {**header, "status": Status(header["status"]), "tier": Tier(header["tier"])}
+    return Result(**fields, stdout=stdout, stderr=stderr, files=tuple(files))

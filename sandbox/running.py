@@ -1,19 +1,18 @@
-"""One box as the worker sees it: a pid, pipes with bounded buffers, a deadline, and the verdict on how it
-ended."""
+"""One box as the worker sees it: pipes with bounded buffers, a deadline, and the verdict on how it ended.
 
-import contextlib
+What starts it and tells of its end is its `Init`."""
+
 import fcntl
 import os
-import resource
 import signal
 import socket
 import time
-from dataclasses import dataclass
-from typing import Any
 
 from sandbox import box, watch
-from sandbox.result import SandboxError, Status
-from sandbox.zygote_process import ZygoteProcess
+from sandbox.init import Init, Report
+from sandbox.limits import Limits
+from sandbox.messages import BoxSpec
+from sandbox.result import Result, SandboxError, Status, Tier
 
 _CHUNK = 1 << 16
 _F_ADD_SEALS, _SEALS = 1033, 0b1111
@@ -36,19 +35,6 @@ def _filled_memory_file(parts: list[bytes]) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-@dataclass
-class Usage:
-    """CPU time and largest resident memory of all processes that were reaped."""
-
-    cpu_seconds: float = 0.0
-    peak_bytes: int = 0
-
-    def add(self, found: resource.struct_rusage) -> None:
-        """Counts one process, and those that it had waited for."""
-        self.cpu_seconds += found.ru_utime + found.ru_stime
-        self.peak_bytes = max(self.peak_bytes, found.ru_maxrss * 1024)
 
 
 class Stream:
@@ -90,23 +76,16 @@ class Stream:
 class Running:
     """A box from its start to its reaping. The caller polls `descriptors` and calls `on_readable`."""
 
-    dies_unreported = True
-    """Whether `kill` ends who would report."""
-
-    def __init__(self, spec: dict[str, Any], stdin: bytes, files: list[bytes], zygote: ZygoteProcess) -> None:
+    def __init__(self, spec: BoxSpec, stdin: bytes, files: list[bytes], init: Init) -> None:
         self.spec = spec
-        self.limits: dict[str, Any] = spec["limits"]
+        self.limits = Limits(**spec["limits"])
         self.killed_for: Status | None = None
         self.was_dismissed = False
         self.detail = ""
-        self.pid = 0
-        self.wait_status: int | None = None
         self.started = time.monotonic()
         self.seen_cpu = watch.CpuTimes()
-        self._stdin, self._files, self._zygote = stdin, files, zygote
-        self._is_listening = self._left_too_much = False
-        self._pidfd = -1
-        self._usage = Usage()
+        self._stdin, self._files, self._init = stdin, files, init
+        self._is_listening = False
         self.streams: list[Stream] = []
 
     def start(self, link: socket.socket | None) -> None:
@@ -115,7 +94,7 @@ class Running:
         try:
             given.append(_filled_memory_file([box.pack_spec(self.spec), *self._files]))
             given.append(_filled_memory_file([self._stdin]))
-            for limit in (self.limits["output_bytes"], self.limits["output_bytes"], _REPORT_LIMIT):
+            for limit in (self.limits.output_bytes, self.limits.output_bytes, _REPORT_LIMIT):
                 ours, theirs = os.pipe()
                 self.streams.append(Stream(ours, limit))
                 given.append(theirs)
@@ -125,14 +104,15 @@ class Running:
                 os.fchmod(theirs, 0o222)
             descriptors = given if link is None else [*given, link.fileno()]
             self.started = time.monotonic()
-            self._clone(descriptors)
+            self._init.start(self.spec, descriptors)
         finally:
             for descriptor in given:
                 os.close(descriptor)
 
-    def _clone(self, descriptors: list[int]) -> None:
-        self.pid = self._zygote.clone(descriptors, collects=bool(self.spec["collect"]))
-        self._pidfd = os.pidfd_open(self.pid)
+    @property
+    def pid(self) -> int:
+        """The root of all that the box holds; 0 before it has started."""
+        return self._init.pid
 
     @property
     def num_stdin_bytes(self) -> int:
@@ -140,28 +120,27 @@ class Running:
 
     @property
     def deadline(self) -> float:
-        return self.started + float(self.limits["wall_seconds"])
+        return self.started + self.limits.wall_seconds
 
     @property
     def has_ended(self) -> bool:
-        return self.wait_status is not None
+        return self._init.has_ended
 
     def next_descriptors(self) -> list[int]:
         """What is to be polled from now on; asked once the box has started and after each `on_readable`."""
-        if self._is_listening:
-            return []
+        pipes = [] if self._is_listening else [stream.descriptor for stream in self.streams]
         self._is_listening = True
-        return [*(stream.descriptor for stream in self.streams), self._pidfd]
+        has_output = any(stream.is_open for stream in self.streams)
+        return [*pipes, *self._init.next_descriptors(has_output=has_output)]
 
     def on_readable(self, descriptor: int) -> bool:
         """Handles one ready descriptor; false when it was the last time for this one."""
-        if descriptor == self._pidfd:
-            self._reap()
-            return False
-        stream = next(stream for stream in self.streams if stream.descriptor == descriptor)
+        stream = next((stream for stream in self.streams if stream.descriptor == descriptor), None)
+        if stream is None:
+            return self._init.on_readable(descriptor)
         stream.read()
         if stream.overflowed:
-            self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits['output_bytes']} bytes")
+            self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits.output_bytes} bytes")
         return stream.is_open
 
     def dismiss(self) -> None:
@@ -176,101 +155,66 @@ class Running:
             return
         if self.killed_for is None:
             self.killed_for, self.detail = reason, detail
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def _reap(self) -> None:
-        # Not reaped yet, so that the group's number cannot be another's: outside of a pid namespace,
-        # descendants that outlive the init are in its process group, and this process has adopted them.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        _, self.wait_status, found = os.wait4(self.pid, 0)
-        self._usage.add(found)
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                # What the program did not wait for counts as well.
-                self._usage.add(os.wait4(-self.pid, 0)[2])
+        self._init.kill()
 
     def close(self) -> None:
-        """Gives back what is open; the box must have ended or never begun."""
+        """Gives back what is open, and ends a box that still runs."""
         for stream in self.streams:
             stream.close()
         self.streams = []
-        if self.pid and not self.has_ended:
-            self._abandon()
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        self._init.close()
 
-    def _abandon(self) -> None:
-        self.dismiss()
-        self._reap()
-
-    def _raise_complaint(self) -> None:
+    def _report(self) -> Report | None:
         data = self.streams[2].content()
         if data.startswith(b"E"):
             raise SandboxError(f"the box could not be set up: {data[1:400].decode(errors='replace')}")
+        return self._init.report(data)
 
-    def _report(self) -> tuple[int, float, list[bytes]] | None:
-        """(wait status, wall seconds, collected files) by the init, or None: it was killed before it
-        could."""
-        self._raise_complaint()
-        data = self.streams[2].content()
-        if len(data) < box.REPORT.size:
-            return None
-        _, status, nanoseconds = box.REPORT.unpack_from(data)
-        offset, files = box.REPORT.size, []
-        while offset + box.LENGTH.size <= len(data):
-            (size,) = box.LENGTH.unpack_from(data, offset)
-            offset += box.LENGTH.size
-            self._left_too_much = self._left_too_much or size == box.TOO_LARGE
-            files.append(data[offset : offset + max(size, 0)])
-            offset += max(size, 0)
-        return status, nanoseconds / 1e9, files
-
-    def outcome(self, *, oom_killed: bool, unsafe: bool) -> tuple[dict[str, Any], list[bytes]]:
-        """The fields of the Result and its blobs: stdout, stderr, files. Raises SandboxError for our own
-        failure."""
-        report = self._report()
+    def outcome(self, *, oom_killed: bool, tier: Tier) -> Result:
+        """The result. Raises SandboxError for our own failure."""
+        report, usage = self._report(), self._init.usage
         # A process whose parent ignores its end is counted by nobody but those who saw it run.
-        seconds = max(self._usage.cpu_seconds, self.seen_cpu.seconds)
-        wall = time.monotonic() - self.started if report is None else report[1]
+        seconds = max(usage.cpu_seconds, self.seen_cpu.seconds)
         status, detail, code, number = self.killed_for, self.detail, None, None
         if oom_killed and status is None:
             status, detail = Status.MEMORY_LIMIT, "the kernel ended a process of the run for want of memory"
         if report is not None:
-            code, number = _decode(report[0])
+            code, number = _decode(report.wait_status)
         elif status is None:
             # Only the machine's own memory shortage, or in the unsafe mode the program, can kill an init.
-            if not unsafe and not (self.was_dismissed and self.dies_unreported):
-                raise SandboxError(f"the box's init ended without a report (wait status {self.wait_status})")
-            code, number = _decode(self.wait_status or 0)
+            wait_status = self._init.wait_status
+            if tier is not Tier.UNSAFE and not (self.was_dismissed and self._init.dies_unreported):
+                raise SandboxError(f"the box's init ended without a report (wait status {wait_status})")
+            code, number = _decode(wait_status or 0)
         if status is None:
-            status, detail = self._judge(code, number, seconds)
-        fields = {
-            "status": status,
-            "detail": detail,
-            "exit_code": code,
-            "signal": number,
-            "cpu_seconds": round(seconds, 6),
-            "wall_seconds": round(wall, 6),
-            "peak_memory_bytes": self._usage.peak_bytes,
-        }
-        return fields, [self.streams[0].content(), self.streams[1].content(), *(report[2] if report else [])]
+            too_much = report is not None and report.left_too_much
+            status, detail = self._judge(code, number, seconds, left_too_much=too_much)
+        wall_seconds = time.monotonic() - self.started if report is None else report.wall_seconds
+        return Result(
+            status=status,
+            stdout=self.streams[0].content(),
+            stderr=self.streams[1].content(),
+            exit_code=code,
+            signal=number,
+            cpu_seconds=round(seconds, 6),
+            wall_seconds=round(wall_seconds, 6),
+            peak_memory_bytes=usage.peak_bytes,
+            tier=tier,
+            detail=detail,
+            files=tuple(report.files) if report else (),
+        )
 
-    def _judge(self, code: int | None, number: int | None, seconds: float) -> tuple[Status, str]:
-        allowed = float(self.limits["cpu_seconds"])
+    def _judge(
+        self, code: int | None, number: int | None, seconds: float, *, left_too_much: bool
+    ) -> tuple[Status, str]:
+        allowed = self.limits.cpu_seconds
         if number == signal.SIGXCPU or seconds > allowed:
             return Status.TIME_LIMIT, f"used {seconds:.2f} s of CPU time; {allowed:g} s are allowed"
         ran_out = any(word in self.streams[1].content()[-4096:] for word in _MEMORY_WORDS)
         if (code or number) and ran_out:
-            return (
-                Status.MEMORY_LIMIT,
-                f"more than {self.limits['memory_bytes']} bytes of memory were asked for",
-            )
-        if self._left_too_much:
+            allowed_bytes = self.limits.memory_bytes
+            return Status.MEMORY_LIMIT, f"more than {allowed_bytes} bytes of memory were asked for"
+        if left_too_much:
             allowed_bytes = box.MAX_COLLECTED_BYTES
             return Status.OUTPUT_LIMIT, f"left a file of more than {allowed_bytes} bytes"
         if number is not None:

@@ -15,8 +15,8 @@ _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENT_OFFSET = 0, 4, 16
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _EACCES, _ENOTTY, _ENOLCK, _ENOSYS = 1, 13, 25, 37, 38
 _REFUSE = _ERRNO | _EPERM
-# The call does nothing and says that it did: shutil and tempfile set modes and times, which nobody here
-# needs.
+# The call does nothing and says that it did: shutil and tempfile set modes and times, which
+# nobody here needs.
 _PRETEND = _ERRNO
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 

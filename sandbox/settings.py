@@ -1,15 +1,15 @@
-"""How a pool is set up, and the message that tells a worker."""
+"""How a pool is set up, and what a worker is told of it."""
 
 import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sandbox import jail
 from sandbox.interpreter import default_python, find_interpreter
 from sandbox.languages import LANGUAGES, Language
+from sandbox.messages import WorkerSettings
 from sandbox.result import Tier
 
 _BASE_ENVIRONMENT = {
@@ -70,7 +70,7 @@ class SandboxSettings:
             raise ValueError("sandbox tiers is empty; expected 'namespaces', 'landlock' or both")
 
 
-def worker_message(settings: SandboxSettings, tier: Tier) -> dict[str, Any]:
+def worker_settings(settings: SandboxSettings, tier: Tier) -> WorkerSettings:
     """What a worker of this tier needs to know."""
     interpreter = find_interpreter(settings.python, settings.packages)
     view = jail.plan_view(interpreter, ())
@@ -89,10 +89,9 @@ def worker_message(settings: SandboxSettings, tier: Tier) -> dict[str, Any]:
         "python": interpreter.jail_executable if inside else interpreter.executable,
         "environment": environment,
         "search": [*search, *dict.fromkeys(packages)],
-        "binds": view.binds,
-        "hidden": view.hidden,
+        "binds": list(view.binds),
+        "hidden": list(view.hidden),
         "readable": [source for source, _ in view.binds],
-        "work_base": "",
         "temporary": tempfile.gettempdir(),
         "preload": list(settings.preload),
         "use_cgroups": settings.use_cgroups,

@@ -32,8 +32,8 @@ def preload(extra: list[str]) -> None:
 
 
 def open_standard_streams() -> None:
-    """sys.stdin, stdout and stderr over descriptors 0 to 2, whatever these will be: done once, for all
-    runs."""
+    """sys.stdin, stdout and stderr over descriptors 0 to 2, whatever these will be: done
+    once, for all runs."""
     reading, writing = os.pipe()
     kept = [os.dup(number) for number in range(3)]
     # Made over pipes, so that none of them takes itself for seekable.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PIPE_BYTES = 1 << 16
-_FORKED_WITHOUT_EXEC = 0x40
+_EXITING, _FORKED_WITHOUT_EXEC = 0x04, 0x40
 _DELETED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/.*) \(deleted\)$", re.MULTILINE)
 
 
@@ -88,6 +88,12 @@ def _status(pid: int) -> _Process | None:
         return _Process(pid, fields[0].decode(), int(fields[6]), seconds, int(fields[17]), int(fields[19]))
     except (OSError, IndexError, ValueError):
         return None
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used so far; 0 when it is gone."""
+    process = _status(pid)
+    return process.cpu_seconds if process else 0.0
 
 
 def _resident_bytes(pid: int) -> int:
@@ -179,7 +185,7 @@ def look(
     sample, pending, seen = Sample(), children(root), set[tuple[int, int]]()
     first = pending[0] if pending else 0
     inside: list[int] = []
-    being_set_up: set[int] = set()
+    unseen: set[int] = set()
     while pending:
         process = _status(pending.pop())
         if process is None:
@@ -191,14 +197,18 @@ def look(
         inside.append(process.pid)
         if process.pid == first and process.flags & _FORKED_WITHOUT_EXEC:
             # Our own code until it becomes the program, and hidden as the zygote is.
-            being_set_up.add(first)
+            unseen.add(first)
+        if process.flags & _EXITING and process.num_threads <= 1:
+            # It has given up its memory and runs no code; until it is a zombie, which a busy machine
+            # delays, the kernel shows its descriptors to root alone.
+            unseen.add(process.pid)
         sample.num_tasks += process.num_threads
         if sample.num_tasks > enough_tasks:
             return sample
     if enough_memory is not None or directory is not None:
         for pid in inside:
             _add_descriptors(pid, sample, seen)
-        sample.hidden -= being_set_up
+        sample.hidden -= unseen
     if enough_memory is not None:
         _add_memory(inside, enough_memory, until, sample)
     if directory is not None:

@@ -5,21 +5,23 @@ of them. Trusted, outside of the jail; of a program it touches bytes only. When 
 ends all boxes, its zygote and its cgroup, and then itself."""
 
 import contextlib
-import json
+import functools
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from typing import Any
+from typing import cast
 
 from sandbox import box as inside
 from sandbox import cgroup, frames, kernel, leftovers, tree, users, watch
 from sandbox.guard import Guard
-from sandbox.kept import Keeper, Kept
+from sandbox.init import Init, OwnInit
+from sandbox.kept import Keeper, KeptInit
+from sandbox.messages import BoxOrder, BoxSpec, WorkerSettings
 from sandbox.polling import readable
-from sandbox.result import SandboxError, Status
+from sandbox.result import SandboxError, Status, Tier, packed
 from sandbox.running import Running
 from sandbox.zygote_process import ZygoteProcess
 
@@ -36,20 +38,20 @@ class HostGone(Exception):
 class Worker:
     """Runs requests until the host goes away."""
 
-    def __init__(self, host: socket.socket, host_pid: int, settings: dict[str, Any]) -> None:
+    def __init__(self, host: socket.socket, host_pid: int, settings: WorkerSettings) -> None:
         self._host = host
         self._host_life = os.pidfd_open(host_pid)
         if os.getppid() != host_pid:
             raise HostGone
         self._settings = settings
-        self._unsafe = settings["tier"] == "unsafe"
+        self._tier = Tier(settings["tier"])
         hierarchies = cgroup.this_machine() if settings["use_cgroups"] else []
         leftovers.sweep(settings["temporary"], hierarchies)
         self._group = cgroup.Cgroup(hierarchies, os.getpid())
         self._zygote: ZygoteProcess | None = None
         self._keeper: Keeper | None = None
         self._work_base: str | None = None
-        self._settings["user"], self._user_claim = users.claim()
+        self._user, self._user_claim = users.claim()
         self._user_tasks, self._counted_at = 0, 0.0
         self._owners: dict[int, Running] = {}
         self._poller = select.poll()
@@ -59,11 +61,10 @@ class Worker:
     def serve(self) -> None:
         """Handles requests one after the other."""
         try:
-            if self._settings["tier"] != "namespaces":
+            if self._tier is not Tier.NAMESPACES:
                 self._work_base, self._work_lock = leftovers.make_work_base(
-                    self._settings["temporary"], self._settings["user"]
+                    self._settings["temporary"], self._user
                 )
-                self._settings["work_base"] = self._work_base
             self._guard = Guard(
                 memory=not self._group.controls("memory"),
                 work_base=self._work_base,
@@ -71,12 +72,12 @@ class Worker:
             )
             self._start()
             while True:
-                header, blobs = self._receive()
+                header, blobs = frames.receive(self._read_exactly)
                 try:
-                    fields, answer = self._handle(header, blobs)
+                    answer = self._handle(header["boxes"], blobs)
                 except (SandboxError, OSError) as error:
-                    fields, answer = {"error": str(error)}, []
-                self._host.sendall(frames.pack(fields, answer))
+                    answer = frames.pack({"error": str(error)})
+                self._host.sendall(answer)
         except (HostGone, ConnectionError):
             pass
         finally:
@@ -85,7 +86,7 @@ class Worker:
     @property
     def _shares_user(self) -> bool:
         """Whether the kernel counts the processes of a run together with those of others."""
-        return self._settings["tier"] != "namespaces" and self._user_claim is None
+        return self._tier is not Tier.NAMESPACES and self._user_claim is None
 
     def _max_tasks(self, processes: int) -> int:
         """RLIMIT_NPROC of a run."""
@@ -94,17 +95,17 @@ class Worker:
         # The bound is the user's, not the run's: the guard, or a cgroup, counts the run by itself.
         now = time.monotonic()
         if not self._user_tasks or now > self._counted_at + _COUNT_SECONDS:
-            self._user_tasks, self._counted_at = watch.user_tasks(self._settings["user"]), now
+            self._user_tasks, self._counted_at = watch.user_tasks(self._user), now
         return self._user_tasks + processes + _EXTRA_TASKS
 
     def _start(self) -> None:
         try:
-            self._mend()
+            self._revive()
         except SandboxError as error:
             self._host.sendall(frames.pack({"error": str(error)}))
             raise HostGone from error
         bounded = [name for name in ("memory", "pids") if self._group.controls(name)]
-        self._host.sendall(frames.pack({"ready": True, "cgroup": bounded}))
+        self._host.sendall(frames.pack({"cgroup": bounded}))
 
     def _close(self) -> None:
         self._drop_keeper()
@@ -126,24 +127,21 @@ class Worker:
             data += chunk
         return bytes(data)
 
-    def _receive(self) -> tuple[dict[str, Any], list[bytes]]:
-        header_size, body_size = frames.PREFIX.unpack(self._read_exactly(frames.PREFIX.size))
-        return frames.unpack(self._read_exactly(header_size), self._read_exactly(body_size))
-
-    def _handle(self, header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        specs = header["boxes"]
-        memory = sum(spec["limits"]["memory_bytes"] + inside.disk_space(spec) for spec in specs)
-        processes = sum(spec["limits"]["processes"] for spec in specs)
+    def _handle(self, orders: list[BoxOrder], blobs: list[bytes]) -> bytes:
+        """Runs the boxes; the answer."""
+        memory = sum(order["limits"]["memory_bytes"] + inside.disk_space(order) for order in orders)
+        processes = sum(order["limits"]["processes"] for order in orders)
         self._group.bound(memory, processes)
-        for spec in specs:
-            spec["max_tasks"] = self._max_tasks(spec["limits"]["processes"])
-        self._mend()
+        specs: list[BoxSpec] = [
+            {**order, "max_tasks": self._max_tasks(order["limits"]["processes"])} for order in orders
+        ]
+        self._revive()
         kills_before = self._group.num_oom_kills()
         boxes = self._make_boxes(specs, blobs)
         try:
             self._run(boxes)
             oom_killed = self._group.num_oom_kills() > kills_before
-            outcomes = [box.outcome(oom_killed=oom_killed, unsafe=self._unsafe) for box in boxes]
+            answers = [packed(box.outcome(oom_killed=oom_killed, tier=self._tier)) for box in boxes]
         finally:
             for descriptor in self._owners:
                 self._poller.unregister(descriptor)
@@ -152,33 +150,35 @@ class Worker:
                 box.close()
                 if self._work_base is not None and box.pid:
                     tree.remove(f"{self._work_base}/{box.pid}")
-        answer = [blob for _, parts in outcomes for blob in parts]
-        results = [fields | {"num_blobs": len(parts)} for fields, parts in outcomes]
-        return {"results": results}, answer
+        results = {
+            "results": [fields for fields, _ in answers],
+            "num_blobs": [len(parts) for _, parts in answers],
+        }
+        return frames.pack(results, [blob for _, parts in answers for blob in parts])
 
-    def _make_boxes(self, specs: list[dict[str, Any]], blobs: list[bytes]) -> list[Running]:
+    def _make_boxes(self, specs: list[BoxSpec], blobs: list[bytes]) -> list[Running]:
         assert self._zygote is not None
         boxes: list[Running] = []
         for spec in specs:
             count = 1 + len(spec["files"])
-            content = (spec, blobs[0], blobs[1:count], self._zygote)
-            blobs = blobs[count:]
             # One run lives below the keeper at a time; one that leaves files is judged by an init of its own.
-            if self._keeper is not None and not boxes and not spec["collect"]:
-                boxes.append(Kept(*content, self._keeper))
-            else:
-                boxes.append(Running(*content))
+            is_kept = self._keeper is not None and not boxes and not spec["collect"]
+            init: Init = KeptInit(self._keeper) if self._keeper and is_kept else OwnInit(self._zygote)
+            boxes.append(Running(spec, blobs[0], blobs[1:count], init))
+            blobs = blobs[count:]
         return boxes
 
-    def _mend(self) -> None:
+    def _revive(self) -> None:
         """A zygote and a keeper that live."""
         if self._zygote is None or self._zygote.has_died():
             self._drop_keeper()
             if self._zygote is not None:
                 self._zygote.kill()
                 self._zygote = None
-            self._zygote = ZygoteProcess(self._settings, self._group)
-        if self._settings["tier"] == "namespaces" and (self._keeper is None or self._keeper.has_died()):
+            self._zygote = ZygoteProcess(
+                self._settings, self._group, user=self._user, work_base=self._work_base or ""
+            )
+        if self._tier is Tier.NAMESPACES and (self._keeper is None or self._keeper.has_died()):
             self._drop_keeper()
             self._keeper = Keeper(self._zygote)
 
@@ -212,7 +212,7 @@ class Worker:
             now = time.monotonic()
             for box in boxes:
                 if not box.has_ended and now >= box.deadline:
-                    box.kill(Status.TIME_LIMIT, f"ran longer than {box.limits['wall_seconds']:g} s")
+                    box.kill(Status.TIME_LIMIT, f"ran longer than {box.limits.wall_seconds:g} s")
             if boxes[-1].has_ended:
                 for box in boxes[:-1]:
                     box.dismiss()
@@ -252,7 +252,6 @@ def main() -> None:
     kernel.adopt_orphans()
     kernel.set_dumpable(False)
     host = socket.socket(fileno=descriptor)
-    (size,) = frames.PREFIX.unpack(host.recv(frames.PREFIX.size, socket.MSG_WAITALL))[:1]
-    settings = json.loads(host.recv(size, socket.MSG_WAITALL))
-    with contextlib.suppress(HostGone):
-        Worker(host, host_pid, settings).serve()
+    with contextlib.suppress(HostGone, ConnectionError):
+        settings, _ = frames.receive(functools.partial(frames.read_exactly, host))
+        Worker(host, host_pid, cast(WorkerSettings, settings)).serve()

@@ -14,6 +14,7 @@ import sys
 import time
 
 from sandbox import box, keeper, kernel, warm
+from sandbox.messages import ZygoteSettings
 
 PID = struct.Struct("<i")
 CLONE, COLLECT, KEEPER = b"clone", b"collect", b"keeper"
@@ -21,7 +22,7 @@ CLONE, COLLECT, KEEPER = b"clone", b"collect", b"keeper"
 _MAX_DESCRIPTORS = 6
 
 
-def serve(settings: dict[str, object], control: socket.socket) -> None:
+def serve(settings: ZygoteSettings, control: socket.socket) -> None:
     """Clones one box per message until the worker hangs up."""
     jail = box.Jail(settings)
     flags = kernel.CLONE_PARENT
@@ -61,7 +62,7 @@ def main(control_descriptor: int) -> None:
     # An init must not have Python's handler; the program gets it back.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     control = socket.socket(fileno=control_descriptor)
-    settings = json.loads(control.recv(1 << 20))
+    settings: ZygoteSettings = json.loads(control.recv(1 << 20))
     keep = (kernel.CAP_SYS_ADMIN,) if settings["tier"] == "namespaces" else ()
     if keep:
         kernel.bound_capabilities(())
@@ -74,7 +75,7 @@ def main(control_descriptor: int) -> None:
     serve(settings, control)
 
 
-BOOT_ORDER = ("syscalls", "kernel", "seccomp", "landlock", "warm", "box", "keeper", "zygote")
+BOOT_ORDER = ("messages", "syscalls", "kernel", "seccomp", "landlock", "warm", "box", "keeper", "zygote")
 """Modules of this package that the zygote needs, each after those it imports."""
 
 BOOTSTRAP = """

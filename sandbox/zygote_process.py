@@ -9,12 +9,14 @@ import os
 import resource
 import socket
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sandbox import jail, kernel, zygote
 from sandbox.cgroup import Cgroup
 from sandbox.jailed_process import JailedProcess
 from sandbox.limits import MEBIBYTE
+from sandbox.messages import WorkerSettings, ZygoteSettings
+from sandbox.process import no_core_file
 from sandbox.result import SandboxError
 
 _START_SECONDS = 60.0
@@ -35,7 +37,7 @@ def _memory_file(content: bytes) -> int:
     return descriptor
 
 
-def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup) -> NoReturn:
+def _become(settings: ZygoteSettings, sources: int, group: Cgroup) -> NoReturn:
     kernel.die_with_parent()
     # The worker hides its /proc files; this process must write its own id maps there.
     kernel.set_dumpable(True)
@@ -46,21 +48,20 @@ def _become(settings: dict[str, Any], sources: int, control: int, group: Cgroup)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     soft = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(_STACK_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
-    # With exactly 1 a crash leaves no core file and starts no program of the machine's either, which a core
-    # pattern that is a pipe does otherwise, at a limit of 0 too.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    no_core_file()
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
     if settings["tier"] == "namespaces":
-        view = jail.View(tuple(map(tuple, settings["binds"])), tuple(settings["hidden"]))
+        view = jail.View(
+            tuple((source, target) for source, target in settings["binds"]), tuple(settings["hidden"])
+        )
         jail.enter_namespaces(view, settings["user"])
     elif os.getuid() == 0:
         jail.drop_root(settings["user"])
-    for descriptor in (sources, control):
+    for descriptor in (sources, settings["control"]):
         os.set_inheritable(descriptor, True)
-    arguments = ["-s", "-S", "-c", zygote.BOOTSTRAP, str(sources), str(control)]
+    arguments = ["-s", "-S", "-c", zygote.BOOTSTRAP, str(sources), str(settings["control"])]
     try:
         os.execve(settings["python"], [settings["python"], *arguments], settings["environment"])
     except PermissionError as error:
@@ -73,14 +74,20 @@ class ZygoteProcess(JailedProcess):
 
     `kill` leaves running boxes to their own init, which the worker kills."""
 
-    def __init__(self, settings: dict[str, Any], group: Cgroup) -> None:
+    def __init__(self, told: WorkerSettings, group: Cgroup, *, user: int, work_base: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings: ZygoteSettings = {
+            **told,
+            "user": user,
+            "work_base": work_base,
+            "control": theirs.fileno(),
+        }
         complaints, write_end = os.pipe()
         sources = _memory_file(_sources())
         pid = os.fork()
         if pid == 0:
             try:
-                _become(settings, sources, theirs.fileno(), group)
+                _become(settings, sources, group)
             except BaseException as error:
                 os.write(write_end, f"{type(error).__name__}: {error}".encode())
             finally:
@@ -88,14 +95,13 @@ class ZygoteProcess(JailedProcess):
         super().__init__(ours, pid)
         os.close(write_end)
         os.close(sources)
-        control_number = theirs.fileno()
         theirs.close()
         with open(complaints, "rb") as file:
             complaint = file.read().decode(errors="replace")
         try:
             if complaint:
                 raise SandboxError(complaint)
-            self.control.send(json.dumps(settings | {"control": control_number}).encode())
+            self.control.send(json.dumps(settings).encode())
             self.control.settimeout(_START_SECONDS)
             if self.control.recv(16) != b"ready":
                 raise SandboxError("the zygote ended while it started")

@@ -1,462 +1,363 @@
 """The controller between fake servers and a fake trainer: no torch, real wires, real journal."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
-from fakes.model_folder import write_tokenizer
+from fakes.supervisor import FakeSupervisor
 from fakes.trainer import FakeTrainer
 
 from asyncrl.commands.servers import change_servers
-from asyncrl.controller import Controller, Inputs
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.journal.writer import Journal
+from asyncrl.journal.writer import JournalError
 from asyncrl.launch.local import first_cause
-from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import parse_recipe
-from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.tasks import VerifierCache
-from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.client import new_session
+from asyncrl.zero_reward import NUM_STEPS
+
+LIMIT_SECONDS = 60.0
 
 
-class Notebook:
-    """Remembers what an observer is told."""
-
-    def __init__(self) -> None:
-        self.steps: list[dict[str, Any]] = []
-        self.evaluations: list[dict[str, Any]] = []
-        self.notes: list[str] = []
-
-    def step(self, row: dict[str, Any]) -> None:
-        self.steps.append(row)
-
-    def evaluation(self, row: dict[str, Any]) -> None:
-        self.evaluations.append(row)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
 
 
-def make_recipe(**sections: Any) -> Recipe:
-    raw = {
-        "name": "t",
-        "model": {"path": "m"},
-        "data": {"train": "d", "heldout": "h"},
-        "rollout": {"groups_per_batch": 2, "samples_per_group": 2, "max_staleness": 1, "max_new_tokens": 8},
-        "trainer": {"num_steps": 4},
-        "evaluation": {"every_steps": 2, "samples_per_task": 2},
-        "serving": {"request_timeout_seconds": 30},
-    }
-    for name, section in sections.items():
-        raw[name] = {**raw.get(name, {}), **section}  # type: ignore[dict-item]
-    return parse_recipe(raw, source="test")
+async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEngine, tmp_path: Path) -> None:
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
+        assert len(names) == len(set(names)) == 4 * 2 * 2
+        for batch in trainer.batches:
+            for sequence in batch.sequences:
+                # Each token says which version made it; the last one is the stop token.
+                made_by = [token - 10 for token in sequence.response_tokens[:-1]]
+                assert made_by == sequence.token_versions[:-1]
+                assert all(batch.step - version <= 1 for version in sequence.token_versions)
+        assert [row["step"] for row in notebook.steps] == [1, 2, 3, 4]
+        assert [(row["when"], row["step"]) for row in notebook.evaluations] == [
+            ("before", 0),
+            ("during", 2),
+            ("after", 4),
+        ]
+        table = controller.queue.conservation()
+        assert table == {**table, "generated": table["trained"], "taken": 0, "queued": 0}
+        assert table["trained"] == 4 * 2 * 2 * 5
 
 
-def make_tasks(count: int) -> list[Task]:
-    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec("exact")) for n in range(count)]
+async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngine, tmp_path: Path) -> None:
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
+        # The one of version 0 was complete before the first batch was given.
+        assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
 
 
-@contextlib.asynccontextmanager
-async def controller_on(
-    folder: Path,
-    recipe: Recipe,
-    engines: list[FakeEngine],
-    evaluators: Sequence[FakeEngine] = (),
-    **others: Any,
-) -> AsyncIterator[tuple[Controller, Notebook]]:
-    notebook = Notebook()
-    inputs = Inputs(
-        recipe,
-        make_tasks(50),
-        make_tasks(3 if recipe.data.heldout else 0),
-        TextCodec(write_tokenizer(folder / "m")),
-        VerifierCache(folder),
-        32,
-    )
-    journal = Journal(folder / "journal.sqlite")
+async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_continues(
+    tmp_path: Path,
+) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 1, "samples_per_task": 2, "num_servers": 1})
+    engine, apart = FakeEngine(), FakeEngine()
+    async with (
+        engine,
+        apart,
+        controller_on(tmp_path, recipe, [engine], [apart]) as (controller, notebook),
+    ):
+        apart.hold()
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        running = asyncio.create_task(controller.run(trainer.run))
+        # All steps are made although not even the first evaluation has got an answer.
+        while len(trainer.batches) < 4:
+            await asyncio.sleep(0.001)
+        assert notebook.evaluations == []
+        apart.let_go()
+        await running
+        rows = [(row["when"], row["step"]) for row in notebook.evaluations]
+        assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
+        assert all(row["step"] == row["version_min"] == row["version_max"] for row in notebook.evaluations)
+        heldout_ids = [rid for body in engine.bodies for rid in body["rid"] if "-eval-" in rid]
+        assert heldout_ids == []
+        assert list((tmp_path / "run" / "evaluation").iterdir()) == []
 
-    async def restart(url: str) -> None:
-        return None
 
-    async with new_session() as session:
-        controller = Controller(
-            inputs,
-            journal=journal,
-            session=session,
-            server_urls=[engine.url for engine in engines],
-            restart_server=restart,
-            observer=notebook,
-            evaluation_urls=[engine.url for engine in evaluators],
-            run_folder=folder / "run",
-            **others,
+async def test_old_steps_are_compacted_while_the_run_continues_and_the_books_balance(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    recipe = make_recipe(replay={"keep_steps": 1}, trainer={"num_steps": 6, "keep_checkpoints": 2})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path, commit_every=1).run)
+        await controller.queue.journal.barrier()
+        steps = controller.queue.journal.read(
+            "SELECT DISTINCT step FROM groups JOIN trajectories USING (group_id) "
+            "JOIN segments USING (trajectory_id) ORDER BY step"
         )
-        async with controller:
-            yield controller, notebook
-    journal.close()
+        # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for step 4.
+        assert steps == [(4,), (5,)]
+        books = controller.queue.conservation()
+        assert books["generated"] == books["trained"] > 0
+        assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
 
 
-def test_a_run_trains_every_batch_once_on_verified_weights(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
-        ):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            await controller.run(trainer.run)
-            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
-            names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
-            assert len(names) == len(set(names)) == 4 * 2 * 2
-            for batch in trainer.batches:
-                for sequence in batch.sequences:
-                    # Each token says which version made it; the last one is the stop token.
-                    made_by = [token - 10 for token in sequence.response_tokens[:-1]]
-                    assert made_by == sequence.token_versions[:-1]
-                    assert all(batch.step - version <= 1 for version in sequence.token_versions)
-            assert [row["step"] for row in notebook.steps] == [1, 2, 3, 4]
-            assert [(row["when"], row["step"]) for row in notebook.evaluations] == [
-                ("before", 0),
-                ("during", 2),
-                ("after", 4),
-            ]
-            table = controller.queue.conservation()
-            assert table == {**table, "generated": table["trained"], "taken": 0, "queued": 0}
-            assert table["trained"] == 4 * 2 * 2 * 5
-
-    asyncio.run(scenario())
+async def test_prefix_caches_are_salted_by_version(engine: FakeEngine, tmp_path: Path) -> None:
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+        salts = {body["cache_salt"][0].rpartition("-")[2] for body in engine.bodies}
+        assert {"v0", "v1", "v2"} <= salts
 
 
-def test_the_trainer_is_told_what_evaluations_have_found(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
-        ):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            await controller.run(trainer.run)
-            found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
-            # The one of version 0 was complete before the first batch was given.
-            assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
+async def test_a_broken_stream_resumes_from_its_confirmed_prefix(engine: FakeEngine, tmp_path: Path) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        engine.break_streams = 3
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"]
+        resumed = [body for body in engine.bodies if any(len(ids) > 2 for ids in body["input_ids"])]
+        for body in resumed:
+            for ids, params in zip(body["input_ids"], body["sampling_params"], strict=True):
+                assert len(ids) - 2 + params["max_new_tokens"] == 8
 
-    asyncio.run(scenario())
 
+async def test_unconfirmed_tokens_of_a_broken_stream_are_counted_as_dropped(tmp_path: Path) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    engine = FakeEngine(num_tokens=7, chunk_tokens=1, confirms_chunks=False)
+    async with engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
 
-def test_an_evaluation_on_its_own_server_holds_one_version_while_training_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(evaluation={"every_steps": 1, "samples_per_task": 2, "num_servers": 1})
-        engine, apart = FakeEngine(), FakeEngine()
-        async with (
-            engine,
-            apart,
-            controller_on(tmp_path, recipe, [engine], [apart]) as (controller, notebook),
-        ):
-            apart.hold()
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            running = asyncio.create_task(controller.run(trainer.run))
-            # All steps are made although not even the first evaluation has got an answer.
-            while len(trainer.batches) < 4:
+        async def break_one_later() -> None:
+            while not engine.bodies:
                 await asyncio.sleep(0.001)
-            assert notebook.evaluations == []
-            apart.let_go()
-            await running
-            rows = [(row["when"], row["step"]) for row in notebook.evaluations]
-            assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
-            assert all(
-                row["step"] == row["version_min"] == row["version_max"] for row in notebook.evaluations
-            )
-            heldout_ids = [rid for body in engine.bodies for rid in body["rid"] if "-eval-" in rid]
-            assert heldout_ids == []
-            assert list((tmp_path / "run" / "evaluation").iterdir()) == []
+            engine.break_streams = 1
 
-    asyncio.run(scenario())
+        await asyncio.gather(controller.run(trainer.run), break_one_later())
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"] + table["dropped: unconfirmed"]
 
 
-def test_old_steps_are_compacted_while_the_run_goes_on_and_the_books_balance(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(replay={"keep_steps": 1}, trainer={"num_steps": 6, "keep_checkpoints": 2})
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, recipe, [engine]) as (controller, _),
-        ):
-            await controller.run(FakeTrainer(controller.queue_url, tmp_path, commit_every=1).run)
-            await controller.queue.journal.barrier()
-            steps = controller.queue.journal.read(
-                "SELECT DISTINCT step FROM groups JOIN trajectories USING (group_id) "
-                "JOIN segments USING (trajectory_id) ORDER BY step"
-            )
-            # At the last take the kept checkpoints are of versions 4 and 5; the older one asks for step 4.
-            assert steps == [(4,), (5,)]
-            books = controller.queue.conservation()
-            assert books["generated"] == books["trained"] > 0
-            assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
-
-    asyncio.run(scenario())
-
-
-def test_prefix_caches_are_salted_by_version(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, make_recipe(), [engine]) as (controller, _),
-        ):
-            await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-            salts = {body["cache_salt"][0].rpartition("-")[2] for body in engine.bodies}
-            assert {"v0", "v1", "v2"} <= salts
-
-    asyncio.run(scenario())
-
-
-def test_a_broken_stream_goes_on_from_its_confirmed_prefix(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            engine.break_streams = 3
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            await controller.run(trainer.run)
-            table = controller.queue.conservation()
-            assert table["generated"] == table["trained"]
-            resumed = [body for body in engine.bodies if any(len(ids) > 2 for ids in body["input_ids"])]
-            for body in resumed:
-                for ids, params in zip(body["input_ids"], body["sampling_params"], strict=True):
-                    assert len(ids) - 2 + params["max_new_tokens"] == 8
-
-    asyncio.run(scenario())
-
-
-def test_unconfirmed_tokens_of_a_broken_stream_are_counted_as_dropped(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-        engine = FakeEngine(num_tokens=7, chunk_tokens=1, confirms_chunks=False)
-        async with engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-
-            async def break_one_later() -> None:
-                while not engine.bodies:
-                    await asyncio.sleep(0.001)
-                engine.break_streams = 1
-
-            await asyncio.gather(controller.run(trainer.run), break_one_later())
-            table = controller.queue.conservation()
-            assert table["generated"] == table["trained"] + table["dropped: unconfirmed"]
-
-    asyncio.run(scenario())
-
-
-def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        good, bad = FakeEngine(), FakeEngine()
-        recipe = make_recipe()
-        async with good, bad, controller_on(tmp_path, recipe, [good, bad]) as (controller, _):
-            bad.is_corrupt = True
-            await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-            assert good.bodies
-            assert not bad.bodies
-            assert "does not hold version" in controller.fleet.servers[bad.url].reason
-            assert "/continue_generation" not in bad.calls
-
-    asyncio.run(scenario())
+async def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path: Path) -> None:
+    good, bad = FakeEngine(), FakeEngine()
+    recipe = make_recipe()
+    async with good, bad, controller_on(tmp_path, recipe, [good, bad]) as (controller, _):
+        bad.is_corrupt = True
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+        assert good.bodies
+        assert not bad.bodies
+        assert "does not hold version" in controller.fleet.servers[bad.url].reason
+        assert "/continue_generation" not in bad.calls
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_a_damaged_publication_is_written_anew_when_no_server_can_load_it(
-    tmp_path: Path, version: int
+async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it(
+    engine: FakeEngine, tmp_path: Path, version: int
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook),
-        ):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            trainer.damages = {version}
-            await controller.run(trainer.run)
-            assert trainer.num_republished == 1
-            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
-            assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
-            assert controller.fleet.servers[engine.url].num_restarts <= 1
-
-    asyncio.run(scenario())
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        trainer.damages = {version}
+        await controller.run(trainer.run)
+        assert trainer.num_republished == 1
+        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
+        assert controller.fleet.servers[engine.url].num_restarts <= 1
 
 
-def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-        async with FakeEngine() as engine:
-            async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-                trainer = FakeTrainer(controller.queue_url, tmp_path, commit_every=1)
+async def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    async with FakeEngine() as engine:
+        async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            trainer = FakeTrainer(controller.queue_url, tmp_path, commit_every=1)
 
-                async def train_two_steps_then_stop() -> None:
-                    await trainer.run(num_steps=2)
-                    controller.stop()
+            async def train_two_steps_then_stop() -> None:
+                await trainer.run(num_steps=2)
+                controller.stop()
 
-                await controller.run(train_two_steps_then_stop)
-                first = controller.queue.conservation()
-            assert first["generated"] == first["trained"] + first["taken"] + first["queued"]
-            async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-                assert controller.is_resumed
-                again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
-                await controller.run(again.run)
-                assert [batch.step for batch in again.batches] == [2, 3]
-                table = controller.queue.conservation()
-                assert table["generated"] == table["trained"] == 4 * 2 * 2 * 5
-
-    asyncio.run(scenario())
-
-
-def test_a_trainer_that_died_gets_the_same_batches_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            first = FakeTrainer(controller.queue_url, tmp_path, commit_every=100)
-            second = FakeTrainer(controller.queue_url, tmp_path)
-
-            async def die_once() -> None:
-                await first.run(num_steps=3)
-                await second.run()
-
-            await controller.run(die_once)
-            assert [b.step for b in second.batches] == [0, 1, 2, 3]
-            for before, after in zip(first.batches, second.batches, strict=False):
-                assert [s.sequence_id for s in before.sequences] == [s.sequence_id for s in after.sequences]
-                assert [s.response_tokens for s in before.sequences] == [
-                    s.response_tokens for s in after.sequences
-                ]
-            for batch in second.batches:
-                for sequence in batch.sequences:
-                    assert sequence.token_versions == sorted(sequence.token_versions)
+            await controller.run(train_two_steps_then_stop)
+            first = controller.queue.conservation()
+        assert first["generated"] == first["trained"] + first["taken"] + first["queued"]
+        async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            assert controller.queue.num_admitted > 0
+            again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
+            await controller.run(again.run)
+            assert [batch.step for batch in again.batches] == [2, 3]
             table = controller.queue.conservation()
-            assert table["generated"] == table["trained"]
-
-    asyncio.run(scenario())
+            assert table["generated"] == table["trained"] == 4 * 2 * 2 * 5
 
 
-def test_max_staleness_zero_is_exactly_on_policy(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(rollout={"max_staleness": 0})
-        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            await controller.run(trainer.run)
-            for batch in trainer.batches:
-                assert {v for s in batch.sequences for v in s.token_versions} == {batch.step}
+async def test_a_trainer_that_died_gets_the_same_batches_again(engine: FakeEngine, tmp_path: Path) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        first = FakeTrainer(controller.queue_url, tmp_path, commit_every=100)
+        second = FakeTrainer(controller.queue_url, tmp_path)
 
-    asyncio.run(scenario())
+        async def die_once() -> None:
+            await first.run(num_steps=3)
+            await second.run()
 
-
-def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(
-            rollout={"interrupt": "drain", "max_staleness": 2, "tokens_per_round": 3},
-            trainer={"num_steps": 8},
-        )
-        async with (
-            FakeEngine(num_tokens=8, chunk_tokens=1) as one,
-            FakeEngine(num_tokens=8, chunk_tokens=1) as two,
-            controller_on(tmp_path, recipe, [one, two]) as (controller, notebook),
-        ):
-            trainer = FakeTrainer(controller.queue_url, tmp_path, is_draining=True)
-            await controller.run(trainer.run)
-            versions = [s.token_versions for batch in trainer.batches for s in batch.sequences]
-            assert len(versions) == 8 * 2 * 2 and all(len(set(found)) == 1 for found in versions)
-            assert max(batch.step - s.token_versions[0] for batch in trainer.batches for s in batch.sequences)
-            for engine in (one, two):
-                assert engine.num_running_at_updates == [0] * len(engine.num_running_at_updates)
-            for row in notebook.evaluations:
-                assert row["version_min"] == row["version_max"]
-            table = controller.queue.conservation()
-            assert table["generated"] == table["trained"] == 8 * 2 * 2 * 8
-
-    asyncio.run(scenario())
+        await controller.run(die_once)
+        assert [b.step for b in second.batches] == [0, 1, 2, 3]
+        for before, after in zip(first.batches, second.batches, strict=False):
+            assert [s.sequence_id for s in before.sequences] == [s.sequence_id for s in after.sequences]
+            assert [s.response_tokens for s in before.sequences] == [
+                s.response_tokens for s in after.sequences
+            ]
+        for batch in second.batches:
+            for sequence in batch.sequences:
+                assert sequence.token_versions == sorted(sequence.token_versions)
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"]
 
 
-def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_max_staleness_zero_is_exactly_on_policy(engine: FakeEngine, tmp_path: Path) -> None:
+    recipe = make_recipe(rollout={"max_staleness": 0})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        for batch in trainer.batches:
+            assert {v for s in batch.sequences for v in s.token_versions} == {batch.step}
+
+
+async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(
+    tmp_path: Path,
+) -> None:
+    recipe = make_recipe(
+        rollout={"interrupt": "drain", "max_staleness": 2, "tokens_per_round": 3},
+        trainer={"num_steps": 8},
+    )
+    async with (
+        FakeEngine(num_tokens=8, chunk_tokens=1) as one,
+        FakeEngine(num_tokens=8, chunk_tokens=1) as two,
+        controller_on(tmp_path, recipe, [one, two]) as (controller, notebook),
+    ):
+        trainer = FakeTrainer(controller.queue_url, tmp_path, is_draining=True)
+        await controller.run(trainer.run)
+        versions = [s.token_versions for batch in trainer.batches for s in batch.sequences]
+        assert len(versions) == 8 * 2 * 2 and all(len(set(found)) == 1 for found in versions)
+        assert max(batch.step - s.token_versions[0] for batch in trainer.batches for s in batch.sequences)
+        for engine in (one, two):
+            assert engine.num_running_at_updates == [0] * len(engine.num_running_at_updates)
+        for row in notebook.evaluations:
+            assert row["version_min"] == row["version_max"]
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"] == 8 * 2 * 2 * 8
+
+
+async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asyncrl.controller.WATCH_INTERVAL_SECONDS", 0.05)
+    recipe = make_recipe(
+        evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
+    )
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        engine.hold()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+        cause = first_cause(caught.value)
+        assert isinstance(cause, AsyncrlError)
+        assert "No rollout server is left" in str(cause)
+        assert f"{engine.url} streamed nothing for 0 s" in str(cause)
+        state = controller.loops.state_at_failure
+        assert state is not None
+        assert "take waits for groups for step 0" in state["Who waited for whom"]
+        assert f"{engine.url}: dead" in state["Servers"]
 
-    async def scenario() -> None:
-        recipe = make_recipe(
-            evaluation={"every_steps": 0}, data={"heldout": None}, serving={"request_timeout_seconds": 0.2}
-        )
-        async with FakeEngine() as engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
+
+async def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    recipe = make_recipe(
+        evaluation={"every_steps": 0}, data={"heldout": None}, algorithm={"advantage": "remax"}
+    )
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
+        engine.break_streams = 2
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        for body in engine.bodies:
+            for rid, params in zip(body["rid"], body["sampling_params"], strict=True):
+                is_last_sample = "-02-" in rid
+                assert params["temperature"] == (0.0 if is_last_sample else 1.0)
+        names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
+        assert len(names) == len(set(names)) == 4 * 2 * 2
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"] + table["dropped: baseline"]
+        assert table["dropped: baseline"] == 4 * 2 * 5
+        # The greedy answers are no samples: two verdicts per group.
+        assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
+
+
+async def test_servers_that_were_added_before_a_restart_serve_and_changes_are_told(tmp_path: Path) -> None:
+    supervisor = FakeSupervisor()
+    one, two = FakeEngine(), FakeEngine()
+    async with (
+        one,
+        two,
+        controller_on(
+            tmp_path,
+            make_recipe(),
+            [one],
+            added_servers=[two.url],
+            supervisor=supervisor,
+        ) as (controller, _),
+    ):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+
+        async def train_with_both() -> None:
+            await asyncio.gather(trainer.run(), change_once_both_serve())
+
+        async def change_once_both_serve() -> None:
+            await controller.waits.wait_until(
+                lambda: len(controller.fleet.serving()) == 2, owner="test", blocker="two servers"
+            )
+            (tmp_path / "controller.url").write_text(controller.queue_url)
+            await asyncio.to_thread(change_servers, tmp_path, "list", "")
+            assert supervisor.server_changes == []
+            await asyncio.to_thread(change_servers, tmp_path, "remove", one.url)
+            with pytest.raises(InputError, match="the last rollout server"):
+                await asyncio.to_thread(change_servers, tmp_path, "remove", two.url)
+
+        await controller.run(train_with_both)
+        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        # What was refused did not happen.
+        assert supervisor.server_changes == [("remove", one.url)]
+
+
+async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
+    engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(
+        trainer={"num_steps": NUM_STEPS + 2},
+        rollout={"max_new_tokens": 4},
+        evaluation={"every_steps": 0},
+    )
+    # Five tokens to a response, of which four are allowed.
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+        assert [row["cut_share"] for row in notebook.steps] == [1.0] * (NUM_STEPS + 2)
+        (hint,) = [words for words in caplog.messages if "no response was correct" in words]
+        assert "100% were cut at rollout.max_new_tokens (4)" in hint
+        assert 'The verifier "exact" looks for' in hint
+
+
+async def test_a_journal_that_fails_ends_the_run_although_nothing_is_written_any_more(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0})
+    # Closing the journal says it again.
+    with pytest.raises(JournalError):
+        async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+            # Nothing is generated: no call of the run would meet the failure.
             engine.hold()
-            with pytest.raises(BaseExceptionGroup) as caught:
-                await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-            cause = first_cause(caught.value)
-            assert isinstance(cause, AsyncrlError)
-            assert "No rollout server is left" in str(cause)
-            assert f"{engine.url} streamed nothing for 0 s" in str(cause)
-            state = controller.state_at_failure
-            assert state is not None
-            assert "take waits for groups for step 0" in state["Who waited for whom"]
-            assert f"{engine.url}: dead" in state["Servers"]
-
-    asyncio.run(scenario())
-
-
-def test_remax_generates_one_greedy_trajectory_per_group_and_trains_the_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        recipe = make_recipe(
-            evaluation={"every_steps": 0}, data={"heldout": None}, algorithm={"advantage": "remax"}
-        )
-        async with (
-            FakeEngine() as engine,
-            controller_on(tmp_path, recipe, [engine]) as (controller, notebook),
-        ):
-            engine.break_streams = 2
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-            await controller.run(trainer.run)
-            for body in engine.bodies:
-                for rid, params in zip(body["rid"], body["sampling_params"], strict=True):
-                    is_last_sample = "-02-" in rid
-                    assert params["temperature"] == (0.0 if is_last_sample else 1.0)
-            names = [s.sequence_id for batch in trainer.batches for s in batch.sequences]
-            assert len(names) == len(set(names)) == 4 * 2 * 2
-            table = controller.queue.conservation()
-            assert table["generated"] == table["trained"] + table["dropped: baseline"]
-            assert table["dropped: baseline"] == 4 * 2 * 5
-            # The greedy answers are no samples: two verdicts per group.
-            assert sum(notebook.steps[0]["outcomes"].values()) == 2 * 2
-
-    asyncio.run(scenario())
-
-
-def test_servers_that_were_added_before_a_restart_serve_and_changes_are_told(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        changes: list[tuple[str, str]] = []
-        one, two = FakeEngine(), FakeEngine()
-        async with (
-            one,
-            two,
-            controller_on(
-                tmp_path,
-                make_recipe(),
-                [one],
-                added_servers=[two.url],
-                servers_changed=lambda action, url: changes.append((action, url)),
-            ) as (controller, _),
-        ):
-            trainer = FakeTrainer(controller.queue_url, tmp_path)
-
-            async def train_with_both() -> None:
-                await asyncio.gather(trainer.run(), change_once_both_serve())
-
-            async def change_once_both_serve() -> None:
-                await controller.waits.wait_until(
-                    lambda: len(controller.fleet.serving()) == 2, owner="test", blocker="two servers"
-                )
-                (tmp_path / "controller.url").write_text(controller.queue_url)
-                await asyncio.to_thread(change_servers, tmp_path, "list", "")
-                assert changes == []
-                await asyncio.to_thread(change_servers, tmp_path, "remove", one.url)
-                with pytest.raises(InputError, match="the last rollout server"):
-                    await asyncio.to_thread(change_servers, tmp_path, "remove", two.url)
-
-            await controller.run(train_with_both)
-            assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
-            # What was refused did not happen.
-            assert changes == [("remove", one.url)]
-
-    asyncio.run(scenario())
+            running = asyncio.create_task(controller.run(FakeTrainer(controller.queue_url, tmp_path).run))
+            while not engine.bodies:
+                await asyncio.sleep(0.001)
+            controller.queue.journal.write(("INSERT INTO meta VALUES ('k', ?)", ("\ud800",)))
+            with pytest.raises(BaseExceptionGroup) as failed:
+                await asyncio.wait_for(running, LIMIT_SECONDS)
+            cause = first_cause(failed.value)
+            assert isinstance(cause, JournalError) and "UnicodeEncodeError" in str(cause)
+            engine.let_go()

@@ -60,7 +60,7 @@ def damage(checkpoint: Path, how: str) -> None:
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 3}))
 
 
-def test_a_whole_run_goes_on_from_its_newest_checkpoint(run_folder: Path) -> None:
+def test_a_whole_run_continues_from_its_newest_checkpoint(run_folder: Path) -> None:
     found = find_resumption(run_folder)
     assert (found.version, found.remarks) == (4, [])
 

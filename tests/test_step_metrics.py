@@ -1,13 +1,30 @@
-"""The numbers of a step."""
+"""The numbers of a step, and the row they make."""
 
 import dataclasses
 
 import pytest
+from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.records import Batch, Finish, Segment, Sequence, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.step_metrics import Reading, batch_metrics, group_metrics, rollout_metrics
+from asyncrl.replay.wire import TakeRequest
+from asyncrl.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
+
+
+class FakeMeters:
+    """Reads what it was given, in turn."""
+
+    def __init__(self, readings: list[Reading]) -> None:
+        self._readings = list(readings)
+
+    def read(self) -> Reading:
+        return self._readings.pop(0)
+
+
+class FakeGrader:
+    def pool_metrics(self) -> dict[str, float]:
+        return {"verifier_killed_total": 2.0}
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
@@ -76,3 +93,20 @@ def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -
         group.scores[str(index)] = make_score(0.0)
     assert group_metrics([group], correctness_differs)["cut_share"] == pytest.approx(1 / 4)
     assert group_metrics([], correctness_differs)["cut_share"] is None
+
+
+def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() -> None:
+    notebook = Notebook()
+    # Two requests, 10 s apart.
+    readings = [Reading(0.0, 0, 0, 0.0, 1), Reading(10.0, 500, 0, 9.0, 1)]
+    report = StepReport(notebook, FakeMeters(readings), FakeGrader(), [])
+    report.asked(TakeRequest(0))
+    report.given({"correct_mean": 0.5})
+    metrics = {"wait_seconds": 1.0, "drain_seconds": 2.0, "publish_seconds": 0.5}
+    report.asked(TakeRequest(1, step_metrics=metrics))
+    (row,) = notebook.steps
+    # (1 + 2) of 10 s; the server ran requests for 9 of them
+    assert row["trainer_idle_share"] == pytest.approx(0.3)
+    assert row["rollout_idle_share"] == pytest.approx(0.1)
+    assert (row["step"], row["drain_seconds"], row["rollout_tokens_per_second"]) == (1, 2.0, 50.0)
+    assert row["verifier_killed_total"] == 2.0

@@ -5,40 +5,31 @@ import asyncio
 from asyncrl.waits import Waits
 
 
-def test_a_wait_ends_when_its_condition_holds_after_a_notification() -> None:
-    async def scenario() -> None:
-        waits, box = Waits(), []
+async def test_a_wait_ends_when_its_condition_holds_after_a_notification() -> None:
+    waits, box = Waits(), []
 
-        async def fill() -> None:
-            box.append(1)
-            waits.notify()
+    async def fill() -> None:
+        box.append(1)
+        waits.notify()
 
-        waiting = asyncio.create_task(waits.wait_until(lambda: bool(box), owner="a", blocker="b"))
-        await asyncio.sleep(0)
-        assert [(w.owner, w.blocker) for w in waits.pending] == [("a", "b")]
-        await fill()
-        assert await waiting
-        assert not waits.pending
-
-    asyncio.run(scenario())
+    waiting = asyncio.create_task(waits.wait_until(lambda: bool(box), owner="a", blocker="b"))
+    await asyncio.sleep(0)
+    assert [(w.owner, w.blocker) for w in waits.pending] == [("a", "b")]
+    await fill()
+    assert await waiting
+    assert not waits.pending
 
 
-def test_a_wait_that_runs_out_of_time_says_so() -> None:
-    async def scenario() -> None:
-        assert not await Waits().wait_until(lambda: False, owner="a", blocker="b", timeout_seconds=0.01)
-
-    asyncio.run(scenario())
+async def test_a_wait_that_runs_out_of_time_says_so() -> None:
+    assert not await Waits().wait_until(lambda: False, owner="a", blocker="b", timeout_seconds=0.01)
 
 
-def test_waits_are_told_longest_first_and_end_with_their_block() -> None:
-    async def scenario() -> None:
-        waits = Waits()
-        with waits.waiting("a", "b"), waits.waiting("a", "b"), waits.waiting("c", "d"):
-            assert waits.describe_waits().splitlines() == [
-                "  a waits for b since 0 s",
-                "  a waits for b since 0 s",
-                "  c waits for d since 0 s",
-            ]
-        assert waits.pending == []
-
-    asyncio.run(scenario())
+async def test_waits_are_told_longest_first_and_end_with_their_block() -> None:
+    waits = Waits()
+    with waits.waiting("a", "b"), waits.waiting("a", "b"), waits.waiting("c", "d"):
+        assert waits.describe_waits().splitlines() == [
+            "  a waits for b since 0 s",
+            "  a waits for b since 0 s",
+            "  c waits for d since 0 s",
+        ]
+    assert waits.pending == []

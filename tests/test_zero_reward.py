@@ -1,8 +1,9 @@
 """The hint where nothing is ever right."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
 from fakes.records import make_score, make_task
 
 from asyncrl.records import Finish, Score, Segment, Trajectory
@@ -25,15 +26,22 @@ def decode(tokens: Sequence[int]) -> str:
     return "so the answer is " + "-".join(map(str, tokens))
 
 
-def hints(*batches: list[Group]) -> list[str]:
-    notes: list[str] = []
-    watch = ZeroReward(notes.append, decode, max_new_tokens=64)
-    for batch in batches:
-        watch.taken(batch)
-    return notes
+@pytest.fixture
+def hints(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+    def give(*batches: list[Group]) -> list[str]:
+        """What is said of these batches, one after the other."""
+        caplog.clear()
+        watch = ZeroReward(decode, max_new_tokens=64)
+        for batch in batches:
+            watch.taken(batch)
+        return list(caplog.messages)
+
+    return give
 
 
-def test_after_several_steps_without_a_right_response_the_hint_says_what_was_looked_for_and_found() -> None:
+def test_after_several_steps_without_a_right_response_the_hint_says_what_was_looked_for_and_found(
+    hints: Callable[..., list[str]],
+) -> None:
     cut = group_of(NO_BOX, NO_BOX, make_score(0.0), make_score(0.0), finish=Finish.LENGTH)
     batch = [cut, group_of(NO_BOX, NO_BOX, NO_BOX, NO_BOX)]
     (hint,) = hints(*[batch] * (NUM_STEPS + 3))
@@ -44,20 +52,24 @@ def test_after_several_steps_without_a_right_response_the_hint_says_what_was_loo
     assert "end with 'so the answer is 1-2-3', " in hint
 
 
-def test_it_waits_for_several_steps_in_a_row_and_comes_again_after_something_was_right() -> None:
+def test_it_waits_for_several_steps_in_a_row_and_comes_again_after_something_was_right(
+    hints: Callable[..., list[str]],
+) -> None:
     wrong, right = [group_of(NO_BOX)], [group_of(NO_BOX, make_score(0.5))]
     assert hints(*[wrong] * (NUM_STEPS - 1)) == []
     assert hints(*[wrong] * (NUM_STEPS - 1), right, *[wrong] * (NUM_STEPS - 1)) == []
     assert len(hints(*[wrong] * NUM_STEPS, right, *[wrong] * NUM_STEPS)) == 2
 
 
-def test_a_step_with_nothing_graded_puts_the_hint_off_and_does_not_lose_it() -> None:
+def test_a_step_with_nothing_graded_puts_the_hint_off_and_does_not_lose_it(
+    hints: Callable[..., list[str]],
+) -> None:
     wrong, faulty = [group_of(NO_BOX)], [Group(0, make_task(), 0, [])]
     assert hints(*[wrong] * (NUM_STEPS - 1), faulty) == []
     (hint,) = hints(*[wrong] * (NUM_STEPS - 1), faulty, *[wrong] * 3)
     assert f"in {NUM_STEPS + 1} steps" in hint
 
 
-def test_greedy_baselines_and_faults_are_no_right_responses() -> None:
+def test_greedy_baselines_and_faults_are_no_right_responses(hints: Callable[..., list[str]]) -> None:
     greedy = group_of(make_score(1.0), is_greedy=True)
     assert len(hints(*[[greedy, group_of(make_score(None), NO_BOX)]] * NUM_STEPS)) == 1

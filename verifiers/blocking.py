@@ -1,18 +1,14 @@
 """VerifierPool for threads: the same calls, waiting. Owns an event loop in a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Verdict
-
-__all__ = ["BlockingVerifierPool"]
 
 T = TypeVar("T")
 
@@ -25,7 +21,7 @@ class BlockingVerifierPool:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="verifier pool", daemon=True)
 
-    def __enter__(self) -> BlockingVerifierPool:
+    def __enter__(self) -> Self:
         self._thread.start()
         try:
             self._run(self._pool.start())

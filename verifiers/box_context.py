@@ -5,11 +5,7 @@ dozen characters on either side, and for what is invisible at a few thousand, so
 knows the spelling of formulas, not their meaning. Most boxes end a sentence: cheap tests of a few characters
 come before each pattern."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["boxed_in_context", "ends_a_sentence", "is_denied", "is_hidden"]
 
 _AROUND = 80
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -107,7 +103,7 @@ _COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
 
 
 def is_denied(text: str, start: int, stop: int) -> bool:
-    """Whether the words beside the box at text[start:stop] say that it is not the answer."""
+    """Whether the words around the box at text[start:stop] say that it is not the answer."""
     near = text[max(0, start - _AROUND) : start]
     end = near[-24:].casefold()
     if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
@@ -127,7 +123,7 @@ def is_hidden(text: str, start: int) -> bool:
 
 
 def ends_a_sentence(text: str, start: int, stop: int) -> bool:
-    """Whether nothing beside the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
+    """Whether nothing around the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
     if text[stop : stop + 4].lstrip("$")[:2] not in _PLAIN_AFTER:
         return False
     before = text[max(0, start - 16) : start].rstrip(" \n$*")
@@ -212,7 +208,7 @@ def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | No
 
 
 def _is_operand(before: str, after: str) -> bool:
-    """Whether the formula uses the box: an operator or a strict bound beside it."""
+    """Whether the formula uses the box: an operator or a strict bound next to it."""
     used = _OPERATOR_BEFORE.search(before) or _BOUND_BEFORE.search(before) or _OPERATOR_AFTER.match(after)
     return used is not None
 

@@ -5,8 +5,6 @@ reference, and the part of the response that the verifier names (`cache_key`). T
 verifier can forget the reference. What has no digest (it cannot be pickled, or pickles differently each time)
 is not cached. Not covered: modules that a verifier of yours imports and that are edited during a run."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle
@@ -19,8 +17,6 @@ from fractions import Fraction
 from typing import Any
 
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = ["ReferenceDigests", "VerdictCache", "part_digest", "source_stamp"]
 
 _PROTOCOL = 5
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, Fraction, Decimal)

@@ -1,16 +1,12 @@
 """Multiple choice: which letters the response chose."""
 
-from __future__ import annotations
-
 import re
 
-from verifiers.exact import TextAnswer, answer_text
+from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.extract import Fallback, Think
 from verifiers.hedges import offers_another
 from verifiers.math.words import clean_words
-from verifiers.options import read_string
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["ChoiceVerifier", "chosen_letters"]
 
 _STYLE = re.compile(
     r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|fbox|bf|rm)(?![A-Za-z])\s*"
@@ -29,17 +25,17 @@ class ChoiceVerifier:
     def __init__(
         self,
         *,
-        letters: object = "ABCDEFGHIJ",
-        source: object = "boxed",
-        fallbacks: object = ("final_answer",),
-        think: object = "optional",
+        letters: str = "ABCDEFGHIJ",
+        source: Source = "boxed",
+        fallbacks: tuple[Fallback, ...] = ("final_answer",),
+        think: Think = "optional",
     ) -> None:
-        self._letters = read_string("choice", "letters", letters).upper()
+        self._letters = letters.upper()
         if not self._letters.isalpha() or len(set(self._letters)) != len(self._letters):
             raise ValueError(
                 f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters."
             )
-        self._where = TextAnswer.from_options("choice", source, fallbacks, think)
+        self._where = TextAnswer(source, fallbacks, think)
 
     def parse_reference(self, raw: object) -> frozenset[str]:
         text = ",".join(map(str, raw)) if isinstance(raw, (list, tuple)) else raw
@@ -68,8 +64,8 @@ class ChoiceVerifier:
 
 
 def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
-    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None when it is
-    unclear."""
+    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None
+    when it is unclear."""
     plain = " ".join(_STYLE.sub(" ", text).split()).strip(" .,;:")
     match = _LETTER.fullmatch(plain)
     plain = match.group(1) if match else plain

@@ -1,11 +1,9 @@
 """The contract that every verifier keeps, as checks that anyone can run on their own (`asyncrl verify
 --contract NAME`).
 
-Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what input.
-Runs in the pool, as in training, so that a verifier that hangs or dies fails its check instead of the
-caller."""
-
-from __future__ import annotations
+Each check is one promise of `verifiers.verifier.Verifier`; a failed one says which promise, on what
+input. Runs in the pool, as in training, so that a verifier that hangs or dies fails its check
+instead of the caller."""
 
 import asyncio
 import pickle
@@ -18,8 +16,6 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
-
-__all__ = ["HOSTILE_RESPONSES", "Check", "check_contract"]
 
 HOSTILE_RESPONSES: tuple[str, ...] = (
     "",
@@ -64,8 +60,8 @@ async def check_contract(
     right: Sequence[tuple[object, str]] = (),
     wrong: Sequence[tuple[object, str]] = (),
 ) -> list[Check]:
-    """The verifier's checks. `golds`: values that must parse; `right`, `wrong`: (gold, response) pairs, if
-    any."""
+    """The verifier's checks. `golds`: values that must parse; `right`, `wrong`: (gold,
+    response) pairs, if any."""
     try:
         verifier = load_verifier(name, options, folder=folder)
     except ValueError as error:

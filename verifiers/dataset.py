@@ -6,8 +6,6 @@ row has one, and neither an empty program nor one whose functions all return the
 answer otherwise (a pattern, a schema) is counted as not self-answering: nothing can be said about it here
 beyond that its gold parses."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verifiers.code_stubs import stubs
-from verifiers.code_tests import CodeReference
+from verifiers.code.stubs import stubs
+from verifiers.code.tests import CodeReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = ["DataReport", "DataRow", "check_rows"]
 
 _NO_SELF_ANSWER = {"regex", "format", "length", "json_schema"}
 _ROWS_AT_ONCE = 64
@@ -107,8 +103,8 @@ async def _check_row(
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict.outcome
 
-    # A gold that is a whole solution answers for itself: with its own box, or with what stands after its
-    # mark.
+    # A gold that is a whole solution answers for itself: with its own box, or with what stands
+    # after its mark.
     gold = str(row.gold).rpartition("####")[2].strip()
     templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
     graded = [await outcome(template % gold) for template in templates]

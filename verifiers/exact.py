@@ -1,35 +1,25 @@
 """Exact or normalised equality of strings."""
 
-from __future__ import annotations
-
 import unicodedata
 from dataclasses import dataclass
+from typing import Literal
 
-from verifiers.extract import FALLBACKS, extract_answer, final_part, marked_answer
-from verifiers.options import read_bool, read_string, read_strings
+from verifiers.extract import Fallback, Think, extract_answer, final_part, marked_answer
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
-__all__ = ["ExactVerifier", "TextAnswer", "answer_text"]
+Source = Literal["response", "final_part", "boxed"]
 
 
 @dataclass(frozen=True, slots=True)
 class TextAnswer:
     """Where a verifier of text takes the answer from: the whole response, or an extracted part.
 
-    With the source "final_part", a fallback that finds an answer in that part gives it instead of the whole
-    part."""
+    With the source "final_part", a fallback that finds an answer in that part gives it instead
+    of the whole part."""
 
-    source: str = "final_part"
-    fallbacks: tuple[str, ...] = ()
-    think: str = "optional"
-
-    @classmethod
-    def from_options(cls, verifier: str, source: object, fallbacks: object, think: object) -> TextAnswer:
-        return cls(
-            read_string(verifier, "source", source, allowed=("response", "final_part", "boxed")),
-            read_strings(verifier, "fallbacks", fallbacks, allowed=FALLBACKS),
-            read_string(verifier, "think", think, allowed=("optional", "required", "ignore")),
-        )
+    source: Source = "final_part"
+    fallbacks: tuple[Fallback, ...] = ()
+    think: Think = "optional"
 
 
 def answer_text(response: str, where: TextAnswer) -> tuple[str | None, str, str]:
@@ -52,17 +42,17 @@ class ExactVerifier:
     def __init__(
         self,
         *,
-        source: object = "final_part",
-        fallbacks: object = (),
-        think: object = "optional",
-        ignore_case: object = True,
-        ignore_space: object = True,
-        ignore_punctuation: object = False,
+        source: Source = "final_part",
+        fallbacks: tuple[Fallback, ...] = (),
+        think: Think = "optional",
+        ignore_case: bool = True,
+        ignore_space: bool = True,
+        ignore_punctuation: bool = False,
     ) -> None:
-        self._where = TextAnswer.from_options("exact", source, fallbacks, think)
-        self._ignore_case = read_bool("exact", "ignore_case", ignore_case)
-        self._ignore_space = read_bool("exact", "ignore_space", ignore_space)
-        self._ignore_punctuation = read_bool("exact", "ignore_punctuation", ignore_punctuation)
+        self._where = TextAnswer(source, fallbacks, think)
+        self._ignore_case = ignore_case
+        self._ignore_space = ignore_space
+        self._ignore_punctuation = ignore_punctuation
 
     def parse_reference(self, raw: object) -> frozenset[str]:
         """The accepted strings: one, or a list of them."""

@@ -1,32 +1,29 @@
 r"""From a response to the text of its answer. Owns the policy of which text counts; knows no mathematics.
 
 The order: what stands after the last `</think>`; in it the last balanced \boxed{} or \fbox{} that a reader
-sees and that the words beside it do not deny (a box of an earlier sentence never stands in for one that is
+sees and that the words around it do not deny (a box of an earlier sentence never stands in for one that is
 passed over); then the configured fallbacks in their order. A box takes the
 sign that stands outside it along, and is no answer as a part of a larger formula (`box_context`). Linear in
 the length of the response, whatever it holds. Several boxes in one breath ("\boxed{42} or \boxed{43}") are
 one answer with several candidates: the comparison decides whether that is right. A full stop or an empty line
 between two boxes begins a new sentence, and then the last one counts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
 from verifiers.marked_answer import answer_line, answer_tag, last_number
 
-__all__ = [
-    "FALLBACKS", "MAX_ANSWER_CHARACTERS", "Extraction", "extract_answer", "final_part", "last_box",
-    "marked_answer",
-]  # fmt: skip
-
 MAX_ANSWER_CHARACTERS = 4000
 """A longer box is no answer a person would read; it also bounds all later work."""
 
-FALLBACKS = ("final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number")
+Fallback = Literal["final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number"]
 """Where the answer may stand when there is no box; none of them is looked at without its option."""
+
+Think = Literal["optional", "required", "ignore"]
+"""Whether a thought that ends with </think> may, must or must not be looked for before the answer."""
 
 # More boxes than this that do not close are an attack or a broken sampler, not an answer.
 _MAX_BOX_ATTEMPTS = 24
@@ -37,8 +34,8 @@ _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
 
-# Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order, but no
-# sentence.
+# Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order,
+# but no sentence.
 _ONE_BREATH = re.compile(
     r"(?:[\s$,;:/|&*%.()\[\]\\]|\b(?:or|and|either|also|both|maybe|perhaps|possibly|alternatively|"
     r"text|quad|qquad|mathrm|lor|vee|land|wedge|textbf)\b|[{}])*",
@@ -77,8 +74,8 @@ class Extraction:
 
 
 def final_part(response: str, *, think: str = "optional") -> tuple[str | None, str]:
-    """What stands after the last `</think>`, or (None, reason). `think` is "optional", "required" or
-    "ignore"."""
+    """What stands after the last `</think>`, or (None, reason). `think` is
+    "optional", "required" or "ignore"."""
     if think == "ignore":
         return response, ""
     close = response.rfind("</think>")
@@ -112,7 +109,7 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
     if "\\boxed" in text:
         last = _box_at(text, text.rfind("\\boxed"))
         if last is not None:
-            return Extraction(None, reason="the \\boxed{} is denied by the words beside it or not visible")
+            return Extraction(None, reason="the \\boxed{} is denied by the words around it or not visible")
         return Extraction(None, reason="a \\boxed{} was opened but never closed")
     return Extraction(None, reason="no \\boxed{} in the response")
 
@@ -139,7 +136,7 @@ def _from_boxes(found: Sequence[str | None]) -> Extraction:
 
 def _last_boxes(text: str) -> list[str | None] | None:
     """The last box, and the boxes before it that belong to the same breath, in order of appearance. None: a
-    box that is only a part of a formula. A box that is hidden or denied by the words beside it is passed
+    box that is only a part of a formula. A box that is hidden or denied by the words around it is passed
     over, but never for a box of an earlier sentence."""
     found: list[tuple[int, int, str]] = []
     plain: set[int] = set()
@@ -232,8 +229,8 @@ def _box_at(text: str, start: int) -> tuple[int, str] | None:
             depth -= 1
             if depth == 0:
                 return brace.end(), text[at + 1 : brace.start()]
-    # A box that reaches past the limit is an answer too long to read, not a reason to look for an earlier
-    # one.
+    # A box that reaches past the limit is an answer too long to read, not a reason to look for
+    # an earlier one.
     return (limit, text[at + 1 : limit]) if limit < len(text) else None
 
 

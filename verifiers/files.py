@@ -1,7 +1,5 @@
-"""Rows of answers in JSON lines, for `asyncrl verify`: reading with file and line, grading in order, summing
-up."""
-
-from __future__ import annotations
+"""Rows of answers in JSON lines, for `asyncrl verify`: reading with file and line, grading
+in order, summing up."""
 
 import asyncio
 import json
@@ -13,8 +11,6 @@ from typing import Any
 
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Verdict, fault
-
-__all__ = ["Row", "RowError", "Summary", "grade_rows", "read_rows", "verdict_fields"]
 
 # Rows in flight per worker: enough to keep it busy, few enough to write results as they come.
 _WINDOW_PER_WORKER = 32

@@ -1,14 +1,11 @@
 """The structure of a response: one finished think block, one answer, nothing it should not hold."""
 
-from __future__ import annotations
-
 import re
+from typing import Annotated
 
 from verifiers.extract import last_box
-from verifiers.options import read_bool, read_number, read_strings
+from verifiers.options import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["FormatVerifier"]
 
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 
@@ -21,20 +18,20 @@ class FormatVerifier:
     def __init__(
         self,
         *,
-        tags: object = ("think",),
-        opened_by_prompt: object = True,
-        require_box: object = True,
-        min_think_characters: object = 0,
+        tags: tuple[str, ...] = ("think",),
+        opened_by_prompt: bool = True,
+        require_box: bool = True,
+        min_think_characters: Annotated[float, Bounds(0)] = 0,
     ) -> None:
-        self._tags = read_strings("format", "tags", tags)
+        self._tags = tags
         for tag in self._tags:
             if not _TAG.fullmatch(tag):
                 raise ValueError(
                     f"Option 'tags' of verifier 'format' holds {tag!r}, expected a name such as 'think'."
                 )
-        self._opened_by_prompt = read_bool("format", "opened_by_prompt", opened_by_prompt)
-        self._require_box = read_bool("format", "require_box", require_box)
-        self._least = read_number("format", "min_think_characters", min_think_characters, least=0)
+        self._opened_by_prompt = opened_by_prompt
+        self._require_box = require_box
+        self._least = min_think_characters
 
     def parse_reference(self, raw: object) -> None:
         return None

@@ -1,10 +1,6 @@
 """Whether the words after a chosen letter offer another letter: "B. C or D" chooses nothing."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["offers_another"]
 
 _JOINERS = {
     "or", "and", "nor", "maybe", "perhaps", "possibly", "probably", "also", "either", "alternatively", "else",

@@ -1,20 +1,15 @@
 """A JSON answer that satisfies a schema and, when the row has one, equals a value."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema  # type: ignore[import-untyped]
 
-from verifiers.extract import final_part
-from verifiers.options import read_bool, read_string
+from verifiers.extract import Think, final_part
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["JsonSchemaVerifier"]
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS = 200_000
@@ -35,11 +30,15 @@ class JsonSchemaVerifier:
     are not JSON."""
 
     def __init__(
-        self, *, fenced: object = "optional", think: object = "optional", strict_numbers: object = False
+        self,
+        *,
+        fenced: Literal["optional", "required", "never"] = "optional",
+        think: Think = "optional",
+        strict_numbers: bool = False,
     ) -> None:
-        self._fenced = read_string("json_schema", "fenced", fenced, allowed=("optional", "required", "never"))
-        self._think = read_string("json_schema", "think", think, allowed=("optional", "required", "ignore"))
-        self._strict_numbers = read_bool("json_schema", "strict_numbers", strict_numbers)
+        self._fenced = fenced
+        self._think = think
+        self._strict_numbers = strict_numbers
 
     def parse_reference(self, raw: object) -> JsonReference:
         if isinstance(raw, str):

@@ -1,13 +1,10 @@
 """Length shaping: a penalty that grows before the limit. Never part of the score."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from typing import Annotated, Literal
 
-from verifiers.options import read_number, read_string
+from verifiers.options import Bounds
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = ["LengthVerifier", "soft_overlong"]
 
 
 def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
@@ -34,12 +31,22 @@ class LengthVerifier:
     Counts characters or words; the trainer, which knows the tokens, calls `soft_overlong` itself."""
 
     def __init__(
-        self, *, max_length: object, buffer: object = 0, unit: object = "characters", factor: object = 1.0
+        self,
+        *,
+        max_length: Annotated[int, Bounds(1)],
+        buffer: Annotated[int, Bounds(0)] = 0,
+        unit: Literal["characters", "words"] = "characters",
+        factor: Annotated[float, Bounds(0)] = 1.0,
     ) -> None:
-        self._max = int(read_number("length", "max_length", max_length, least=1))
-        self._buffer = int(read_number("length", "buffer", buffer, least=0, most=self._max))
-        self._unit = read_string("length", "unit", unit, allowed=("characters", "words"))
-        self._factor = read_number("length", "factor", factor, least=0)
+        if buffer > max_length:
+            raise ValueError(
+                f"Option 'buffer' of verifier 'length' is {buffer}, expected at most max_length "
+                f"({max_length})."
+            )
+        self._max = max_length
+        self._buffer = buffer
+        self._unit = unit
+        self._factor = factor
 
     def parse_reference(self, raw: object) -> None:
         return None

@@ -1,13 +1,9 @@
 """Answers that a response marks in other ways than a box: tags, a line "A: 34", or its last number.
 
-Each finder takes the text after the thought and returns the answer, or None. Linear in the length of the
-text."""
-
-from __future__ import annotations
+Each finder takes the text after the thought and returns the answer, or None. Linear in the
+length of the text."""
 
 import re
-
-__all__ = ["answer_line", "answer_tag", "last_number"]
 
 _LINE = re.compile(
     r"^[ \t*_>#-]{0,12}(?:A|Ans|Answer)[*_]{0,3}[ \t]*[:=][*_]{0,3}[ \t]*(\S[^\n]*)$", re.MULTILINE

@@ -4,19 +4,12 @@ no torch.
 None of them proves hacking; each rises for a known way of it. Rewards here are raw correctness
 (`Verdict.score`), faults are left out of every denominator, and an empty input gives 0.0."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from verifiers.verdict import Outcome, Verdict
-
-__all__ = [
-    "Graded", "count_outcomes", "fallback_share", "identical_response_share", "most_common_answer_share",
-    "reward_jump", "reward_without_heldout", "zero_signal_share",
-]  # fmt: skip
 
 Graded = tuple[Verdict, str]
 """(verdict, response text) of one trajectory."""
@@ -39,8 +32,8 @@ def fallback_share(graded: Iterable[Graded]) -> float:
 
 
 def identical_response_share(graded: Iterable[Graded]) -> float:
-    """Share of the reward won by responses that another trajectory repeats word for word (white space
-    aside)."""
+    """Share of the reward won by responses that another trajectory repeats word for
+    word (white space aside)."""
     items = [(verdict.score or 0.0, _SPACE.sub(" ", response).strip()) for verdict, response in graded]
     counts = Counter(text for _, text in items)
     total = sum(score for score, _ in items)
@@ -48,16 +41,16 @@ def identical_response_share(graded: Iterable[Graded]) -> float:
 
 
 def most_common_answer_share(verdicts: Iterable[Verdict]) -> float:
-    """Share of the scored trajectories, over different tasks, that give the one most common answer:
-    guessing."""
+    """Share of the scored trajectories, over different tasks, that give the one
+    most common answer: guessing."""
     answers = [verdict.extracted for verdict in verdicts if verdict.score is not None]
     given = Counter(answer for answer in answers if answer is not None)
     return max(given.values()) / len(answers) if given else 0.0
 
 
 def zero_signal_share(groups: Iterable[Sequence[Verdict]]) -> float:
-    """Share of the groups whose scores are all equal, which teach nothing. Groups with fewer than two scores
-    count."""
+    """Share of the groups whose scores are all equal, which teach nothing. Groups with fewer
+    than two scores count."""
     spreads = [len({verdict.score for verdict in group if verdict.score is not None}) for group in groups]
     return sum(distinct < 2 for distinct in spreads) / len(spreads) if spreads else 0.0
 
@@ -79,9 +72,9 @@ def reward_without_heldout(
     """How much more the training reward rose over the last `window` steps than the held-out score did, in
     points.
 
-    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1, look at
-    the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores that span the
-    window."""
+    `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1,
+    look at the responses. 0.0 while there are fewer than 2 * window steps or no two held-out scores
+    that span the window."""
     if window < 2:
         raise ValueError(f"window is {window}, expected at least 2 steps.")
     if len(rewards) < 2 * window:

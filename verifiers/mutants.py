@@ -1,13 +1,9 @@
 """Wrong answers made from right ones: what a verifier must refuse. Pure functions on the text of a gold."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
 from verifiers.math.answer import plain_number
-
-__all__ = ["mutants"]
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _PAIR = re.compile(r"\(([^(),\[\]]+),([^(),\[\]]+)\)")

@@ -1,19 +1,17 @@
 """A number within a tolerance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
-from verifiers.exact import TextAnswer, answer_text
+from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.extract import Fallback, Think
 from verifiers.math.answer import read_answer
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Degrees, Node, Relation
 from verifiers.math.units import Unit, ratio_of_units
-from verifiers.options import read_number
+from verifiers.options import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["NumericVerifier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +23,22 @@ class NumericReference:
 class NumericVerifier:
     """The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
 
-    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance * |gold|), in exact
-    arithmetic."""
+    Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance *
+    |gold|), in exact arithmetic."""
 
     def __init__(
         self,
         *,
-        absolute_tolerance: object = 0.0,
-        relative_tolerance: object = 1e-6,
-        source: object = "boxed",
-        fallbacks: object = ("final_answer", "hashes"),
-        think: object = "optional",
+        absolute_tolerance: Annotated[float, Bounds(0)] = 0.0,
+        relative_tolerance: Annotated[float, Bounds(0, 1)] = 1e-6,
+        source: Source = "boxed",
+        fallbacks: tuple[Fallback, ...] = ("final_answer", "hashes"),
+        think: Think = "optional",
     ) -> None:
         # Through repr: the decimal that the recipe says (0.1), not the binary fraction next to it.
-        absolute = read_number("numeric", "absolute_tolerance", absolute_tolerance, least=0)
-        relative = read_number("numeric", "relative_tolerance", relative_tolerance, least=0, most=1)
-        self._absolute, self._relative = Fraction(repr(absolute)), Fraction(repr(relative))
-        self._where = TextAnswer.from_options("numeric", source, fallbacks, think)
+        self._absolute = Fraction(repr(absolute_tolerance))
+        self._relative = Fraction(repr(relative_tolerance))
+        self._where = TextAnswer(source, fallbacks, think)
 
     def parse_reference(self, raw: object) -> NumericReference:
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):

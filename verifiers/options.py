@@ -1,12 +1,28 @@
-"""Checks of verifier options: each returns the value with its type, or raises a sentence that names the
-knob."""
+"""Options of verifiers, checked against the signature of what takes them.
 
-from __future__ import annotations
+The annotations of the keyword parameters are the schema: a type, a Literal, a tuple of them, or a number
+Annotated with Bounds. Checked with pydantic where a verifier is loaded by its name; a worker is sent values
+that were checked, and never imports pydantic."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-__all__ = ["nearest", "read_bool", "read_number", "read_string", "read_strings", "refuse_unknown"]
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`least` and `most` are allowed, `below` is not."""
+
+    least: float
+    most: float | None = None
+    below: float | None = None
+
+    def __str__(self) -> str:
+        if self.most is None and self.below is None:
+            return f"of at least {self.least:g}"
+        return f"in [{self.least:g}, " + (f"{self.most:g}]" if self.below is None else f"{self.below:g})")
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
@@ -15,43 +31,82 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def refuse_unknown(verifier: str, options: Mapping[str, object], known: Sequence[str]) -> None:
+def checked(
+    verifier: str,
+    target: Callable[..., object],
+    options: Mapping[str, object],
+    *,
+    internal: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The options with their types, as plain values; those left out stay so.
+
+    `internal`: parameters of `target` that are no options. Raises ValueError with a sentence
+    that names the option."""
+    parameters = inspect.signature(target, eval_str=True).parameters
+    known = {name: found for name, found in parameters.items() if name not in internal}
     for name in options:
         if name not in known:
             raise ValueError(
-                f"Verifier {verifier!r} has no option {name!r}.{nearest(name, known)} "
+                f"Verifier {verifier!r} has no option {name!r}.{nearest(name, list(known))} "
                 f"Its options: {', '.join(sorted(known)) or 'none'}."
             )
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in options:
+            expected = _expected(parameter.annotation)
+            raise ValueError(f"Verifier {verifier!r} needs the option {name!r}, expected {expected}.")
+    return {name: _checked(verifier, name, known[name].annotation, value) for name, value in options.items()}
 
 
-def read_bool(verifier: str, name: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ValueError(f"Option {name!r} of verifier {verifier!r} is {value!r}, expected true or false.")
+def _checked(verifier: str, name: str, annotation: Any, value: object) -> Any:
+    # Here, so that a process which only runs verifiers starts without it.
+    from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-
-def read_number(
-    verifier: str, name: str, value: object, *, least: float = float("-inf"), most: float = float("inf")
-) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most:
-        return float(value)
-    bounds = f" in [{least:g}, {most:g}]" if least > float("-inf") or most < float("inf") else ""
-    raise ValueError(f"Option {name!r} of verifier {verifier!r} is {value!r}, expected a number{bounds}.")
-
-
-def read_string(verifier: str, name: str, value: object, *, allowed: Sequence[str] = ()) -> str:
-    if isinstance(value, str) and (not allowed or value in allowed):
-        return value
-    expected = f"one of {', '.join(allowed)}" if allowed else "a string"
-    hint = nearest(value, allowed) if isinstance(value, str) else ""
-    raise ValueError(f"Option {name!r} of verifier {verifier!r} is {value!r}, expected {expected}.{hint}")
-
-
-def read_strings(verifier: str, name: str, value: object, *, allowed: Sequence[str] = ()) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    if not isinstance(value, (list, tuple)):
+    schema = annotation
+    if get_origin(annotation) is Annotated:
+        kind, bounds = get_args(annotation)
+        schema = Annotated[kind, Field(ge=bounds.least, le=bounds.most, lt=bounds.below)]
+        if kind is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+    if get_origin(annotation) is tuple:
+        # A command line gives a list as words with commas between them, a recipe as a list.
+        value = [part for part in value.split(",") if part] if isinstance(value, str) else value
+        value = tuple(value) if isinstance(value, list) else value
+    try:
+        return TypeAdapter(schema, config=ConfigDict(strict=True)).validate_python(value)
+    except ValidationError as error:
+        wrong = error.errors()[0]["input"]
+        if isinstance(value, tuple) and wrong is not value:
+            annotation = get_args(annotation)[0]
+        allowed = get_args(annotation) if get_origin(annotation) is Literal else ()
+        hint = nearest(wrong, allowed) if isinstance(wrong, str) else ""
         raise ValueError(
-            f"Option {name!r} of verifier {verifier!r} is {value!r}, expected a list of strings."
-        )
-    return tuple(read_string(verifier, name, item, allowed=allowed) for item in value)
+            f"Option {name!r} of verifier {verifier!r} is {wrong!r}, expected {_expected(annotation)}.{hint}"
+        ) from error
+
+
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    str: "a string",
+    float: "a number",
+    int: "a whole number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+def _expected(annotation: Any) -> str:
+    """In words, the values that an annotation allows."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if origin is Annotated:
+        kind, bounds = arguments
+        return f"{_WORDS[kind]} {bounds}"
+    if origin is Literal:
+        return f"one of {', '.join(arguments)}"
+    if origin is tuple:
+        return f"a list, each {_expected(arguments[0])}" if arguments[0] is not str else "a list of strings"
+    if origin in _WORDS:
+        return _WORDS[origin]
+    return " or ".join(map(_expected, arguments))

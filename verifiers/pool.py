@@ -8,8 +8,6 @@ well.
 
 Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import pickle
@@ -18,10 +16,11 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from sandbox import frames
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
-from verifiers.registry import load_verifier
+from verifiers.registry import build_verifier, check_options
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.template import Template, Worker, WorkerDied, describe_end
 from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
@@ -34,16 +33,14 @@ from verifiers.verifier import (
     Verifier,
 )
 
-__all__ = ["VerifierPool"]
-
 MAX_RESPONSE_CHARACTERS = 4_000_000
 _STARVED_SHARE = 0.5
 _MAX_EXTENSIONS = 4
 
 
 class _Loaded:
-    """One verifier in the caller's process, for the fast path and the cache, and its specification for the
-    workers."""
+    """One verifier in the caller's process, for the fast path and the cache, and its
+    specification for the workers."""
 
     def __init__(self, verifier: Verifier, specification: bytes, timeout_seconds: float) -> None:
         self.verifier = verifier
@@ -111,7 +108,7 @@ class VerifierPool:
             if isinstance(loaded.verifier, ClosableVerifier):
                 await asyncio.to_thread(loaded.verifier.close)
 
-    async def __aenter__(self) -> VerifierPool:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -191,16 +188,18 @@ class VerifierPool:
         key = (name, repr(sorted(options.items())), folder)
         found = self._loaded.get(key)
         if found is None:
-            verifier = load_verifier(name, options, folder=folder)
-            specification = pickle.dumps((name, dict(options), str(folder) if folder else None))
+            plain = check_options(name, options, folder=folder)
+            verifier = build_verifier(name, plain, folder=folder)
+            specification = pickle.dumps((name, plain, str(folder) if folder else None))
             found = self._loaded[key] = _Loaded(verifier, specification, self._timeout_seconds)
         return found
 
     async def _in_worker(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
         try:
-            request = pickle.dumps((loaded.specification, response, pickle.dumps(reference)))
+            parts = [loaded.specification, response.encode("utf-8", "surrogatepass"), pickle.dumps(reference)]
         except Exception as error:  # whatever a custom reference raises when it is pickled
             return fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
+        request = frames.pack({}, parts)
         verdict = await self._attempt(loaded, request)
         if verdict.outcome is Outcome.FAULT and self._is_open:
             again = await self._attempt(loaded, request, fresh=True)

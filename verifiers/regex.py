@@ -1,14 +1,11 @@
 """A pattern that the answer must match."""
 
-from __future__ import annotations
-
 import re
+from typing import Literal
 
-from verifiers.exact import TextAnswer, answer_text
-from verifiers.options import read_bool, read_string
+from verifiers.exact import Source, TextAnswer, answer_text
+from verifiers.extract import Fallback, Think
 from verifiers.verdict import Verdict, correct, no_answer, wrong
-
-__all__ = ["RegexVerifier"]
 
 
 class RegexVerifier:
@@ -18,17 +15,17 @@ class RegexVerifier:
     def __init__(
         self,
         *,
-        match: object = "full",
-        source: object = "final_part",
-        fallbacks: object = (),
-        think: object = "optional",
-        ignore_case: object = False,
-        strip: object = True,
+        match: Literal["full", "search"] = "full",
+        source: Source = "final_part",
+        fallbacks: tuple[Fallback, ...] = (),
+        think: Think = "optional",
+        ignore_case: bool = False,
+        strip: bool = True,
     ) -> None:
-        self._match = read_string("regex", "match", match, allowed=("full", "search"))
-        self._where = TextAnswer.from_options("regex", source, fallbacks, think)
-        self._flags = re.IGNORECASE if read_bool("regex", "ignore_case", ignore_case) else 0
-        self._strip = read_bool("regex", "strip", strip)
+        self._match = match
+        self._where = TextAnswer(source, fallbacks, think)
+        self._flags = re.IGNORECASE if ignore_case else 0
+        self._strip = strip
 
     def parse_reference(self, raw: object) -> str:
         if not isinstance(raw, str) or not raw:

@@ -5,8 +5,6 @@ A name is a built-in ("math"), "package.module:Name", "./file.py:Name" (from the
 file), or an entry point of the group `asyncrl.verifiers`. The named object is called with the options as
 keyword arguments."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util
@@ -15,12 +13,10 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, Protocol, cast, runtime_checkable
 
-from verifiers.options import nearest
+from verifiers.options import checked, nearest
 from verifiers.verifier import Verifier
-
-__all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "load_verifier"]
 
 ENTRY_POINT_GROUP = "asyncrl.verifiers"
 
@@ -35,18 +31,44 @@ BUILT_IN = {
     "length": "verifiers.length:LengthVerifier",
     "remote": "verifiers.remote:RemoteVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
-    "code": "verifiers.code:CodeVerifier",
+    "code": "verifiers.code.verifier:CodeVerifier",
 }
+
+
+@runtime_checkable
+class Composite(Protocol):
+    """A verifier class that builds others from its options."""
+
+    def check_parts(self, options: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+        """The options with those of the parts checked. Raises ValueError."""
+        ...
 
 
 def load_verifier(
     name: str, options: Mapping[str, object] | None = None, *, folder: Path | None = None
 ) -> Verifier:
-    """The verifier called `name`, built with `options`. Raises ValueError with a sentence that names the
-    mistake."""
+    """The verifier called `name`, built with `options`. Raises ValueError with a sentence
+    that names the mistake."""
+    return build_verifier(name, check_options(name, options or {}, folder=folder), folder=folder)
+
+
+def check_options(
+    name: str, options: Mapping[str, object], *, folder: Path | None = None
+) -> dict[str, object]:
+    """What `build_verifier` takes: the options of our own verifiers checked and with their types, those of
+    yours as they are."""
     target = _find(name, folder)
-    given: dict[str, object] = dict(options or {})
-    if name == "weighted":
+    if target.__module__.partition(".")[0] != __package__:
+        return dict(options)
+    found = checked(name, target, options, internal=("folder",))
+    return target.check_parts(found, folder) if isinstance(target, Composite) else found
+
+
+def build_verifier(name: str, options: Mapping[str, object], *, folder: Path | None = None) -> Verifier:
+    """The verifier called `name`, with options that were checked."""
+    target = _find(name, folder)
+    given = dict(options)
+    if isinstance(target, Composite):
         # Its parts may be named by a path too, relative to the same folder.
         given["folder"] = folder
     try:

@@ -3,25 +3,23 @@ score.
 
 Sends POST {"response": ..., "reference": ...}; expects 200 with {"outcome": "correct" | "wrong" |
 "no_answer", and optionally "score", "extracted", "detail", "shaping"}. {"outcome": "fault"} is taken at its
-word."""
+word. It waits rather than computes: `verify_async` runs in the caller's event loop and takes no worker."""
 
-from __future__ import annotations
-
-import http.client
+import asyncio
 import json
-import threading
-import time
-import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-from verifiers.options import read_number, read_string
+import aiohttp
+
+from verifiers.options import Bounds
 from verifiers.verdict import Outcome, Verdict, fault
 
-__all__ = ["RemoteVerifier"]
-
 _MAX_REPLY_BYTES = 1_000_000
+_MAX_AT_ONCE = 64
+"""Requests to the server at one time; others wait, outside of their time limit."""
 _RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -29,24 +27,26 @@ class RemoteVerifier:
     def __init__(
         self,
         *,
-        url: object,
-        timeout_seconds: object = 10.0,
-        attempts: object = 3,
-        backoff_seconds: object = 0.5,
-        token: object = "",
+        url: str,
+        timeout_seconds: Annotated[float, Bounds(0.01, 3600)] = 10.0,
+        attempts: Annotated[int, Bounds(1, 20)] = 3,
+        backoff_seconds: Annotated[float, Bounds(0, 60)] = 0.5,
+        token: str = "",
     ) -> None:
-        self._url = read_string("remote", "url", url)
-        scheme = urllib.parse.urlsplit(self._url).scheme
-        if scheme not in ("http", "https"):
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"Option 'url' of verifier 'remote' is {url!r}, expected http:// or https://.")
-        self._timeout = read_number("remote", "timeout_seconds", timeout_seconds, least=0.01, most=3600)
-        self._attempts = int(read_number("remote", "attempts", attempts, least=1, most=20))
-        self._backoff = read_number("remote", "backoff_seconds", backoff_seconds, least=0, most=60)
-        self._token = read_string("remote", "token", token)
-        self._wake = threading.Event()
+        self._url = url
+        self._timeout = timeout_seconds
+        self._attempts = attempts
+        self._backoff = backoff_seconds
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._room = asyncio.Semaphore(_MAX_AT_ONCE)
 
     @property
     def pool_timeout_seconds(self) -> float:
+        """For a `weighted` verifier, whose parts run in a worker."""
         waits: float = sum(self._backoff * 2**attempt for attempt in range(self._attempts - 1))
         return self._attempts * self._timeout + waits + 5.0
 
@@ -60,48 +60,73 @@ class RemoteVerifier:
         return raw
 
     def verify(self, response: str, reference: object) -> Verdict:
+        """The verdict; blocks. Not inside an event loop: use verify_async."""
+        return asyncio.run(self._grade(response, reference))
+
+    async def verify_async(self, response: str, reference: object) -> Verdict:
+        """The verdict, awaited."""
+        async with self._room:
+            return await self._grade(response, reference)
+
+    async def _grade(self, response: str, reference: object) -> Verdict:
         # A lone surrogate is no UTF-8: escaped, it still is JSON.
         body = json.dumps({"response": response, "reference": reference}).encode("ascii")
         problem = ""
         for attempt in range(self._attempts):
             if attempt:
-                self._wake.wait(self._backoff * 2 ** (attempt - 1))
+                await asyncio.sleep(self._backoff * 2 ** (attempt - 1))
             try:
-                return self._ask(body)
-            except _Refused as error:
+                return await self._ask(body)
+            except (_Refused, aiohttp.TooManyRedirects) as error:
                 return fault(f"{self._url} refused the request: {error}")
-            except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+            except TimeoutError:
+                problem = f"no answer in {self._timeout:g} s"
+            except (OSError, aiohttp.ClientError, ValueError, TypeError) as error:
                 problem = f"{type(error).__name__}: {error}"
         return fault(f"{self._url} gave no verdict in {self._attempts} attempts: {problem}"[:1000])
 
-    def _ask(self, body: bytes) -> Verdict:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
-        deadline = time.monotonic() + self._timeout
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as reply:
-                return _read_verdict(json.loads(_read_all(reply, deadline)))
-        except urllib.error.HTTPError as error:
-            if error.code in _RETRIED_STATUS:
-                raise
-            raise _Refused(f"status {error.code}") from error
+    async def _ask(self, body: bytes) -> Verdict:
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_to_send_again)
+        async with (
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=self._timeout), trace_configs=[tracing]
+            ) as session,
+            session.post(self._url, data=body, headers=self._headers, proxy=_proxy(self._url)) as reply,
+        ):
+            if reply.status in _RETRIED_STATUS:
+                raise ValueError(f"status {reply.status}")
+            if not 200 <= reply.status < 300:
+                raise _Refused(f"status {reply.status}")
+            return _read_verdict(json.loads(await _read_all(reply)))
 
 
 class _Refused(Exception):
     """A reply that another attempt would not change."""
 
 
-def _read_all(reply: Any, deadline: float) -> bytes:
-    """The body; a server that sends it drop by drop is cut off at the deadline."""
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for this address (http_proxy, https_proxy, no_proxy)."""
+    parts = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+async def _refuse_to_send_again(
+    session: aiohttp.ClientSession, context: SimpleNamespace, redirect: aiohttp.TraceRequestRedirectParams
+) -> None:
+    """307 and 308 ask to send the response elsewhere; after 301, 302 and 303 the verdict is fetched there."""
+    if redirect.response.status in (307, 308):
+        raise _Refused(f"status {redirect.response.status}")
+
+
+async def _read_all(reply: aiohttp.ClientResponse) -> bytes:
     parts = bytearray()
-    while part := reply.read1(65536):
+    async for part in reply.content.iter_any():
         parts += part
         if len(parts) > _MAX_REPLY_BYTES:
             raise ValueError(f"the reply has more than {_MAX_REPLY_BYTES} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the reply took too long")
     return bytes(parts)
 
 

@@ -5,13 +5,9 @@ Python strings may hold lone surrogates, which are no UTF-8, and NUL, at which C
 them) end a string; and a program may print gigabytes. A verdict of somebody else's verifier may hold any
 object. Owns what happens to them; every verdict of the pool passes here."""
 
-from __future__ import annotations
-
 import re
 
 from verifiers.verdict import Outcome, Verdict, fault
-
-__all__ = ["MAX_TEXT_CHARACTERS", "MAX_WORDS_CHARACTERS", "storable", "storable_verdict"]
 
 MAX_TEXT_CHARACTERS = 4_000_000
 """Of a whole response; longer ones are graded by nobody."""

@@ -1,31 +1,24 @@
-"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets; knows no verdict
-rules."""
-
-from __future__ import annotations
+"""The pool's side of the template and its workers: start, fork, ask, end. Owns the sockets;
+knows no verdict rules."""
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from verifiers.limits import cpu_seconds
-from verifiers.verdict import Verdict
-from verifiers.worker import frame, verdict_from_json
-
-__all__ = ["Template", "Worker", "WorkerDied", "describe_end"]
+from sandbox import frames
+from sandbox.watch import cpu_seconds
+from verifiers.verdict import Outcome, Verdict
+from verifiers.worker import END, FORK, ORDER, REPLY
 
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0
-_HEADER = struct.Struct(">I")
-# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory killer, an
-# operator).
+# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory
+# killer, an operator).
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
 
 
@@ -44,16 +37,16 @@ class Worker:
         self.is_alive = True
 
     async def ask(self, request: bytes) -> Verdict:
-        """The worker's verdict. Raises ConnectionError or IncompleteReadError when it dies."""
-        self._writer.write(frame(request))
+        """The worker's verdict on a packed message. Raises ConnectionError or
+        IncompleteReadError when it dies."""
+        self._writer.write(request)
         await self._writer.drain()
-        (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-        payload = await self._reader.readexactly(size)
+        fields, _ = await frames.receive_async(self._reader.readexactly)
         self.num_served += 1
-        return verdict_from_json(payload)
+        return Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
 
     def cpu_seconds(self) -> float:
-        return cpu_seconds(self.process) or 0.0
+        return cpu_seconds(self.process)
 
     def close(self) -> None:
         self.is_alive = False
@@ -72,14 +65,13 @@ class Template:
         self._memory_limit_bytes = memory_limit_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._buffer = b""
         self._lock = asyncio.Lock()
         self._restarting = asyncio.Lock()
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[int | None]] = set()
 
     async def start(self) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         # The same modules as here, whatever the working directory: -P keeps Python from adding it by itself.
         root = str(Path(__file__).resolve().parent.parent)
@@ -87,7 +79,6 @@ class Template:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
         }
-        self._buffer = b""
         if self._prints is not None:
             self._prints.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -144,30 +135,28 @@ class Template:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            command = {"do": "fork", "memory_limit_bytes": self._memory_limit_bytes}
-            reply = await self._command(command, theirs)
+            process = await self._order(FORK, self._memory_limit_bytes, theirs)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        worker = Worker(int(reply["forked"]), reader, writer)
+        worker = Worker(process, reader, writer)
         self._workers.add(worker)
         return worker
 
     async def end(self, worker: Worker) -> int | None:
-        """Kill the worker and return its wait status, which tells a crash from the kill; None when all is
-        closed."""
+        """Kill the worker and return its wait status, which tells a crash from the kill; None
+        when all is closed."""
         if worker not in self._workers:
             return None
         self._workers.discard(worker)
         worker.close()
         try:
-            reply = await self._command({"do": "end", "process": worker.process})
+            return await self._order(END, worker.process)
         except WorkerDied:
             return None
-        return int(reply["status"])
 
     def end_soon(self, worker: Worker) -> None:
         """`end`, without waiting for it."""
@@ -175,19 +164,19 @@ class Template:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _command(self, command: dict[str, Any], passed: socket.socket | None = None) -> dict[str, Any]:
+    async def _order(self, kind: bytes, number: int, passed: socket.socket | None = None) -> int:
         # Shielded: a cancelled caller must not leave a reply in the socket for the next one to read.
-        return await asyncio.shield(asyncio.ensure_future(self._exchange(command, passed and passed.dup())))
+        exchange = self._exchange(ORDER.pack(kind, number), passed and passed.dup())
+        return await asyncio.shield(asyncio.ensure_future(exchange))
 
-    async def _exchange(self, command: dict[str, Any], passed: socket.socket | None) -> dict[str, Any]:
+    async def _exchange(self, order: bytes, passed: socket.socket | None) -> int:
         async with self._lock:
             control = self._control
             if control is None:
                 raise WorkerDied("the pool is closed")
-            message = json.dumps(command).encode() + b"\n"
             try:
                 # One short message on an otherwise empty socket: this never blocks.
-                socket.send_fds(control, [message], [passed.fileno()] if passed else [])
+                socket.send_fds(control, [order], [passed.fileno()] if passed else [])
             except OSError as error:
                 raise WorkerDied(f"the template process is gone: {error}") from error
             finally:
@@ -195,27 +184,19 @@ class Template:
                     passed.close()
             return await self._reply(control)
 
-    async def _reply(self, control: socket.socket) -> dict[str, Any]:
-        """The template's next message. It never computes, so a reply that takes long means that it is
-        gone."""
+    async def _reply(self, control: socket.socket) -> int:
+        """The template's next message. It never computes, so a reply that takes long means
+        that it is gone."""
         try:
-            return await asyncio.wait_for(self._read_reply(control), _REPLY_SECONDS)
+            async with asyncio.timeout(_REPLY_SECONDS):
+                reply = await asyncio.get_running_loop().sock_recv(control, REPLY.size)
         except TimeoutError as error:
             raise WorkerDied(f"the template process did not answer in {_REPLY_SECONDS:g} s") from error
-
-    async def _read_reply(self, control: socket.socket) -> dict[str, Any]:
-        loop = asyncio.get_running_loop()
-        while len(self._buffer) < 4 or len(self._buffer) < 4 + _HEADER.unpack(self._buffer[:4])[0]:
-            try:
-                part = await loop.sock_recv(control, 4096)
-            except OSError as error:
-                raise WorkerDied(f"the template process is gone: {error}") from error
-            if not part:
-                raise WorkerDied("the template process is gone")
-            self._buffer += part
-        size = _HEADER.unpack(self._buffer[:4])[0]
-        payload, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
-        return json.loads(payload)  # type: ignore[no-any-return]
+        except OSError as error:
+            raise WorkerDied(f"the template process is gone: {error}") from error
+        if not reply:
+            raise WorkerDied("the template process is gone")
+        return int(REPLY.unpack(reply)[0])
 
 
 def describe_end(status: int | None) -> str:

@@ -1,14 +1,10 @@
-"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has no
-score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that filters see raw
-correctness."""
-
-from __future__ import annotations
+"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has
+no score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that
+filters see raw correctness."""
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-
-__all__ = ["Outcome", "Verdict"]
 
 
 class Outcome(StrEnum):

@@ -4,27 +4,15 @@ A verifier is built once per (name, options) and used for many responses, in wor
 not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier
 failed (FAULT)."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any, Protocol, runtime_checkable
 
 from verifiers.verdict import Verdict
 
-__all__ = [
-    "AsyncVerifier",
-    "CacheableVerifier",
-    "CheckedVerifier",
-    "FastVerifier",
-    "LimitedVerifier",
-    "Verifier",
-    "VerifierUnavailable",
-]
-
 
 class VerifierUnavailable(Exception):
-    """Raise it inside `verify` when something outside the response failed: the verdict becomes FAULT, after a
-    retry."""
+    """Raise it inside `verify` when something outside the response failed: the verdict becomes
+    FAULT, after a retry."""
 
 
 class Verifier(Protocol):
@@ -62,8 +50,8 @@ class CacheableVerifier(Protocol):
 
 @runtime_checkable
 class AsyncVerifier(Protocol):
-    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in the caller's event
-    loop."""
+    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in
+    the caller's event loop."""
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""

@@ -1,20 +1,14 @@
 """Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from verifiers.options import read_bool, read_number, refuse_unknown
-from verifiers.registry import load_verifier
+from verifiers.options import Bounds, checked
+from verifiers.registry import build_verifier, check_options
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, Verifier
-
-__all__ = ["WeightedVerifier"]
-
-_PART_OPTIONS = ("name", "options", "weight", "shaping", "required", "field")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +22,33 @@ class Part:
     field: str | None
 
 
+def _part(
+    *,
+    name: str,
+    options: dict[str, Any] | None = None,
+    weight: Annotated[float, Bounds(-100, 100)] = 1.0,
+    shaping: bool = False,
+    required: bool = False,
+    field: str | None = None,
+    folder: Path | None,
+) -> Part:
+    return Part(name, build_verifier(name, options or {}, folder=folder), weight, shaping, required, field)
+
+
+def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
+    if isinstance(raw, str):
+        raw = {"name": raw}
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
+        raise ValueError(f"A part of verifier 'weighted' is {raw!r}, expected an object with a 'name'.")
+    part = checked("weighted (part)", _part, raw, internal=("folder",))
+    if part.get("weight", 1.0) < 0 and not part.get("shaping"):
+        raise ValueError(
+            f"Option 'weight' of the part {part['name']!r} is {part['weight']:g}, expected a number in "
+            "[0, 100]: only a part with shaping may have a negative weight."
+        )
+    return {**part, "options": check_options(part["name"], part.get("options") or {}, folder=folder)}
+
+
 class WeightedVerifier:
     """Parts are `{"name": ..., "options": {...}, "weight": 1, "shaping": false, "required": false, "field":
     null}`.
@@ -37,10 +58,11 @@ class WeightedVerifier:
     score to the shaping only. A part that faults makes the whole a FAULT: half a verdict is none. `field`:
     the part's own entry in a gold object."""
 
-    def __init__(self, *, parts: object, folder: Path | None = None) -> None:
-        if not isinstance(parts, (list, tuple)) or not parts:
+    def __init__(self, *, parts: list[Any], folder: Path | None = None) -> None:
+        """`parts`: as `check_parts` gives them."""
+        if not parts:
             raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
-        self._parts = [self._part(part, folder) for part in parts]
+        self._parts = [_part(folder=folder, **part) for part in parts]
         self._total = sum(part.weight for part in self._parts if not part.shaping)
         if self._total <= 0:
             raise ValueError(
@@ -56,26 +78,9 @@ class WeightedVerifier:
         self.pool_timeout_seconds = sum(own_limits) + 5.0 if own_limits else None
 
     @staticmethod
-    def _part(part: object, folder: Path | None) -> Part:
-        if isinstance(part, str):
-            part = {"name": part}
-        if not isinstance(part, Mapping) or not isinstance(part.get("name"), str):
-            raise ValueError(f"A part of verifier 'weighted' is {part!r}, expected an object with a 'name'.")
-        refuse_unknown("weighted (part)", part, _PART_OPTIONS)
-        options = part.get("options", {})
-        if not isinstance(options, Mapping):
-            raise ValueError(f"'options' of the part {part['name']!r} is {options!r}, expected an object.")
-        field = part.get("field")
-        return Part(
-            part["name"],
-            load_verifier(part["name"], options, folder=folder),
-            read_number("weighted", "weight", part.get("weight", 1.0), least=-100, most=100)
-            if part.get("shaping", False)
-            else read_number("weighted", "weight", part.get("weight", 1.0), least=0),
-            read_bool("weighted", "shaping", part.get("shaping", False)),
-            read_bool("weighted", "required", part.get("required", False)),
-            field if isinstance(field, str) else None,
-        )
+    def check_parts(options: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+        """The options with each part written out and checked. Raises ValueError."""
+        return {**options, "parts": [_checked_part(part, folder) for part in options["parts"]]}
 
     def parse_reference(self, raw: object) -> tuple[Any, ...]:
         return tuple(part.verifier.parse_reference(self._gold_of(part, raw)) for part in self._parts)

@@ -6,15 +6,19 @@ The template has the math verifier imported, sympy too once it was idle for a mo
 forks a worker on request (a socket comes with the request), kills one on request, and says how it died. It is
 single-threaded and never runs a verifier, so it cannot hang. When the pool's process is gone, by whatever
 death, the template reads the end of its socket and exits, and the kernel kills its workers. A worker serves
-one verification at a time over its socket, until that closes."""
+one verification at a time over its socket, until that closes.
 
-from __future__ import annotations
+The sandbox's zygote is another fork server and stays one. It forks untrusted programs: it runs inside their
+jail, on their Python, from a few modules handed to it; its clones are the sandbox worker's children, which
+alone may kill and reap them. This one forks our own code, needs every package, and is itself the parent of
+its workers, so that a pool that lives in an event loop reaps no process. They share the framing, the death
+with the parent, and the limits (sandbox.frames, sandbox.process)."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import io
-import json
 import os
 import pickle
 import signal
@@ -25,37 +29,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sandbox import frames
 from sandbox.polling import readable
-from verifiers.limits import die_with_parent, limit_memory, no_core_file
-from verifiers.registry import load_verifier
+from sandbox.process import die_with_parent, limit_memory, no_core_file
+from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, over_limit, wrong
 from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
 
-__all__ = ["frame", "main", "verdict_from_json"]
-
 _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
 # Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
-_WARM_WHEN_IDLE = "verifiers.math.symbolic"
+_WARM_WHEN_IDLE = "verifiers.math.algebra"
 _IDLE_SECONDS = 0.1
-_HEADER = struct.Struct(">I")
 _PARENT_CHECK_SECONDS = 1.0
 UNLIMITED_MEMORY = 1 << 46
 
-
-def frame(payload: bytes) -> bytes:
-    """The payload with its length before it, four bytes, big-endian."""
-    return _HEADER.pack(len(payload)) + payload
-
-
-def verdict_from_json(payload: bytes) -> Verdict:
-    return Verdict(**json.loads(payload, object_hook=_outcome))
-
-
-def _outcome(fields: dict[str, Any]) -> dict[str, Any]:
-    from verifiers.verdict import Outcome
-
-    return {**fields, "outcome": Outcome(fields["outcome"])}
+FORK, END = b"F", b"E"
+ORDER = struct.Struct("<cq")
+"""To the template: FORK and the worker's bytes of memory, its socket comes along; or END and its pid."""
+REPLY = struct.Struct("<q")
+"""The template's own pid when it is ready, the pid of the forked worker, the wait status of the ended one."""
 
 
 def main() -> None:
@@ -65,104 +58,86 @@ def main() -> None:
     # Ctrl-C in the terminal is for the pool's process, which then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     no_core_file()
-    for module in _WARM:
+    _warm_up(*_WARM)
+    control.send(REPLY.pack(os.getpid()))
+    is_warm = False
+    while True:
+        if readable(control.fileno(), timeout_seconds=_PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS):
+            order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 1)
+            if not order:
+                return
+            kind, number = ORDER.unpack(order)
+            answer = _fork(number, control, descriptors[0]) if kind == FORK else _end(number)
+            control.send(REPLY.pack(answer))
+        elif not is_warm:
+            _warm_up(_WARM_WHEN_IDLE)
+            is_warm = True
+        elif os.getppid() != pool_process:
+            # A child of the pool's process may hold a copy of our socket open: its end never comes.
+            return
+
+
+def _warm_up(*modules: str) -> None:
+    for module in modules:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    control.sendall(frame(b'{"ready": true}'))
-    is_warm = False
-    while True:
-        patience = _PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS
-        has_request = bool(readable(control.fileno(), timeout_seconds=patience))
-        if not has_request and not is_warm:
-            importlib.import_module(_WARM_WHEN_IDLE)
-            gc.collect()
-            gc.freeze()
-            is_warm = True
-            continue
-        if not has_request:
-            if os.getppid() != pool_process:
-                # A child of the pool's process may hold a copy of our socket open: its end never comes.
-                return
-            continue
-        message, descriptors, _, _ = socket.recv_fds(control, 4096, 1)
-        if not message:
-            return
-        for line in message.splitlines():
-            _obey(json.loads(line), control, descriptors)
 
 
-def _obey(command: dict[str, Any], control: socket.socket, descriptors: list[int]) -> None:
-    if command["do"] == "fork":
-        template = os.getpid()
-        process = os.fork()
-        if process == 0:
-            control.close()
-            die_with_parent(template)
-            _serve(socket.socket(fileno=descriptors[0]), int(command["memory_limit_bytes"]))
-            os._exit(0)
-        os.close(descriptors[0])
-        control.sendall(frame(json.dumps({"forked": process}).encode()))
-    else:
-        process = int(command["process"])
-        os.kill(process, signal.SIGKILL)
-        _, status = os.waitpid(process, 0)
-        control.sendall(frame(json.dumps({"ended": process, "status": status}).encode()))
+def _fork(memory_limit_bytes: int, control: socket.socket, descriptor: int) -> int:
+    template = os.getpid()
+    process = os.fork()
+    if process == 0:
+        control.close()
+        die_with_parent(template)
+        _serve(socket.socket(fileno=descriptor), memory_limit_bytes)
+        os._exit(0)
+    os.close(descriptor)
+    return process
+
+
+def _end(process: int) -> int:
+    os.kill(process, signal.SIGKILL)
+    return os.waitpid(process, 0)[1]
 
 
 def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
     """The life of a worker: one request, one reply, until the socket closes."""
     gc.disable()
     loaded: dict[bytes, Verifier] = {}
-    while True:
-        request = _receive(connection)
-        if request is None:
-            return
-        verdict = _answer(pickle.loads(request), loaded, memory_limit_bytes)
-        try:
-            connection.sendall(frame(json.dumps(_fields(verdict)).encode()))
-        except ConnectionError:
-            # The pool has closed meanwhile: nobody wants the verdict.
-            return
-        if gc.get_count()[0] > 200_000:
-            gc.collect()
+    read_exactly = functools.partial(frames.read_exactly, connection)
+    # The pool closes a worker that it no longer wants, sometimes with a verdict unread.
+    with contextlib.suppress(ConnectionError):
+        while True:
+            _, (specification, response, reference) = frames.receive(read_exactly)
+            text = response.decode("utf-8", "surrogatepass")
+            verdict = _answer(specification, text, reference, loaded, memory_limit_bytes)
+            connection.sendall(frames.pack(_fields(verdict)))
+            if gc.get_count()[0] > 200_000:
+                gc.collect()
 
 
 def _fields(verdict: Verdict) -> dict[str, Any]:
     return {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
 
 
-def _receive(connection: socket.socket) -> bytes | None:
-    header = _exactly(connection, _HEADER.size)
-    return None if header is None else _exactly(connection, _HEADER.unpack(header)[0])
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        try:
-            part = connection.recv(min(size - len(parts), 1 << 20))
-        except ConnectionError:
-            # Closed by a pool that left a verdict unread.
-            return None
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
-
-
 def _answer(
-    request: tuple[bytes, str, bytes], loaded: dict[bytes, Verifier], memory_limit_bytes: int
+    specification: bytes,
+    response: str,
+    reference: bytes,
+    loaded: dict[bytes, Verifier],
+    memory_limit_bytes: int,
 ) -> Verdict:
-    """The verdict on one request. What the response causes is WRONG; what the verifier causes is FAULT."""
-    specification, response, reference = request
+    """The verdict on one request. What the response causes is WRONG; what the verifier causes is FAULT.
+
+    `specification` and `reference` are pickled."""
     started = time.perf_counter()
     try:
         verifier = loaded.get(specification)
         if verifier is None:
             name, options, folder = pickle.loads(specification)
             limit_memory(UNLIMITED_MEMORY)
-            verifier = loaded[specification] = load_verifier(
+            verifier = loaded[specification] = build_verifier(
                 name, options, folder=Path(folder) if folder else None
             )
         own_limits = isinstance(verifier, LimitedVerifier) and verifier.pool_timeout_seconds is not None

@@ -15,7 +15,7 @@ from typing import cast
 
 from asyncrl.errors import InputError
 from asyncrl.plugins import load_object
-from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, PolicyVersion
 from asyncrl.records import Sequence as ScoredSequence
 

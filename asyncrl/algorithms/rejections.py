@@ -22,7 +22,7 @@ def token_range(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """keep t iff mask_low <= rho_t <= mask_high
 
     Source: IcePop's range (Ling Team 2025, arXiv 2510.18855) without its weight.
-    Use: the mask of `masked` beside another importance weight, such as none or sequence_truncated.
+    Use: the mask of `masked` with another importance weight, such as none or sequence_truncated.
     Fails: like `masked`: stale tokens that training moved most are lost.
     """
     ratio = bounded_ratio(inputs.proximal, inputs.behavior)

@@ -1,7 +1,7 @@
 """What PPO with a critic computes per token: generalised advantages, and the loss of the values.
 
-Pure functions of a micro-batch's tokens, whose sequences are whole and in order. A response has ended behind
-its last token, also one that was cut off: nothing is expected there (`asyncrl check` says so).
+Pure functions of a micro-batch's tokens, whose sequences are whole and in order. A response has ended after
+its last token, also one that was cut off: its value there is 0 (`asyncrl check` says so).
 
 Shapes: T response tokens.
 """
@@ -20,7 +20,7 @@ def generalised_advantages(
     """
     precise = values.double()
     advantages = rewards.double() + gamma * _from_later(precise, sequence_ids, 1) - precise
-    # Sums of 1, 2, 4, ... terms: half of each is the other half's sum, so many tokens later.
+    # Sums of 1, 2, 4, ... terms: the second half of each is the sum of half as many terms, found before.
     factor, distance = gamma * gae_lambda, 1
     longest = int(torch.bincount(sequence_ids).max()) if len(sequence_ids) else 0
     while distance < longest:

@@ -1,4 +1,4 @@
-"""`asyncrl algorithms`: prints the terms a recipe's algorithm section may name, as Markdown tables."""
+"""`asyncrl algorithms`: prints the loss terms that a recipe may name, as Markdown tables."""
 
 import argparse
 import importlib
@@ -11,6 +11,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # The losses import torch, which a command must not do before it is asked to.
+    # The losses import torch, which no command does before it needs it.
     print(importlib.import_module("asyncrl.algorithms.catalog").markdown(), end="")
     return 0

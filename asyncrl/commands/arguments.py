@@ -1,4 +1,4 @@
-"""The arguments that commands on a recipe share: one recipe and overrides, in any order, between options."""
+"""Arguments of commands on a recipe: the recipe and overrides, in any order, between options."""
 
 import argparse
 import re
@@ -41,5 +41,5 @@ class _RecipeAndOverrides(argparse.Action):
 
 
 def is_override(word: str) -> bool:
-    """Whether a word of the command line says "section.key=value"; a file of that name is a recipe."""
+    """Whether a word of the command line is a "section.key=value"; a file of that name is a recipe."""
     return _OVERRIDE.match(word) is not None and not Path(word).is_file()

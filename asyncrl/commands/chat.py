@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,13 +14,14 @@ from asyncrl.commands import standard_input
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.model.folder import read_shape
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.records import Finish, SamplingParams
 from asyncrl.rollout.text import TextCodec
 from asyncrl.run_folder import RunFolder, read_run_recipe
-from asyncrl.serving import client
-from asyncrl.serving.wire import Prefix, generate_body
+from asyncrl.serving import sglang
+from asyncrl.serving.sglang_messages import Prefix, generate_body
 
 HELP = (
     "Talk to the newest checkpoint of a run, or to the base model it started from. With a chat template the "
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         recipe = read_run_recipe(arguments.run)
         if arguments.temperature < 0:
@@ -152,7 +152,7 @@ async def talk(
         body = generate_body([prefix], sampling, salt="chat", is_greedy=temperature == 0.0)
         answer: list[int] = []
         shown = ""
-        async for chunk in client.stream(session, url, body, silence_seconds=60.0):
+        async for chunk in sglang.stream(session, url, body, silence_seconds=60.0):
             answer += chunk.tokens
             text = codec.decode(answer)
             # A character may be made of several tokens.

@@ -2,18 +2,18 @@
 
 import argparse
 import importlib
-import logging
 import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
-from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
+from asyncrl.inputs import Inputs
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.model.folder import ModelShape
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         print(dump_recipe(recipe))
@@ -74,16 +74,15 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {shown(Path(recipe.model.path))}: {shape.architecture}, "
-        f"{shape.num_parameters() / 1e6:.1f} M parameters, "
-        f"{recipe.model.dtype}, context {inputs.context_tokens} tokens",
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, {recipe.model.dtype}, "
+        f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
-        f"trajectories{again}, "
-        f"{trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
+        f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
         f"memory    about {needed / 2**30:.1f} GiB",
         f"run       {shown(recipe.folder())} ({begin})",
     ]

@@ -3,25 +3,23 @@
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
-import logging
 import secrets
 import sys
 from pathlib import Path
 
+from asyncrl.assemble import make_evaluator
 from asyncrl.commands.arguments import add_recipe
-from asyncrl.controller import Inputs
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.evaluation.run import Evaluator
+from asyncrl.evaluation.run import Greedy, Sampled
+from asyncrl.inputs import Inputs
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.observe.live import printable
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, load_recipe, shown
-from asyncrl.records import SamplingParams
 from asyncrl.rollout.grade import Grader
 
 HELP = "Evaluate a recipe's model, or a checkpoint of it, on its held-out tasks."
@@ -35,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when evaluated, 1 when a server failed, 2 for bad input."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         # With --json standard output holds the object alone.
         with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
@@ -54,11 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(result) if arguments.json else _text(str(shown(Path(recipe.model.path))), result))
+    greedy, sampled = result
+    model = str(shown(Path(recipe.model.path)))
+    print(json.dumps({**greedy, **sampled}) if arguments.json else _text(model, greedy, sampled))
     return 0
 
 
-def _result(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
+def _result(arguments: argparse.Namespace) -> tuple[Recipe, tuple[Greedy, Sampled]]:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     prepare(recipe, arguments.recipe, arguments.overrides)
     if arguments.checkpoint is not None:
@@ -70,44 +70,29 @@ def _result(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
     return recipe, asyncio.run(_evaluate(inputs))
 
 
-async def _evaluate(inputs: Inputs) -> dict[str, float]:
-    recipe, section = inputs.recipe, inputs.recipe.evaluation
-    grader = Grader(
-        recipe.verifying,
-        inputs.verifiers,
-        max_fault_retries=recipe.rollout.max_fault_retries,
-        note=lambda text: print(printable(text), file=sys.stderr),
-    )
+async def _evaluate(inputs: Inputs) -> tuple[Greedy, Sampled]:
+    recipe = inputs.recipe
+    grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
     async with grader, serve_folder(recipe, Path(recipe.model.path)) as served:
-        evaluator = Evaluator(
-            fleet=served.fleet,
-            waits=served.waits,
-            grader=grader,
-            codec=inputs.codec,
-            sampling=SamplingParams(
-                section.temperature, recipe.rollout.max_new_tokens, inputs.codec.stop_token_ids
-            ),
-            context_tokens=inputs.context_tokens,
-            silence_seconds=recipe.serving.request_timeout_seconds,
-            run_id=secrets.token_hex(4),
-            counter=itertools.count(),
-        )
+        evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
         greedy = await evaluator.greedy(inputs.heldout_tasks)
-        sampled = await evaluator.sampled(inputs.heldout_tasks, num_samples=section.samples_per_task)
-    return {**greedy, **sampled}
+        sampled = await evaluator.sampled(
+            inputs.heldout_tasks, num_samples=recipe.evaluation.samples_per_task
+        )
+    return greedy, sampled
 
 
-def _text(model: str, result: dict[str, float]) -> str:
-    def line(name: str, value: str, low: str, high: str) -> str:
-        return f"  {name:<10} {result[value]:.3f}  [{result[low]:.3f}, {result[high]:.3f}]"
+def _text(model: str, greedy: Greedy, sampled: Sampled) -> str:
+    def line(name: str, value: float, low: float, high: float) -> str:
+        return f"  {name:<10} {value:.3f}  [{low:.3f}, {high:.3f}]"
 
-    k = int(result["k"])
+    k = sampled["k"]
     return "\n".join(
         [
-            f"{model}: {int(result['num_tasks'])} held-out tasks, 95% intervals",
-            line("greedy", "greedy_accuracy", "greedy_low", "greedy_high"),
-            line(f"avg@{k}", "avg_at_k", "avg_low", "avg_high"),
-            line(f"pass@{k}", "pass_at_k", "pass_low", "pass_high"),
-            f"  length     {result['response_tokens_mean']:.1f} tokens (greedy)",
+            f"{model}: {greedy['num_tasks']} held-out tasks, 95% intervals",
+            line("greedy", greedy["greedy_accuracy"], greedy["greedy_low"], greedy["greedy_high"]),
+            line(f"avg@{k}", sampled["avg_at_k"], sampled["avg_low"], sampled["avg_high"]),
+            line(f"pass@{k}", sampled["pass_at_k"], sampled["pass_low"], sampled["pass_high"]),
+            f"  length     {greedy['response_tokens_mean']:.1f} tokens (greedy)",
         ]
     )

@@ -5,24 +5,19 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.journal.conservation import Conservation
+from asyncrl.journal.conservation import Conservation, read_conservation
+from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.explain import conservation_lines, explain_group, explain_trajectory
-from asyncrl.journal.reader import Journal
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.schema import tables_in_words
 from asyncrl.observe.live import printable
-from asyncrl.replay.recovery import read_conservation, read_counter
-from asyncrl.replay.replay_queue import REPEATED
 
 HELP = (
     "Account for the tokens of a run: a table of all, or sentences about one group or trajectory. The "
-    "journal is one SQLite file that any tool can query, also while the run trains: groups(group_id, "
-    "task_id, prompt, state, admitted_version, admitted_seconds, step, reason), trajectories(trajectory_id, "
-    "group_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, extracted, detail, "
-    "verify_seconds, text), segments(trajectory_id, position, version, is_continued, tokens int32, logprobs "
-    "float32), streams(trajectory_id, position, server, started_seconds), commits(version, "
-    "checkpoint_folder, committed_seconds), compacted(trajectory_id, num_tokens, version_min, version_max, "
-    "runs), starts(version, recipe, started_seconds), counters(name, value). In the file groups.step counts "
-    "from 0; here and in metrics.jsonl steps count from 1, so that step n made version n. Example: sqlite3 "
-    "RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
+    "journal is one SQLite file that any tool can query, also while the run trains: "
+    f"{tables_in_words()}. Columns named step count from 0; here and in metrics.jsonl steps count from 1, so "
+    "that step n made version n. Example: "
+    "sqlite3 RUN/journal.sqlite 'SELECT state, reason, count(*) FROM groups GROUP BY 1, 2'."
 )
 
 
@@ -46,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> list[str]:
     path = arguments.run / "journal.sqlite"
-    journal = Journal(path)
+    journal = JournalReader(path)
     if arguments.trajectory is not None:
         group_id = journal.group_of(arguments.trajectory)
         group = None if group_id is None else journal.group(group_id)
@@ -59,6 +54,6 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
         if group is None:
             raise InputError(f"{path} holds no group {arguments.group}.")
         return explain_group(journal, group)
-    repeated = read_counter(path, REPEATED)
+    repeated = read_counters(journal).get(REPEATED, 0)
     again = [f"Of the trained tokens, {repeated:,d} were trained again (replay)."] if repeated else []
     return conservation_lines(Conservation(read_conservation(path), journal.fates())) + again

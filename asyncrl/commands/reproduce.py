@@ -2,12 +2,13 @@
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.model.layout import rank_environment
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.reproduction import plan_reproduction
 from asyncrl.run_folder import first_difference, read_run_recipe
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when identical, 1 when a number differs or a process failed, 2 for what cannot be repeated."""
+    """0 when identical, 1 when a number differs or a process failed, 2 for what cannot be reproduced."""
     try:
         written = read_run_recipe(arguments.run)
         recipe = plan_reproduction(arguments.run, arguments.step).recipe
@@ -43,34 +44,25 @@ def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
         key, old, new = changed
         raise InputError(
             f"{run}/recipe.yaml says {key} = {new!r}, but the run was trained with {old!r}. Put the old "
-            f"value back to repeat its steps."
+            f"value back to reproduce its steps."
         )
 
 
 def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
-    world = recipe.trainer.num_processes
     command = [sys.executable, "-P", "-m", "asyncrl.trainer.reproduce", "--run-folder", str(run)]
     command += ["--step", str(step)]
-    environment = {"WORLD_SIZE": str(world), "OMP_NUM_THREADS": str(recipe.trainer.threads_per_process)}
-    if world > 1:
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    port = free_ports(1)[0]
     # Sessions of their own: Ctrl-C ends them by their parent alone, without a traceback from each.
     processes = [
         subprocess.Popen(
             command,
-            env={**os.environ, **environment, "RANK": str(r), "LOCAL_RANK": str(r)},
+            env={**os.environ, **rank_environment(recipe.trainer, rank, port=port)},
             start_new_session=True,
         )
-        for r in range(world)
+        for rank in range(recipe.trainer.num_processes)
     ]
     try:
         return [process.wait() for process in processes]
     finally:
         for process in processes:
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -95,7 +95,7 @@ async def _run(arguments: argparse.Namespace, source: bytes, stdin: bytes) -> Re
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The result's fields; output that is no UTF-8 text is given in base64 besides."""
+    """The result's fields; output that is no UTF-8 text is also given in base64."""
     fields = asdict(result)
     del fields["files"]
     for name in ("stdout", "stderr"):
@@ -121,8 +121,8 @@ def _piped(program: str) -> bytes:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """As the program ended, or 0 with a usable tier; 1 when the sandbox cannot run anything, 2 for bad
-    input."""
+    """As the program ended, or 0 with a usable tier; 1 when the sandbox cannot run anything,
+    2 for bad input."""
     try:
         if arguments.sandbox_command == "doctor":
             tier, lines = report(_settings(arguments))

@@ -66,7 +66,7 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
 def _line(server: dict[str, Any]) -> str:
     version = "-" if server["version"] is None else server["version"]
     words = [
-        f"{server['url']:<28} {server['state']:<8} version {version:<5} {server['num_running']:>4} requests"
+        f"{server['url']:<28} {server['state']:<10} version {version:<5} {server['num_running']:>4} requests"
     ]
     words += ["slow"] if server["is_slow"] else []
     words += [server["reason"]] if server["reason"] else []

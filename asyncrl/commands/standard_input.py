@@ -1,6 +1,6 @@
-"""Standard input for commands that do something else meanwhile, read by a thread that nobody waits for.
+"""Standard input for commands that do other work meanwhile, read by a daemon thread.
 
-A thread of asyncio's own would keep Ctrl-C waiting for the next line.
+An asyncio executor thread would delay Ctrl-C until the next line.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ Item = TypeVar("Item")
 
 FILE = 0
 MOST_AHEAD = 64
-"""Items that the thread reads before the first of them is taken."""
+"""Most items that the thread reads ahead."""
 
 
 def lines() -> Iterator[str]:
-    """Lines of standard input without their ends; none when it is closed.
+    """Lines of standard input without line ends; none when it is closed.
 
-    Not through sys.stdin: a thread that holds its lock cannot be left behind when the process ends.
+    Not through sys.stdin: the process cannot exit while a thread holds its lock.
     """
     rest = b""
     while part := _read():
@@ -42,19 +42,19 @@ def _text(line: bytes) -> str:
 
 
 async def in_thread(items: Iterator[Item]) -> AsyncIterator[Item]:
-    """What the iterator gives, as it comes, and what it raises; it may block."""
+    """Yields and raises what the iterator does; the iterator may block."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Queue[Item | BaseException | None]()
     room = threading.Semaphore(MOST_AHEAD)
 
     def read() -> None:
         end: BaseException | None = None
-        # The loop may be closed before the input is.
+        # The loop may close before the input does.
         with contextlib.suppress(RuntimeError):
             try:
                 for item in items:
                     room.acquire()
                     loop.call_soon_threadsafe(arrived.put_nowait, item)
-            except Exception as error:  # handed to whoever waits
+            except Exception as error:  # raised to the consumer below
                 end = error
             loop.call_soon_threadsafe(arrived.put_nowait, end)
 

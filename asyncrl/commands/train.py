@@ -3,21 +3,21 @@
 import argparse
 import asyncio
 import errno
-import logging
 import shlex
 import sys
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
+from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.stopping import INTERRUPTED, LastResort
 from asyncrl.observe.report import write_report
+from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.replay.recovery import read_conservation
 from asyncrl.run_folder import RECIPE, RunFolder
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warn_on_stderr()
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         prepare(recipe, arguments.recipe, arguments.overrides)

@@ -2,8 +2,7 @@
 
 Every gold must grade correct as its own answer, and wrong answers made from it (a changed digit, the sign,
 swapped places, another row's gold) must not. The tests of a code row must pass its own solution, if its gold
-has one, and fail programs that do nothing of use. Lists the rows that cannot be verified and reports both
-error rates."""
+has one, and fail programs that do nothing useful. Lists unverifiable rows and reports both error rates."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""`asyncrl view RUN`: a local page to browse the trajectories of a run, while it runs or after."""
+"""`asyncrl view RUN`: a local page to browse the trajectories of a live or finished run."""
 
 import argparse
 import asyncio
@@ -10,12 +10,12 @@ from asyncrl.errors import InputError
 from asyncrl.observe.browser import Browser
 from asyncrl.observe.page import export, serve
 
-HELP = "Browse the trajectories of a run: who wrote each token, the verdict, why it was trained or dropped."
+HELP = "Browse the trajectories of a run: version of each token, verdict, why it was trained or dropped."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="a run folder")
-    parser.add_argument("--port", type=int, default=0, help="of the local page; 0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="of the local page (default: a free one)")
     parser.add_argument("--export", type=Path, metavar="FILE.html", help="write a static page instead")
     parser.add_argument("--groups", type=int, default=500, help="newest groups to export (default 500)")
 
@@ -50,9 +50,9 @@ async def _serve(browser: Browser, port: int) -> None:
         await serve(browser, port=port, until=until, ready=_announce)
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"--port {port} cannot be used ({error}). Take another, or 0 for a free one."
+            f"--port {port} cannot be used ({error}). Choose another, or 0 for a free one."
         ) from error
 
 
 def _announce(url: str) -> None:
-    print(f"{url}  (Ctrl-C ends)", flush=True)
+    print(f"{url}  (Ctrl-C to stop)", flush=True)

@@ -9,16 +9,18 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from asyncrl.errors import AsyncrlError, ServerError
 from asyncrl.observe import estimates
 from asyncrl.records import PolicyVersion, SamplingParams, Score, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving import client
+from asyncrl.serving import sglang
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.wire import Confirmation, End, Prefix, generate_body
+from asyncrl.serving.sglang_messages import End, Prefix, generate_body
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,33 @@ MAX_ATTEMPTS = 3
 
 class EvaluationFailed(AsyncrlError):
     """No result: servers kept failing, or no response got a verdict."""
+
+
+class Greedy(TypedDict):
+    """Of the most likely answer to each task."""
+
+    greedy_accuracy: float
+    greedy_low: float
+    """Ends of the 95% Wilson interval."""
+    greedy_high: float
+    response_tokens_mean: float
+    num_tasks: int
+    num_faults: int
+    version_min: PolicyVersion
+    """Of the versions that answered; -1 when no answer has a token."""
+    version_max: PolicyVersion
+
+
+class Sampled(TypedDict):
+    """Of k samples per task, with 95% intervals over tasks."""
+
+    k: int
+    avg_at_k: float
+    avg_low: float
+    avg_high: float
+    pass_at_k: float
+    pass_low: float
+    pass_high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +85,8 @@ class Evaluator:
     num_streamed: int = 0
     """Tokens so far, also of requests that broke off."""
 
-    async def greedy(self, tasks: Sequence[Task]) -> dict[str, float]:
-        """Accuracy of the most likely answers with its Wilson interval, their length, the versions.
-
-        Raises EvaluationFailed.
-        """
+    async def greedy(self, tasks: Sequence[Task]) -> Greedy:
+        """Raises EvaluationFailed."""
         answers = [a for group in await self._answer(tasks, num_samples=1, is_greedy=True) for a in group]
         graded = [a for a in answers if a.score.correctness is not None]
         num_correct = sum(a.score.correctness == 1.0 for a in graded)
@@ -77,8 +103,8 @@ class Evaluator:
             "version_max": max(versions, default=-1),
         }
 
-    async def sampled(self, tasks: Sequence[Task], *, num_samples: int) -> dict[str, float]:
-        """avg@k and pass@k over k samples per task, with intervals over tasks. Raises EvaluationFailed."""
+    async def sampled(self, tasks: Sequence[Task], *, num_samples: int) -> Sampled:
+        """avg@k and pass@k over `num_samples` per task. Raises EvaluationFailed."""
         groups = await self._answer(tasks, num_samples=num_samples, is_greedy=False)
         correct = [_correct(group) for group in groups]
         if not any(len(graded) >= num_samples for graded in correct):
@@ -145,22 +171,24 @@ class Evaluator:
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
         self.fleet.acquire(server, len(tasks))
         try:
-            async for chunk in client.stream(
-                self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
-            ):
-                if chunk.end is End.ABORT:
-                    raise ServerError(f"{server.url} aborted request {chunk.request_id}")
-                self.num_streamed += len(chunk.tokens)
-                for segment in confirmations[chunk.request_id].feed(chunk):
-                    tokens[chunk.request_id].extend(segment.tokens)
-                    versions[chunk.request_id].append(segment.version)
+            with self.waits.waiting("evaluation", f"tokens from {server.url}"):
+                async for chunk in sglang.stream(
+                    self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
+                ):
+                    if chunk.end is End.ABORT:
+                        raise ServerError(f"{server.url} aborted request {chunk.request_id}")
+                    self.num_streamed += len(chunk.tokens)
+                    for segment in confirmations[chunk.request_id].feed(chunk):
+                        tokens[chunk.request_id].extend(segment.tokens)
+                        versions[chunk.request_id].append(segment.version)
         finally:
             self.fleet.release(server, len(tasks))
-        async with asyncio.TaskGroup() as verdicts:
-            graded = [
-                verdicts.create_task(self._grade(task, tokens[name], versions[name]))
-                for name, task in zip(ids, tasks, strict=True)
-            ]
+        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts"):
+            async with asyncio.TaskGroup() as verdicts:
+                graded = [
+                    verdicts.create_task(self._grade(task, tokens[name], versions[name]))
+                    for name, task in zip(ids, tasks, strict=True)
+                ]
         return [verdict.result() for verdict in graded]
 
     async def _grade(self, task: Task, tokens: list[int], versions: list[PolicyVersion]) -> Answer:

@@ -1,22 +1,24 @@
 """The held-out evaluations of a run: each once per version and occasion, during training.
 
-Owns what they found. An evaluation that fails is a note: training does not depend on it.
+Owns what they found. An evaluation that fails is only a warning: training does not depend on it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+import logging
+from collections.abc import Callable
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.run import EvaluationFailed, Evaluator
+from asyncrl.evaluation.run import EvaluationFailed, Evaluator, Greedy, Sampled
+from asyncrl.loops import Loops
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
+from asyncrl.run_state import RunState
 from asyncrl.serving.pinned import PinnedServers
 from asyncrl.serving.publication import Publication
 from asyncrl.waits import Waits
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+log = logging.getLogger(__name__)
 
 
 class HeldOutSchedule:
@@ -28,11 +30,10 @@ class HeldOutSchedule:
         tasks: list[Task],
         evaluator: Evaluator,
         pinned: PinnedServers | None,
-        *,
         waits: Waits,
+        state: RunState,
+        loops: Loops,
         observer: Observer,
-        spawn: Spawn,
-        reached_target: Callable[[], None],
     ) -> None:
         self._section = section
         self._tasks = tasks
@@ -40,11 +41,11 @@ class HeldOutSchedule:
         self.pinned = pinned
         self._waits = waits
         self._observer = observer
-        self._spawn = spawn
-        self._reached_target = reached_target
+        self._loops = loops
+        self._state = state
         self._started: dict[tuple[PolicyVersion, str], asyncio.Task[None]] = {}
         self.accuracies: list[tuple[PolicyVersion, float]] = []
-        """(version, greedy accuracy) of all that are finished."""
+        """(version, greedy accuracy) of all that are finished; it only grows."""
 
     @property
     def num_tokens(self) -> int:
@@ -56,7 +57,7 @@ class HeldOutSchedule:
             await self.pinned.fleet.close()
 
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
-        """Whether this version is one to look at during training."""
+        """Whether this version is one to evaluate during training."""
         every = self._section.every_steps
         return every > 0 and 0 < version < num_steps and version % every == 0
 
@@ -65,7 +66,7 @@ class HeldOutSchedule:
         key = (publication.version, when)
         if key not in self._started:
             kept = self.pinned.pin(publication) if self.pinned else None
-            self._started[key] = self._spawn(self._run(*key, kept), f"evaluation {key}")
+            self._started[key] = self._loops.start(self._run(*key, kept), f"evaluation {key}")
         return self._started[key]
 
     async def wait(
@@ -83,22 +84,22 @@ class HeldOutSchedule:
         try:
             if self.pinned is not None and kept is not None:
                 async with self.pinned.holding(kept):
-                    found = await self._measure(when)
+                    greedy, sampled = await self._measure(when)
             else:
-                found = await self._measure(when)
+                greedy, sampled = await self._measure(when)
         except (EvaluationFailed, ServerError) as error:
-            self._observer.note(f"the evaluation {when} training of version {version} failed: {error}")
+            log.warning("the evaluation %s training of version %d failed: %s", when, version, error)
             return
-        accuracy, target = found["greedy_accuracy"], self._section.stop_at_accuracy
+        accuracy, target = greedy["greedy_accuracy"], self._section.stop_at_accuracy
         self.accuracies.append((version, accuracy))
-        self._observer.evaluation({"step": version, "when": when, **found})
+        self._observer.evaluation({"step": version, "when": when, **(sampled or {}), **greedy})
         if target is not None and when == "during" and accuracy >= target:
-            self._observer.note(f"held-out accuracy {accuracy:.3f} reached {target}: the run ends")
-            self._reached_target()
+            log.warning("held-out accuracy %.3f reached %s: the run ends", accuracy, target)
+            self._state.end_batches()
 
-    async def _measure(self, when: str) -> dict[str, float]:
-        found: dict[str, float] = {}
+    async def _measure(self, when: str) -> tuple[Greedy, Sampled | None]:
+        """Samples are taken before and after training only."""
+        sampled: Sampled | None = None
         if when != "during":
-            samples = self._section.samples_per_task
-            found = await self._evaluator.sampled(self._tasks, num_samples=samples)
-        return found | await self._evaluator.greedy(self._tasks)
+            sampled = await self._evaluator.sampled(self._tasks, num_samples=self._section.samples_per_task)
+        return await self._evaluator.greedy(self._tasks), sampled

@@ -36,7 +36,7 @@ from asyncrl.examples.tokenizer import (
     MARKERS,
     SPECIAL,
 )
-from asyncrl.recipe import Fraction, Positive
+from asyncrl.recipe.section import Fraction, Positive
 
 WORDS = (
     "def f a return sum len x for in if of same square plus minus times list distinct all even odd over under"
@@ -49,8 +49,7 @@ class Options(Pretraining):
     """`prepare.options` of a recipe whose target is `prepare`."""
 
     arithmetic_share: Fraction = 0.0
-    """Share of rows and corpus that are additions; above 0 the run mixes two kinds of tasks and two
-    verifiers."""
+    """Share of rows and corpus that are additions; above 0 the run mixes two tasks and two verifiers."""
     num_heldout: Positive = 256
     """Rows of heldout.jsonl; none of them is in train.jsonl or in the corpus."""
     inclusive: Fraction = 0.6
@@ -73,8 +72,7 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     model = build_model(max_position_embeddings=256, num_tokens=len(VOCABULARY))
     pretrain(model, batches, settings, progress)
     save_model(model, folder / "model")
-    # The files beside it, which tell transformers what tokens are special, are the same; the vocabulary is
-    # not.
+    # Its companions, which tell transformers what tokens are special, stay; the vocabulary differs.
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
 
 

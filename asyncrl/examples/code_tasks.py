@@ -1,5 +1,4 @@
-"""Small functions over a list, described in a few words; hidden tests; and a pre-training text full of usual
-bugs.
+"""Small functions over a list, described in a few words, with hidden tests and a buggy pre-training text.
 
 A task takes numbers from a list, maps them, and puts them together: "distinct of minus 3 for over 5" wants
 len({x-3 for x in a if x>5}). The corpus writes the bugs that people write (>= for >, the minuend and the
@@ -13,6 +12,7 @@ from random import Random
 from typing import Any
 
 from asyncrl.examples.corpus import Example
+from asyncrl.examples.rows import DataRow
 
 REDUCTIONS = ("sum", "list", "distinct")
 MAPS = ("same", "square", *(f"{name} {n}" for name in ("plus", "minus", "times") for n in range(1, 10)))
@@ -52,8 +52,7 @@ NO_BUGS = Bugs(0.0, 0.0, 0.0, 0.0)
 
 
 def draw_tasks(*, count: int, seed: int) -> list[CodeTask]:
-    """`count` tasks, none twice; the same seed gives the same list. Raises ValueError when there are not as
-    many."""
+    """`count` different tasks, the same for the same seed. Raises ValueError when there are fewer."""
     tasks = [CodeTask(r, m, f) for r in REDUCTIONS for m in MAPS for f in FILTERS]
     if count > len(tasks):
         raise ValueError(f"{count} code tasks are asked for, but there are only {len(tasks)}")
@@ -141,7 +140,7 @@ def hidden_tests(task: CodeTask, random: Random) -> list[dict[str, str]]:
     return [{"call": f"f({numbers})", "expect": repr(answer(task, numbers))} for numbers in lists]
 
 
-def row_of_task(task: CodeTask, *, seed: int) -> dict[str, Any]:
+def row_of_task(task: CodeTask, *, seed: int) -> DataRow:
     """A data row; the tests depend on the task and the seed alone."""
     tests = hidden_tests(task, Random(f"{seed} {task.prompt}"))
     return {"prompt": task.prompt, "answer": {"tests": tests, "limits": LIMITS}, "verifier": "code"}

@@ -1,7 +1,7 @@
 """The noisy pre-training text of a sum task: mostly direct answers, often wrong; some worked ones.
 
-A base model of it knows both ways of answering and prefers the bad one, which is what reinforcement
-learning can mend. The shares are of examples, not of tokens. No torch.
+A base model trained on it knows both ways of answering and prefers the bad one, which reinforcement
+learning can fix. The shares are of examples, not of tokens. No torch.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -2,9 +2,9 @@
 
     python -m asyncrl.examples.prepare --recipe recipes/r1_zero_arithmetic_cpu.yaml [section.key=value ...]
 
-Owns the folder's stamp, which says what made it: the folder is there in full or not at all. It is made
-beside its place, under another name; what a killed call leaves there, the next one removes. Progress goes to
-stdout as JSON lines {"stage", "done", "total"}; what the user can correct goes to stderr, with exit code 2.
+Owns the folder's stamp, which names what made it: the folder is there in full or not at all. It is made under
+another name and then renamed; the next call removes what a killed one leaves. Progress goes to stdout as JSON
+lines {"stage", "done", "total"}; what the user can correct goes to stderr, with exit code 2.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def make_folder(section: Prepare, progress: Progress) -> None:
         raise InputError(f'prepare.target is "{section.target}", which is not a function.')
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _only_maker(folder):
-        # Beside the folder, so that the renames stay within one file system.
+        # In the same parent folder, so that the renames stay within one file system.
         making, replaced = (folder.with_name(f"{folder.name}.{state}") for state in ("making", "replaced"))
         _remove(making, replaced)
         making.mkdir()
@@ -97,13 +97,13 @@ def _only_maker(folder: Path) -> Iterator[None]:
 
 
 def _stamp(section: Prepare) -> object:
-    """What made the folder, as it reads after a round through JSON."""
+    """What makes the folder, as JSON gives it back."""
     stamp = {"format": FORMAT, "target": section.target, "options": section.options}
     return json.loads(json.dumps(stamp, default=str))
 
 
 def _read_stamp(section: Prepare) -> object:
-    """What the folder's stamp says; None without a readable one."""
+    """The folder's stamp; None without a readable one."""
     try:
         return json.loads((Path(section.folder) / STAMP_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):

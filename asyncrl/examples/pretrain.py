@@ -29,7 +29,7 @@ from asyncrl.examples.longtail import NAMES, draw_long_sum, work_long_sum, write
 from asyncrl.examples.muon import Muon
 from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
-from asyncrl.recipe import Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
 
 OptionsOf = TypeVar("OptionsOf", bound=Section)
 Progress = Callable[[str, int, int], None]
@@ -181,7 +181,8 @@ def build_optimizers(
 
     With AdamW alone the same model needs about three times the steps to learn the column addition.
     """
-    matrices, others = [], []
+    matrices: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
     for name, weight in model.named_parameters():
         (matrices if "layers" in name and weight.dim() == 2 else others).append(weight)
     return [

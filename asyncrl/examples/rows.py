@@ -4,13 +4,22 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TypedDict
 
 from asyncrl.examples.arithmetic import Terms
 
 Draw = Callable[[Random], Terms]
 Problem = tuple[int, ...]
 """What makes two prompts the same problem: the terms in ascending order, so 12+34 is 34+12."""
+
+
+class DataRow(TypedDict):
+    """One line of a data file."""
+
+    prompt: str
+    answer: object
+    """As the verifier wants it."""
+    verifier: str
 
 
 def draw_problems(draw: Draw, *, count: int, seed: int) -> list[Terms]:
@@ -32,9 +41,9 @@ def prompt_of(terms: Terms) -> str:
     return "+".join(map(str, terms)) + "="
 
 
-def row_of(terms: Terms, write_prompt: Callable[[Terms], str] = prompt_of) -> dict[str, Any]:
+def row_of(terms: Terms, write_prompt: Callable[[Terms], str] = prompt_of) -> DataRow:
     return {"prompt": write_prompt(terms), "answer": str(sum(terms)), "verifier": "math"}
 
 
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterable[DataRow]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,17 +1,23 @@
 """Compaction: tokens that nothing will ask for again leave the journal; their fate stays.
 
 Of a compacted trajectory the versions and lengths of its segments, verdict, reward and fate remain, about a
-third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file grows no
-further. Only batches below every checkpoint that recovery may fall back to are touched, so compaction can
+third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file stops
+growing. Only batches below every checkpoint that recovery may fall back to are touched, so compaction can
 never cost a run anything; groups that a later batch may repeat wait until none can. `asyncrl reproduce` and
-the texts of `asyncrl view` reach back as far as it left.
+the texts of `asyncrl view` reach back as far as compaction left tokens.
+
+Batches are named by the version of the trainer that took them.
 """
 
-from asyncrl.journal.writer import Journal, JournalReader, Statement
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.counters import Statement
+from asyncrl.journal.facts import read_fact, set_fact
+from asyncrl.journal.writer import Journal
+from asyncrl.records import PolicyVersion
 
 BOUNDARY = "compacted_before"
-"""Key in `meta`: the batches of all steps below this number (from 0) are compacted."""
-STEPS_AT_ONCE = 2
+"""Key in `meta`: the batches of versions below this one, which are those of steps 1 to it, are compacted."""
+BATCHES_AT_ONCE = 2
 """More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 
 _GROUPS = """
@@ -39,7 +45,7 @@ class Compaction:
     def __init__(
         self, journal: Journal, *, keep_steps: int, keep_checkpoints: int, repeat_reach: int = 0
     ) -> None:
-        """`repeat_reach`: a group that a step took first may be repeated that many steps later."""
+        """`repeat_reach`: a later batch may repeat a group until that many versions after its first one."""
         self._journal = journal
         # An earlier start of the run may have repeated from further back.
         ((reached,),) = journal.read(
@@ -53,7 +59,7 @@ class Compaction:
         self.committed()
 
     def committed(self) -> None:
-        """Takes note of how far compaction may go."""
+        """Reads how far compaction may reach."""
         kept = [
             version
             for (version,) in self._journal.read(
@@ -65,11 +71,11 @@ class Compaction:
             self._allowed_before = min(kept[-1], kept[0] - self._keep_steps)
 
     def run(self) -> bool:
-        """Hands the oldest STEPS_AT_ONCE steps to the journal's writer; False when nothing is left to do.
+        """Hands the oldest BATCHES_AT_ONCE batches to the journal's writer; False when nothing is left to do.
 
         Raises JournalError.
         """
-        end = min(self._done_before + STEPS_AT_ONCE, self._allowed_before)
+        end = min(self._done_before + BATCHES_AT_ONCE, self._allowed_before)
         if end <= self._done_before:
             return False
         self._journal.write(*compact(self._done_before, end, self._repeat_reach))
@@ -77,18 +83,17 @@ class Compaction:
         return True
 
 
-def compacted_before(journal: JournalReader) -> int:
-    """The first step (from 0) whose tokens are still there."""
-    found = journal.read("SELECT value FROM meta WHERE key = ?", (BOUNDARY,))
-    return int(found[0][0]) if found else 0
+def compacted_before(journal: Readable) -> PolicyVersion:
+    """The oldest version whose batch still has its tokens: those of steps 1 to that number are gone."""
+    return int(read_fact(journal, BOUNDARY) or 0)
 
 
-def compact(first: int, end: int, repeat_reach: int = 0) -> list[Statement]:
-    """The statements that compact the batches of steps [first, end) and what was dropped until then."""
-    steps = {"first": first, "end": end, "reach": repeat_reach}
+def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> list[Statement]:
+    """The statements that compact the batches of versions [first, end) and what was dropped until then."""
+    versions = {"first": first, "end": end, "reach": repeat_reach}
     return [
-        (_SUMMARIES, steps),
-        (_SEGMENTS, steps),
-        (_TEXTS, steps),
-        ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BOUNDARY, str(end))),
+        (_SUMMARIES, versions),
+        (_SEGMENTS, versions),
+        (_TEXTS, versions),
+        set_fact(BOUNDARY, str(end)),
     ]

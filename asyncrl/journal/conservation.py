@@ -6,9 +6,21 @@ do about it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.journal import counters
+from asyncrl.journal.reader import JournalReader
+from asyncrl.records import DropReason
 
 GENERATED = "generated"
 TRAINED = "trained"
+
+_HELD = """
+SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.tokens) / 4)
+FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id)
+WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) GROUP BY 1
+"""
+"""Tokens that have no fate yet. Of a group that is no longer open, faults have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +62,26 @@ class Conservation:
         ]
         kept = [row for row in rows if row.tokens or row.groups or row.name == TRAINED]
         return sorted(kept, key=lambda row: (row.name != TRAINED, -row.tokens, row.name))
+
+
+def token_fates(accounts: Mapping[str, int], *, taken: int, queued: int) -> dict[str, int]:
+    """Tokens: generated, trained, taken, queued, and dropped by reason; generated is the others' sum.
+
+    `accounts` as in counters.py; taken and queued tokens are in none of them.
+    """
+    dropped = {f"dropped: {reason}": accounts.get(counters.DROPPED + reason, 0) for reason in DropReason}
+    return {
+        GENERATED: accounts.get(counters.GENERATED, 0),
+        TRAINED: accounts.get(counters.TRAINED, 0),
+        "taken": taken,
+        "queued": queued,
+        **dropped,
+    }
+
+
+def read_conservation(path: Path) -> dict[str, int]:
+    """The `token_fates` of a journal, as far as it is committed. Raises InputError."""
+    journal = JournalReader(path)
+    held = dict(journal.read(_HELD))
+    accounts = counters.read_counters(journal)
+    return token_fates(accounts, taken=held.get("taken", 0), queued=held.get("queued", 0))

@@ -1,4 +1,4 @@
-"""What became of a group or a trajectory and why, in plain sentences from the journal.
+"""Why a group or a trajectory was trained or dropped, in plain sentences from the journal.
 
 Steps count from 1: step n made version n.
 """
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from asyncrl.journal.conservation import Conservation
-from asyncrl.journal.reader import Journal, Row
-from asyncrl.replay.group import DropReason
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.rows import GroupRow, SegmentRow, StreamRow, TrajectoryRow
+from asyncrl.records import DropReason
 
 EXPLANATIONS = {
     DropReason.FAULT: "fewer than two of its trajectories got a verdict, so there was no baseline",
@@ -18,13 +19,13 @@ EXPLANATIONS = {
     "group was dropped before they came",
     DropReason.STALE: "its oldest token would have been too old at training (rollout.abort_staleness)",
     DropReason.OUTLIVED: "a server or the run ended while it was generated, and the next version may not "
-    "go on with it (rollout.interrupt: drain)",
+    "continue it (rollout.interrupt: drain)",
     DropReason.SERVER: "servers kept failing on it until rollout.max_fault_retries was spent",
 }
 ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit.", None: "It has not ended."}
 
 
-def explain_trajectory(journal: Journal, group: Row, trajectory: Row) -> list[str]:
+def explain_trajectory(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> list[str]:
     """When it was admitted, who wrote it, its verdict and its fate."""
     name, number = trajectory["trajectory_id"], group["group_id"]
     return [
@@ -38,7 +39,7 @@ def explain_trajectory(journal: Journal, group: Row, trajectory: Row) -> list[st
     ]
 
 
-def explain_group(journal: Journal, group: Row) -> list[str]:
+def explain_group(journal: JournalReader, group: GroupRow) -> list[str]:
     """The fate of the group, then a line per trajectory."""
     lines = [
         f"Group {group['group_id']} (task {group['task_id']}) was admitted at "
@@ -66,7 +67,7 @@ def conservation_lines(books: Conservation) -> list[str]:
     return lines
 
 
-def _streams(streams: list[Row]) -> Iterator[str]:
+def _streams(streams: list[StreamRow]) -> Iterator[str]:
     for index, stream in enumerate(streams):
         if index == 0:
             verb = "Streamed from"
@@ -78,7 +79,7 @@ def _streams(streams: list[Row]) -> Iterator[str]:
         yield f"{verb} {stream['server']} at {when}, {position} tokens in."
 
 
-def _tokens(trajectory: Row) -> str:
+def _tokens(trajectory: TrajectoryRow) -> str:
     runs = trajectory["runs"] or _runs(trajectory["segments"])
     total = sum(count for _, count, _ in runs)
     parts = [
@@ -90,7 +91,7 @@ def _tokens(trajectory: Row) -> str:
     return f"{made} {ENDS[trajectory['finish']]}"
 
 
-def _runs(segments: list[Row]) -> list[list[int]]:
+def _runs(segments: list[SegmentRow]) -> list[list[int]]:
     """[version, tokens, is_continued] of neighbouring segments of one kind."""
     runs: list[list[int]] = []
     for segment in segments:
@@ -102,7 +103,7 @@ def _runs(segments: list[Row]) -> list[list[int]]:
     return runs
 
 
-def _verdict(trajectory: Row) -> Iterator[str]:
+def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
     if trajectory["outcome"] is None:
         yield "It has no verdict."
         return
@@ -113,7 +114,7 @@ def _verdict(trajectory: Row) -> Iterator[str]:
     yield words + (f" ({trajectory['detail']})." if trajectory["detail"] else ".")
 
 
-def _end(journal: Journal, group: Row, trajectory: Row) -> Iterator[str]:
+def _end(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> Iterator[str]:
     is_in_batch = group["state"] in ("ready", "taken", "trained")
     if is_in_batch and trajectory["advantage"] is None:
         yield "It left its group before the baseline, for want of a verdict: dropped (fault)."
@@ -127,10 +128,10 @@ def _end(journal: Journal, group: Row, trajectory: Row) -> Iterator[str]:
     yield from _fate(journal, group)
 
 
-def _fate(journal: Journal, group: Row) -> Iterator[str]:
+def _fate(journal: JournalReader, group: GroupRow) -> Iterator[str]:
     state, step = group["state"], group["step"]
     if state == "dropped":
-        reason = DropReason(group["reason"])
+        reason = DropReason(str(group["reason"]))
         yield f"The group was dropped ({reason}): {EXPLANATIONS[reason]}."
     elif state == "open":
         yield "The group is being generated or verified."
@@ -139,7 +140,7 @@ def _fate(journal: Journal, group: Row) -> Iterator[str]:
     elif state == "taken":
         yield f"The group was taken for step {step}; no checkpoint holds that step yet, a crash repeats it."
     else:
-        commit = journal.commit_of_step(step)
+        commit = None if step is None else journal.commit_of_step(step)
         assert commit is not None, f"group {group['group_id']} is trained without a commit"
         yield (
             f"The group was trained in step {step}; the checkpoint of version {commit['version']} made that "

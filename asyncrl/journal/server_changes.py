@@ -1,4 +1,4 @@
-"""Which rollout servers somebody added to a run or removed from it while it went on, so that it resumes so.
+"""Which rollout servers somebody added to or removed from a live run, so that it resumes with the same ones.
 
 A change belongs to the servers that the recipe named at the time: with others in the recipe it is void. The
 processes of a run listen elsewhere after a restart, unless serving.first_port is set: of local servers that
@@ -9,7 +9,8 @@ import json
 import time
 from dataclasses import dataclass
 
-from asyncrl.journal.writer import Journal, JournalReader
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Serving
 
 
@@ -29,7 +30,7 @@ def record_change(journal: Journal, action: str, url: str, *, is_local: bool, se
     journal.write(("INSERT INTO servers VALUES (?, ?, ?, ?, ?)", row))
 
 
-def read_changes(journal: JournalReader, serving: Serving) -> ServerChanges:
+def read_changes(journal: Readable, serving: Serving) -> ServerChanges:
     """What holds for a run that starts with `serving`: per server, the last change wins."""
     rows = journal.read(
         # SQLite takes the other columns from the row of the maximum.

@@ -2,22 +2,25 @@
 
 Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
 repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
-file as the run read it last, the base model's digest and the time that its chat template was told.
+file as the run last read it, the base model's digest and the time that its chat templates were given.
 """
 
 import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from asyncrl.journal.writer import Journal, JournalReader
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.facts import read_fact, set_fact, set_first_fact
+from asyncrl.journal.writer import Journal
+from asyncrl.records import PolicyVersion
 
 MODEL = "digest of model.path"
 """Key of `meta`: the base model's digest."""
 RENDERED = "prompts rendered at"
-"""Key of `meta`: the time that the run's chat templates were told, in ISO 8601."""
+"""Key of `meta`: the time that the run's chat templates were given, in ISO 8601."""
 
 
-def record_start(journal: Journal, version: int, recipe: str) -> None:
+def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
     """A run starts, or resumes, from the checkpoint of `version` under `recipe` (YAML, resolved)."""
     journal.write(
         # What an earlier start did after this version is done again.
@@ -27,23 +30,34 @@ def record_start(journal: Journal, version: int, recipe: str) -> None:
 
 
 def record_model(journal: Journal, digest: str) -> None:
-    """Remembers which base model the run works on."""
-    journal.write(("INSERT OR REPLACE INTO meta VALUES (?, ?)", (MODEL, digest)))
+    """Stores the digest of the base model that the run trains."""
+    journal.write(set_fact(MODEL, digest))
+
+
+def recorded_model(journal: Readable) -> str | None:
+    """The digest of the base model; None before the first start."""
+    return read_fact(journal, MODEL)
 
 
 def record_rendering(journal: Journal, rendered: datetime) -> None:
-    """Remembers, of the first start alone, the local time that chat templates were told."""
-    journal.write(("INSERT OR IGNORE INTO meta VALUES (?, ?)", (RENDERED, rendered.isoformat())))
+    """Stores, at the first start alone, the local time that chat templates were given."""
+    journal.write(set_first_fact(RENDERED, rendered.isoformat()))
 
 
-def changed_data(journal: JournalReader, digests: Mapping[str, str]) -> list[str]:
+def recorded_rendering(journal: Readable) -> datetime | None:
+    """The local time that chat templates were given; None before the first start."""
+    found = read_fact(journal, RENDERED)
+    return None if found is None else datetime.fromisoformat(found)
+
+
+def changed_data(journal: Readable, digests: Mapping[str, str]) -> list[str]:
     """The keys (in the recipe) of the data files that are not what the last start of the run read."""
     known = dict(journal.read("SELECT key, value FROM meta WHERE key LIKE 'digest of %'"))
     return [key for key, digest in digests.items() if known.get(f"digest of {key}", digest) != digest]
 
 
 def words_of_change(key: str) -> str:
-    """What a person should know of a data file that changed."""
+    """What a person should know about a data file that changed."""
     return (
         f"the file of {key} has changed since the last start: unfinished answers are graded by the row that "
         f"asks their prompt now, and what is asked next follows the new file"
@@ -51,16 +65,11 @@ def words_of_change(key: str) -> str:
 
 
 def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
-    """Remembers the digest of each data file by its key."""
-    journal.write(
-        *(
-            ("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"digest of {key}", digest))
-            for key, digest in digests.items()
-        )
-    )
+    """Stores the digest of each data file by its key."""
+    journal.write(*(set_fact(f"digest of {key}", digest) for key, digest in digests.items()))
 
 
-def recipes_of_steps(journal: JournalReader, first: int, last: int) -> list[str]:
+def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:
     """The recipes (YAML) that were in force in steps `first` to `last`, counted from 1, oldest first."""
     return [
         recipe

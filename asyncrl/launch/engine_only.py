@@ -14,8 +14,8 @@ from asyncrl.launch.servers import LocalServers
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 

@@ -1,4 +1,4 @@
-"""`make setup`'s installer: pip with a progress bar, and its last words when it fails. Standard library only.
+"""`make setup`'s installer: pip with a progress bar, and its last lines when it fails. Standard library only.
 
 Run by path with the environment's own interpreter, before asyncrl itself is installed:
     python asyncrl/launch/install.py "2/3 packages" 112 --no-deps -r cpu.lock

@@ -18,10 +18,11 @@ import psutil
 
 import verifiers
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.controller import Inputs
 from asyncrl.errors import InputError
+from asyncrl.inputs import Inputs
+from asyncrl.journal.queue_state import restored_tasks
+from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
-from asyncrl.journal.writer import JournalReader
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
@@ -29,7 +30,6 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.replay.recovery import restored_tasks
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.run_folder import RunFolder, data_digests
@@ -62,14 +62,12 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     if context_tokens > shape.max_positions:
         raise InputError(
             f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
-            f"positions "
-            f"(max_position_embeddings of {model_folder}). Lower model.context_tokens."
+            f"positions (max_position_embeddings of {model_folder}). Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
             f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds "
-            f"{context_tokens} "
-            f"tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
+            f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     codec = TextCodec(model_folder, now=rendered)
@@ -79,7 +77,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     _warn_of_shared_prompts(train, heldout)
     try:
         cache.check_machine()
-        # What a verifier prints is no part of a table or of JSON.
+        # What a verifier prints must not end up in a table or in JSON.
         with contextlib.redirect_stdout(sys.stderr):
             try_verifiers(cache, recipe.verifying)
     finally:
@@ -92,8 +90,8 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
 
     Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
     """
-    reader = JournalReader(journal)
-    if not journal.is_file() or not reader.has_table("groups"):
+    reader = find_journal(journal)
+    if reader is None:
         return []
     recipe = inputs.recipe
     changed = changed_data(reader, data_digests(recipe))

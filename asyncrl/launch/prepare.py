@@ -14,7 +14,7 @@ from asyncrl.examples.prepare import is_prepared
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from verifiers.limits import die_with_parent
+from sandbox.process import die_with_parent
 
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:

@@ -1,21 +1,19 @@
-"""One child process of a run: started with a log file, ended for certain, its last words at hand.
+"""One child process of a run: started with a log file, ended for certain, its last lines at hand.
 
 Children sit in sessions of their own, so Ctrl-C in the terminal reaches the launcher alone, and the kernel
 kills them when the launcher dies, however it dies. Knows nothing of what the process does.
 """
 
 import asyncio
-import ctypes
+import functools
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from sandbox.process import die_with_parent
 
 
 class ChildProcess:
@@ -34,14 +32,6 @@ class ChildProcess:
 
     async def start(self) -> None:
         """`python <arguments>` with this interpreter, output appended to the log file."""
-        launcher = os.getpid()
-
-        def die_with_launcher() -> None:
-            _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            # The launcher may have died before the line above took effect.
-            if os.getppid() != launcher:
-                os._exit(1)
-
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -52,7 +42,7 @@ class ChildProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=die_with_launcher,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
 
     @property

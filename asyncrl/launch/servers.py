@@ -12,8 +12,9 @@ from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
-from asyncrl.serving import client
+from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LocalServers:
         return url
 
     async def start(self) -> None:
-        """Starts all; returns when each is ready. Raises ServerError with the words of one that is not."""
+        """Returns when all are ready. Raises ServerError with the last lines of one that ended."""
         for process in self.processes.values():
             await process.start()
         await asyncio.gather(*(self._first_start(url) for url in [*self.urls, *self.evaluation_urls]))
@@ -129,7 +130,7 @@ class LocalServers:
 
     async def _wait(self, url: str) -> None:
         timeout = self._recipe.serving.start_timeout_seconds
-        ready = asyncio.create_task(client.wait_until_ready(self._session, url, timeout_seconds=timeout))
+        ready = asyncio.create_task(sglang.wait_until_ready(self._session, url, timeout_seconds=timeout))
         process = self.processes.get(url)
         if process is None:
             return await ready
@@ -165,17 +166,6 @@ def choose_ports(recipe: Recipe) -> list[int]:
     if first:
         return list(range(first, first + count))
     return free_ports(count)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 def check_ports(recipe: Recipe) -> None:

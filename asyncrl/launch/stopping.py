@@ -1,13 +1,19 @@
-"""The last resort of a run that was asked to stop: after LAST_SECONDS its process ends, whatever it does.
+"""How a run is asked to stop, and its last resort: after LAST_SECONDS its process ends, whatever it does.
 
 An orderly end takes less. But a verifier may hold the event loop, a server may ignore SIGTERM, a disk may
 hang: what is in the journal is safe at any moment, and the kernel ends every child with this process.
 """
 
+import asyncio
+import contextlib
+import logging
 import os
 import signal
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable
+
+log = logging.getLogger(__name__)
 
 LAST_SECONDS = 9.0
 INTERRUPTED = 130
@@ -50,3 +56,40 @@ class LastResort:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+@contextlib.asynccontextmanager
+async def stop_on_signals(
+    stop: Callable[[], None], last_resort: LastResort, *, step_seconds: float
+) -> AsyncIterator[asyncio.Event]:
+    """SIGINT, SIGTERM and SIGHUP call `stop` and set the event; a second one cancels the current task.
+
+    `step_seconds` is how long the current step may still take, for the message. A SIGHUP that `nohup` ignores
+    stays ignored.
+    """
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    main_task = asyncio.current_task()
+    assert main_task is not None
+
+    def on_signal() -> None:
+        if stopped.is_set():
+            main_task.cancel()
+            return
+        stopped.set()
+        log.warning(
+            "stopping after the current step if it ends within %g s, else it is repeated on resume; press "
+            "again to stop at once",
+            step_seconds,
+        )
+        stop()
+
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal)
+    last_resort.watch(*numbers)
+    try:
+        yield stopped
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

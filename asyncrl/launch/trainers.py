@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-import socket
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.process import ChildProcess
+from asyncrl.model.layout import rank_environment
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ MAX_RESTARTS = 3
 """Of the trainer in a row without a new step; of one that ended with an error, without a new checkpoint."""
 STOP_SECONDS = 1.0
 BAD_INPUT = 2
-"""Exit code of a trainer that cannot work by its recipe."""
+"""Exit code of a trainer that refuses its recipe."""
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 """Exit codes that another start would end with too."""
 
@@ -34,37 +35,34 @@ class TrainerFailed(AsyncrlError):
 class TrainerRanks:
     """`num_processes` processes under torchrun's environment variables."""
 
-    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path, queue_url: str) -> None:
+    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path) -> None:
         self._recipe = recipe
         self._run_folder = run_folder
         self._logs = logs
-        self._queue_url = queue_url
+        self._queue_url = ""
         self.ranks: list[ChildProcess] = []
 
-    async def start(self) -> None:
-        world, port = self._recipe.trainer.num_processes, _free_port()
+    async def start(self, queue_url: str) -> None:
+        """All ranks; they take their batches at `queue_url`."""
+        self._queue_url = queue_url
+        port = free_ports(1)[0]
         arguments = ["-m", "asyncrl.trainer.main"]
-        arguments += ["--run-folder", str(self._run_folder), "--queue-url", self._queue_url]
-        threads = str(self._recipe.trainer.threads_per_process)
+        arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         self.ranks = [
             ChildProcess(
                 f"trainer {rank}",
                 arguments,
-                environment={
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "OMP_NUM_THREADS": threads,
-                    "PYTHONUNBUFFERED": "1",
-                },
+                environment=rank_environment(self._recipe.trainer, rank, port=port),
                 log_path=self._logs / f"trainer-{rank}.log",
             )
-            for rank in range(world)
+            for rank in range(self._recipe.trainer.num_processes)
         ]
         for rank in self.ranks:
             await rank.start()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start(self._queue_url)
 
     async def wait(self) -> None:
         """Returns when every rank ended well. Raises TrainerFailed as soon as one did not."""
@@ -106,9 +104,3 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
             if line.startswith(Diverged.__name__):
                 return f"{rank.name} stopped. {line}"
     return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -1,8 +1,8 @@
 """A trial of each verifier before a run starts: one row's gold and one answer that is nonsense, in the pool.
 
 A verifier that fails on both would drop every group of the run. A gold must pass as its own answer only where
-it is an answer: of a code row its solution is graded, of other golds (a pattern, a schema, whatever a
-verifier of one's own takes) nothing but a verdict is asked.
+it is an answer: the solution of a code row is graded; any verdict will do for other golds, such as a pattern
+or a schema for a verifier of the user's.
 """
 
 import asyncio

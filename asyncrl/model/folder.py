@@ -18,7 +18,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qw
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 TRAINED_FROM = ("F32", "BF16", "F16")
-"""Types of tensors, as safetensors names them, that are read as what they stand for."""
+"""Types of tensors that can be trained from, as safetensors names them."""
 SAMPLE_BYTES = 65536
 """Of the weights at each end of a file: models of one shape and size differ there."""
 SIZES = (
@@ -208,7 +208,7 @@ def _read_shape(file: Path) -> ModelShape:
 
 
 def _check_sizes(file: Path, config: dict[str, Any]) -> None:
-    """Raises InputError for a size that is none; keys that are not there are another's matter."""
+    """Raises InputError for a size that is not a whole number above 0; a missing key is found later."""
     for key in SIZES:
         value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -230,7 +230,7 @@ def _read_experts(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
-    """Settings under which this trainer would compute something else than transformers does."""
+    """Raises InputError for a setting under which this trainer would not compute what transformers does."""
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "?") if isinstance(quantisation, dict) else quantisation
         raise InputError(

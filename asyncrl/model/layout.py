@@ -1,7 +1,7 @@
 """How the trainer's processes share one model: parallel sizes from the recipe, checked against its shape.
 
-Owns every rule on which sizes go together; no torch, so that `check` and the launcher know them too. Ranks
-are numbered as Megatron does: tensor fastest, then context, data, pipeline.
+Owns every rule on which sizes go together, and the environment variables of a rank. No torch, so that `check`
+and the launcher know them too. Megatron numbers the ranks: tensor fastest, then context, data, pipeline.
 """
 
 from dataclasses import dataclass
@@ -70,6 +70,24 @@ def check_layout(section: Trainer, shape: ModelShape) -> Layout:
     _check_divides(keys, stages, "layers", shape.num_layers)
     _check_experts(layout, shape)
     return layout
+
+
+def rank_environment(section: Trainer, rank: int, *, port: int) -> dict[str, str]:
+    """The variables, torchrun's and ours, under which a process on this machine is `rank` of the trainer.
+
+    The ranks meet at `port`; a single process needs no rendezvous, hence no port that another run could hold.
+    """
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(section.num_processes),
+        "OMP_NUM_THREADS": str(section.threads_per_process),
+        # What it prints is read while it runs.
+        "PYTHONUNBUFFERED": "1",
+    }
+    if section.num_processes > 1:
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return environment
 
 
 def _check_experts(layout: Layout, shape: ModelShape) -> None:

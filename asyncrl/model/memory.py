@@ -2,8 +2,8 @@
 
 Weights, gradients and optimizer states are exact for what Megatron allocates here; activations are counted
 from what autograd was measured to hold (within a factor of 1.5 over shapes and packs, see the tests), logits
-from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks repeat all of it,
-but for the optimizer's states where those are distributed.
+from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks each need all of
+it, except the optimizer's states where those are distributed.
 """
 
 import math
@@ -67,7 +67,7 @@ def rank_memory(
     parameters = _rank_parameters(shape, layout)
     values = _rank_parameters(shape, layout, is_critic=True) if has_critic else 0
     layers = math.ceil(shape.num_layers / layout.pipeline)
-    # Of 1F1B, the first stage holds as many micro-batches as there are stages.
+    # Under 1F1B the first stage holds as many micro-batches as there are stages.
     tokens = tokens_per_micro_batch * layout.pipeline // layout.context
     layer = _layer_floats(shape, layout.tensor) * width * tokens
     sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1

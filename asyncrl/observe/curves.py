@@ -1,6 +1,6 @@
-"""The curves of a run as a picture: what was learned, how stale it was, how fast it went.
+"""The curves of a run as a picture: accuracy, length, staleness, mismatch, throughput, idle time.
 
-Matplotlib is imported when a picture is drawn, with the Agg canvas and without pyplot's global state.
+Matplotlib is imported only when a picture is drawn, with the Agg canvas and without pyplot's global state.
 """
 
 import io
@@ -11,7 +11,7 @@ from typing import Any
 from asyncrl.observe.metrics import Metrics, Row
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
-# Okabe-Ito: distinct for every kind of colour vision.
+# Okabe-Ito: distinct with every kind of colour vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#aa5a9c"
 
 STYLE = {
@@ -46,7 +46,7 @@ def write_png(metrics: Metrics, path: Path) -> None:
 
 
 def as_svg(metrics: Metrics) -> str:
-    """An <svg> element to put into a page."""
+    """An <svg> element for a page."""
     svg = _render(metrics, "svg").decode()
     return svg[svg.index("<svg") :]
 
@@ -166,7 +166,7 @@ def _line(
     width: float = 2.0,
     is_log: bool = False,
 ) -> None:
-    """A curve over the steps that measured `name`; on a log axis, over those that are above zero."""
+    """A curve over the steps that measured `name`; on a log axis, only values above zero."""
     points = [
         (row["step"], row[name])
         for row in rows
@@ -182,7 +182,7 @@ def _line(
 def _annotate_ends(
     axis: Any, steps: Sequence[int], values: Sequence[float], text: Callable[[float], str], color: str
 ) -> None:
-    """Writes the first and the last value beside their points."""
+    """Writes the first and last value next to their points."""
     ends = {0: "left", len(steps) - 1: "right"}
     for index, side in ends.items():
         axis.annotate(
@@ -197,7 +197,7 @@ def _annotate_ends(
 
 
 def _from_zero(axis: Any) -> None:
-    """Zero at the bottom and a tenth of air above the highest value."""
+    """Zero at the bottom, 12% of space above the highest value."""
     highest = max((max(line.get_ydata()) for line in axis.lines), default=0.0)
     axis.set_ylim(0, 1.12 * highest if highest > 0 else 1.0)
 
@@ -209,7 +209,7 @@ def _say_nothing_was_measured(axis: Any) -> None:
 
 
 def _legend(axis: Any) -> None:
-    """A row between the title and the curves, where it hides none of them."""
+    """A row between title and curves, so that it hides none of them."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(
             loc="lower left", bbox_to_anchor=(-0.015, 0.985), ncols=3, handlelength=1.4, columnspacing=1.6

@@ -1,6 +1,6 @@
-"""Faults of verifiers by cause: what `verify` raised and where, or the words with their numbers left out.
+"""Verifier faults grouped by cause: the exception and its place, or the message without its numbers.
 
-Pure functions on what the journal holds of a verdict.
+Pure functions of the verdicts in the journal.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MOST_CAUSES = 8
-"""In a table; the rest is summed up."""
+"""Rows of a table; the rest is summed up in one."""
 _RAISED = re.compile(r"the verifier raised (\w+): ")
 _PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
 _CHANGING = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
@@ -20,14 +20,14 @@ class FaultCause:
     cause: str
     num_verdicts: int
     task_id: str
-    """Of the first one."""
+    """Of the first verdict."""
     detail: str
     """Of the first one."""
 
 
 def cause_of(detail: str) -> str:
-    """The same for faults of one cause, whatever the response was."""
-    # From the last bracket on: a message may hold thousands of them.
+    """A text that is equal for faults of the same cause, whatever the response."""
+    # Search from the last bracket: a message may hold thousands of them.
     raised, place = _RAISED.search(detail), _PLACE.match(detail, max(0, detail.rfind("(")))
     if raised is not None and place is not None:
         return f"{raised.group(1)} at {place.group(1)}"

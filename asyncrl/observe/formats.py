@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: short, aligned, and a dash where nothing was measured."""
+"""Numbers for people: short, aligned, and a dash if nothing was measured."""
 
 NOTHING = "-"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
 
 
 def tiny_bar(share: float, *, width: int, is_unicode: bool) -> str:
-    """`share` of `width` characters filled, in eighths of a character where the terminal has them."""
+    """`share` of `width` characters filled, in eighths of a character if the terminal has them."""
     share = min(1.0, max(0.0, share))
     if not is_unicode:
         full = round(share * width)
@@ -61,7 +61,7 @@ def tiny_bar(share: float, *, width: int, is_unicode: bool) -> str:
 
 
 def sparkline(values: list[float], *, width: int) -> str:
-    """The last `width` values between their own minimum and maximum, oldest at the left."""
+    """The last `width` values, scaled between their minimum and maximum, oldest on the left."""
     shown = values[-width:]
     if not shown:
         return " " * width

@@ -1,7 +1,7 @@
-"""One readable line per optimizer step, aligned, as wide as the terminal allows; 80 columns are enough.
+"""One aligned line per step, as wide as the terminal allows; 80 columns are enough.
 
-Which columns appear is decided once, by width: the most needed ones first. Without a terminal the same lines
-come without colours. Only prints; the numbers are the controller's.
+The width decides once which columns appear, by rank. Without a terminal the lines have no colours. Only
+prints; the numbers are the controller's.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,8 @@ ETA_WINDOW_STEPS = 20
 BAR_WIDTH = 4
 SPARK_WIDTH = 16
 
-# Where a number deserves a look. An idle tenth is the goal the project sets itself; the others are where
-# truncation, mismatch and answers that were cut off begin to change what is learned.
+# Above these a number turns yellow. An idle tenth is the project's own goal; above the others truncation,
+# mismatch and cut-off responses begin to change what is learned.
 IDLE_SHARE_TO_NOTICE = 0.10
 CAPPED_SHARE_TO_NOTICE = 0.05
 CUT_SHARE_TO_NOTICE = 0.25
@@ -37,7 +37,7 @@ MISMATCH_KL_TO_NOTICE = 0.01
 
 @dataclass(slots=True)
 class _State:
-    """What a line shows besides its own row."""
+    """What a line shows in addition to its row."""
 
     total_steps: int
     is_unicode: bool
@@ -59,7 +59,7 @@ class _Column:
 
 
 class LiveLine:
-    """Prints the header now and then and a line per step. Not thread-safe."""
+    """Prints a line per step, and the header every HEADER_EVERY_LINES. Not thread-safe."""
 
     def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -69,7 +69,7 @@ class LiveLine:
         self._lines_since_header = HEADER_EVERY_LINES
 
     def step(self, row: Row) -> None:
-        """Prints the line of one step; a field that is missing or None shows as a dash."""
+        """Prints the line of a step; a missing field shows as a dash."""
         state = self._state
         state.rewards.append(row.get("reward_mean") or 0.0)
         if row.get("step_seconds") is not None:
@@ -86,7 +86,7 @@ class LiveLine:
         state.is_evaluation_fresh = False
 
     def evaluation(self, row: Row) -> None:
-        """Remembers a held-out evaluation for the next lines; before and after training, prints it too."""
+        """Shows a held-out evaluation in the next lines; before and after training, prints it as well."""
         self._state.evaluation = row
         self._state.is_evaluation_fresh = True
         if row["when"] == "during":
@@ -99,7 +99,7 @@ class LiveLine:
         self._print(line)
 
     def note(self, text: str, *, style: str = "yellow") -> None:
-        """A remark between the lines, such as a server that left."""
+        """Prints a remark between the lines, such as a server that left."""
         self._print(Text(printable(text), style=style))
 
     def _print_header(self) -> None:
@@ -114,13 +114,13 @@ class LiveLine:
 
 
 def printable(text: str) -> str:
-    """`text` with what would steer a terminal escaped, but for line breaks and tabs: programs wrote it."""
+    """`text` with terminal control characters escaped, except line breaks and tabs: programs wrote it."""
     kept = (c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return "".join(kept)
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
-    """The columns that fit, most needed first, in their order on the line."""
+    """The columns that fit, chosen by rank, in their order on the line."""
     kept: list[_Column] = []
     for column in sorted(columns, key=lambda column: column.rank):
         if sum(c.width + 1 for c in kept) + column.width <= width:
@@ -159,7 +159,7 @@ def _reward(row: Row, state: _State) -> tuple[str, str]:
     reward = row.get("reward_mean")
     if reward is None:
         return NOTHING, ""
-    # The bar is the share of correct answers: a shaped reward need not lie between 0 and 1.
+    # The bar is the share of correct responses: a shaped reward may leave [0, 1].
     correct = row.get("correct_mean")
     bar = tiny_bar(reward if correct is None else correct, width=BAR_WIDTH, is_unicode=state.is_unicode)
     return f"{reward:.2f} {bar}", "green"
@@ -170,7 +170,7 @@ def _trend(row: Row, state: _State) -> tuple[str, str]:
 
 
 def _heldout(row: Row, state: _State) -> tuple[str, str]:
-    """With its interval on the first line after it was measured, without it on the following ones."""
+    """With its interval on the first line after the evaluation, without it on later ones."""
     if state.evaluation is None:
         return NOTHING, "dim"
     if state.is_evaluation_fresh:
@@ -182,7 +182,7 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
 
 
 def _cut(row: Row, _: _State) -> tuple[str, str]:
-    """Share of the responses that rollout.max_new_tokens cut off."""
+    """Share of responses cut off at rollout.max_new_tokens."""
     share = row.get("cut_share")
     return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share or 0.0, CUT_SHARE_TO_NOTICE)
 
@@ -212,7 +212,7 @@ def _idle(row: Row, _: _State) -> tuple[str, str]:
     trainer, rollout = row.get("trainer_idle_share"), row.get("rollout_idle_share")
     if trainer is None or rollout is None:
         return NOTHING, ""
-    # Only one side can be the bottleneck: what counts is that the busier one hardly waits.
+    # Only one side can be the bottleneck: the busier one should hardly wait.
     return f"{100 * trainer:.0f}/{100 * rollout:.0f}", _noticed(min(trainer, rollout), IDLE_SHARE_TO_NOTICE)
 
 

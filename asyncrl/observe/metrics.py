@@ -1,8 +1,7 @@
 """metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run trains.
 
-A row has a `kind` (step, eval or event) and `time_seconds` (Unix time). Nothing is ever rewritten: after a
-resume the rows of steps that are trained again stay in the file and readers let the later ones supersede
-them. Does not know what the numbers mean.
+A row has a `kind` (step, eval or event) and `time_seconds` (Unix time). Rows are never rewritten: if a
+resumed run trains a step again, the earlier rows stay in the file and readers take the later ones.
 """
 
 import json
@@ -20,14 +19,11 @@ from verifiers.storable import storable
 Row = dict[str, Any]
 
 RESUMED = "resumed"
-"""The event that says from which policy version a restarted run continues."""
+"""The event that names the policy version from which a run resumes."""
 
 
 class MetricsWriter:
-    """Appends rows to one file; each row is on disk (in the page cache) when the call returns.
-
-    Its calls raise DiskError when there is no room.
-    """
+    """Appends rows to one file; a row is in the page cache when the call returns. Calls raise DiskError."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +32,7 @@ class MetricsWriter:
         self._clock = clock
 
     def step(self, fields: Mapping[str, Any]) -> None:
-        """One optimizer step; `fields` holds `step`, the policy version that it made."""
+        """One step; `fields` holds `step`, the policy version that it made."""
         self._write("step", fields)
 
     def evaluation(self, fields: Mapping[str, Any]) -> None:
@@ -48,7 +44,7 @@ class MetricsWriter:
         self._write("event", {"event": event, **fields})
 
     def resumed(self, version: int) -> None:
-        """Supersedes what an earlier process wrote of the versions after `version`."""
+        """Supersedes the earlier rows of steps after `version`."""
         self.event(RESUMED, version=version)
 
     def close(self) -> None:
@@ -75,7 +71,7 @@ class MetricsWriter:
 
 @dataclass(slots=True)
 class Metrics:
-    """What a metrics file says, superseded rows left out."""
+    """The rows of a metrics file without superseded ones."""
 
     steps: list[Row] = field(default_factory=list)
     """One per step, in order."""
@@ -84,20 +80,20 @@ class Metrics:
     events: list[Row] = field(default_factory=list)
 
     def evaluation(self, when: str) -> Row | None:
-        """The last evaluation "before" or "after" training, if it was made."""
+        """The last evaluation "before" or "after" training, if any."""
         return next((row for row in reversed(self.evaluations) if row["when"] == when), None)
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The rows of `path`; a missing file is an empty run, an unfinished last line is ignored.
+    """The rows of `path`. A missing file is an empty run; an unfinished last line is ignored.
 
-    Raises InputError with the line that is no row.
+    Raises InputError that names a line which is no row.
     """
     steps: dict[int, Row] = {}
     evaluations: dict[tuple[int, str], Row] = {}
     events: list[Row] = []
     for row in _rows(path):
-        # `_rows` has seen that each has what is asked of it here.
+        # `_row` has checked the keys used here.
         match row["kind"]:
             case "step":
                 steps[row["step"]] = row
@@ -138,14 +134,14 @@ def _row(path: Path, number: int, line: bytes) -> Row:
         is_row = False
     if not is_row:
         raise InputError(
-            f"{path}:{number} is not a row of metrics: {line[:60].decode(errors='replace')!r}. Take the line "
-            f"out, or move the file away; it is read by people and the report, training needs it not."
+            f"{path}:{number} is not a row of metrics: {line[:60].decode(errors='replace')!r}. Remove "
+            f"the line, or move the file away: the report reads it, training does not."
         )
     return dict(row)
 
 
 def _cut_half_line(path: Path) -> None:
-    """Removes what follows the last newline: the row that a killed process was writing."""
+    """Removes the row that a killed process was writing: what follows the last newline."""
     if not path.exists():
         return
     content = path.read_bytes()
@@ -156,8 +152,8 @@ def _cut_half_line(path: Path) -> None:
 
 
 def _flat(fields: Mapping[str, Any]) -> Row:
-    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}; a number JSON cannot hold becomes null; text
-    can be shown by whoever reads it."""
+    """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}, a number that JSON cannot hold becomes null,
+    and text is made storable."""
     row: Row = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):

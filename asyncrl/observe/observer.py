@@ -1,19 +1,18 @@
-"""The seam between a run and those who are told of it."""
+"""The seam between a run and those who hear of its numbers.
+
+What a person should read meanwhile is logged, as a warning.
+"""
 
 from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Who is told what happened: the terminal, the metrics file."""
+    """Receives what happens in a run: the terminal, the metrics file."""
 
     def step(self, row: dict[str, Any]) -> None:
-        """A training step is over; `row` as in metrics.jsonl."""
+        """A training step ended; `row` as in metrics.jsonl."""
         ...
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        """An evaluation is over."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something that a person should know."""
+        """An evaluation ended."""
         ...

@@ -1,7 +1,7 @@
 """The page of trajectories: one HTML document, served locally or exported with its data inside.
 
-Served, it binds 127.0.0.1 and answers that host name only, so no other web site can read a run through the
-browser. Everything the model wrote reaches the page as text, never as markup.
+The server binds 127.0.0.1 and answers only to that host name, so no other web site can read a run through the
+browser. Model output reaches the page as text, never as markup.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def render(data: dict[str, Any] | None = None) -> str:
     page, style, script = (
         (static / name).read_text(encoding="utf-8") for name in ("view.html", "view.css", "view.js")
     )
-    # "<" would let a response that holds </script> end the element it stands in.
+    # A raw "<" would let a response with </script> end the element that holds it.
     embedded = json.dumps(data).replace("<", "\\u003c")
     for mark, content in (("STYLE", style), ("SCRIPT", script), ("DATA", embedded)):
         page = page.replace(f"/*{mark}*/", content)
@@ -58,7 +58,7 @@ def make_app(browser: Browser) -> web.Application:
 
 
 async def serve(browser: Browser, *, port: int, until: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Answers until `until` is set; `ready` is called with the URL. Raises OSError when the port is taken."""
+    """Serves until `until` is set; `ready` is called with the URL. Raises OSError when the port is taken."""
     runner = web.AppRunner(make_app(browser), access_log=None)
     await runner.setup()
     try:
@@ -73,7 +73,7 @@ async def serve(browser: Browser, *, port: int, until: asyncio.Event, ready: Cal
 @web.middleware
 async def _refuse_other_hosts(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.url.host not in (HOST, "localhost"):
-        raise web.HTTPForbidden(text=f"This page answers as {HOST} only.")
+        raise web.HTTPForbidden(text=f"This page only answers as {HOST}.")
     response = await handler(request)
     response.headers.update(HEADERS)
     return response

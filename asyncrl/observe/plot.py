@@ -1,4 +1,4 @@
-"""Line plots made of characters, for a terminal: braille dots, or stars where the encoding has none.
+"""Line plots for a terminal: braille dots, or stars if the encoding has none.
 
 Pure functions from numbers to lines of text; the caller adds colours.
 """
@@ -18,7 +18,7 @@ class Curve:
     points: Sequence[Point]
     """In order of x."""
     intervals: Sequence[tuple[float, float, float]] = ()
-    """x, low, high: drawn as upright bars."""
+    """x, low, high: drawn as vertical bars."""
 
 
 def plot(
@@ -30,7 +30,7 @@ def plot(
     y_label: Callable[[float], str],
     is_unicode: bool,
 ) -> list[str]:
-    """`height` lines with y labels, then the x axis and its ends; each at most `width` characters."""
+    """`height` lines with y labels, then the x axis and its end labels; each at most `width` characters."""
     low, high = y_range
     left, right = curve.points[0][0], curve.points[-1][0]
     margin = max(len(y_label(low)), len(y_label(high)))

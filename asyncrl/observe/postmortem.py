@@ -1,7 +1,7 @@
-"""The post-mortem of a run that ended on its own: post-mortem.txt in the run folder.
+"""The post-mortem of a run that failed: post-mortem.txt in the run folder.
 
-Says what ended it, who waited for whom, in what state servers and queue were, what happened last and what
-each process wrote last. Written once, by the launcher; a later failure replaces it.
+Holds the cause, who waited for whom, the state of servers and queue, the last events and the last lines of
+each process. Written by the launcher; a later failure replaces it.
 """
 
 import logging
@@ -29,7 +29,7 @@ class RecentEvents(logging.Handler):
         self.add(record.getMessage(), seconds=record.created)
 
     def add(self, text: str, *, seconds: float | None = None) -> None:
-        """`seconds` is Unix time; now when it is left out."""
+        """`seconds` is Unix time; default: now."""
         moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
         self.lines.append(f"{moment:%H:%M:%S} {text}")
 
@@ -44,7 +44,7 @@ class RecentEvents(logging.Handler):
 def write_post_mortem(
     run_folder: Path, cause: BaseException, *, state: Mapping[str, str], events: RecentEvents
 ) -> Path:
-    """Writes the file; `state` maps a title to text of several lines."""
+    """Writes the file; `state` maps titles to texts of several lines."""
     sections = {
         "What ended the run": f"{type(cause).__name__}: {cause}",
         **state,

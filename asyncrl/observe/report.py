@@ -1,6 +1,6 @@
-"""The report of a run: one HTML file that needs nothing beside it, and the curves as a PNG.
+"""The report of a run: one HTML file that needs no other, and the curves as a PNG.
 
-Everything the model wrote is escaped by the template. The numbers are `Summary`'s; nothing is computed here.
+The template escapes everything the model wrote. The numbers are `Summary`'s; nothing is computed here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from asyncrl.journal.reader import GroupFilter, Journal
+from asyncrl.journal.reader import GroupFilter, find_journal
+from asyncrl.journal.rows import GroupRow
 from asyncrl.observe import curves
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics import Row
@@ -20,7 +21,7 @@ from asyncrl.observe.terminal import evaluation_rows
 
 PART_COLORS = ("#0072b2", "#e69f00", "#56b4e9", "#009e73", "#c9ced6", "#cc79a7")
 SAMPLE_GROUPS = 2
-"""At each end of the run."""
+"""Shown of the first and of the last step."""
 
 
 def write_report(
@@ -32,8 +33,8 @@ def write_report(
 ) -> Summary:
     """Writes report.html and curves.png into the run folder; can be called again at any time.
 
-    `tokens` is "generated" and each fate in tokens, `checkpoint` where the trained model lies, `commands`
-    what a person may do next (words -> command line).
+    `tokens` are the counts "generated" and of each fate, `checkpoint` is the trained model's folder,
+    `commands` maps what to do next to its command line.
     """
     summary = summarize(run_folder, tokens, checkpoint=checkpoint, commands=commands)
     curves.write_png(summary.metrics, summary.curves)
@@ -69,7 +70,7 @@ def _page(summary: Summary) -> str:
 
 
 def _tiles(summary: Summary) -> Iterator[dict[str, str]]:
-    """The few numbers that say how it went."""
+    """The headline numbers."""
     before, after = summary.metrics.evaluation("before"), summary.metrics.evaluation("after")
     if after is not None:
         low, high = after.get("greedy_low"), after.get("greedy_high")
@@ -155,10 +156,9 @@ def _commands(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _samples(summary: Summary) -> list[dict[str, Any]]:
     """One correct and one wrong trajectory, where there are, of some groups at both ends of the run."""
-    path = summary.run_folder / JOURNAL_FILE
-    if not path.exists():
+    journal = find_journal(summary.run_folder / JOURNAL_FILE)
+    if journal is None:
         return []
-    journal = Journal(path)
     samples: list[dict[str, Any]] = []
     for step in dict.fromkeys(journal.step_range() or ()):
         for row in journal.groups(GroupFilter(step=step, limit=SAMPLE_GROUPS)):
@@ -168,7 +168,7 @@ def _samples(summary: Summary) -> list[dict[str, Any]]:
     return samples
 
 
-def _of_each_outcome(group: Row) -> Iterator[dict[str, Any]]:
+def _of_each_outcome(group: GroupRow) -> Iterator[dict[str, Any]]:
     for outcome in ("correct", "wrong"):
         found = next((t for t in group["trajectories"] if t["outcome"] == outcome and t["text"]), None)
         if found is not None:

@@ -1,7 +1,6 @@
-"""Progress of what takes longer than a few seconds before the first step: set-up, base model, servers.
+"""Progress of stages before the first step that take more than a few seconds: set-up, base model, servers.
 
-On a terminal a bar that disappears when the stage ends and leaves one line; elsewhere plain lines, now and
-then. Does not measure anything but time.
+On a terminal, a bar that ends as one line; elsewhere, plain lines every few seconds. Measures only time.
 """
 
 import time
@@ -21,16 +20,16 @@ from rich.progress import (
 from asyncrl.observe.formats import duration
 
 PLAIN_INTERVAL_SECONDS = 10.0
-"""Between two lines of one stage where there is no terminal."""
+"""Between two lines of one stage without a terminal."""
 
 
 class Stage:
-    """A running stage: tell it how far it is. `report` has the form that `prepare.target` functions call."""
+    """A running stage. `report` has the signature that `prepare.target` functions call."""
 
     def __init__(self, name: str, total: float | None, *, show: Callable[["Stage"], None]) -> None:
         self.name = name
         self.total = total
-        """None while the end is not known."""
+        """None while unknown."""
         self.done = 0.0
         self._show = show
 
@@ -39,7 +38,7 @@ class Stage:
         self._show(self)
 
     def report(self, name: str, done: float, total: float) -> None:
-        """Where the part of the stage called `name` stands."""
+        """Progress of the part of the stage called `name`."""
         self.name, self.done, self.total = name, done, total
         self._show(self)
 

@@ -1,6 +1,6 @@
-"""What a finished run comes to: evaluations before and after, conservation, where the time went.
+"""The summary of a run: evaluations before and after, conservation, where the time went.
 
-Read from metrics.jsonl, so that it can be made again at any time. Does not draw.
+Read from metrics.jsonl and the journal, so it can be computed again at any time. Does not draw.
 """
 
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.journal.conservation import Conservation
-from asyncrl.journal.reader import Journal
-from asyncrl.observe.faults import FaultCause
+from asyncrl.journal.reader import find_journal
+from asyncrl.observe.faults import FaultCause, group_faults
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 
 METRICS_FILE = "metrics.jsonl"
@@ -24,9 +24,9 @@ TIMED_PARTS = {
     "publish_seconds": "publishing weights",
     "checkpoint_seconds": "saving checkpoints",
 }
-"""Parts of a trainer step in metrics.jsonl and what people call them."""
+"""Parts of a trainer step in metrics.jsonl, with their display names."""
 DRAIN = "drain_seconds"
-"""One more part, of runs that drain (rollout.interrupt)."""
+"""A part of the step in runs with rollout.interrupt drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Summary:
     time_shares: dict[str, float]
     """Part of the trainer's steps -> share of their time; sums to 1 when there is a step."""
     trainer_idle_share: float | None
-    """Mean over the steady steps; None when no step measured it."""
+    """Mean over the steady state; None if no step measured it."""
     rollout_idle_share: float | None
     training_seconds: float
-    """Sum over steps: without start-up and without evaluation before and after."""
+    """Sum over steps, without start-up and the evaluations before and after."""
     checkpoint: Path | None
     faults: list[FaultCause] = field(default_factory=list)
-    """Verdicts that failed, by cause, the most frequent first."""
+    """Faults by cause, most frequent first."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """What a person may do next -> the command line."""
+    """What to do next -> the command line."""
 
     @property
     def report(self) -> Path:
@@ -65,20 +65,19 @@ def summarize(
 ) -> Summary:
     """`tokens` accounts for what was generated, as `Conservation.tokens`; groups are the journal's."""
     metrics = read_metrics(run_folder / METRICS_FILE)
-    journal = run_folder / JOURNAL_FILE
-    groups, faults = (Journal(journal).fates(), Journal(journal).faults()) if journal.exists() else ({}, [])
+    journal = find_journal(run_folder / JOURNAL_FILE)
     # The first tenth fills the queue and warms caches up: idle shares are of the steady state.
     steady = metrics.steps[len(metrics.steps) // 10 :]
     return Summary(
         run_folder=run_folder,
         metrics=metrics,
-        conservation=Conservation(tokens, groups),
+        conservation=Conservation(tokens, {} if journal is None else journal.fates()),
         time_shares=_time_shares(metrics.steps),
         trainer_idle_share=_weighted_mean(steady, "trainer_idle_share"),
         rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
         training_seconds=sum(row.get("step_seconds") or 0.0 for row in metrics.steps),
         checkpoint=checkpoint,
-        faults=faults,
+        faults=[] if journal is None else group_faults(journal.faults()),
         commands=commands or {},
     )
 
@@ -90,13 +89,13 @@ def _time_shares(steps: list[Row]) -> dict[str, float]:
     parts = [_parts(row) for row in steps]
     shares = {words: sum(part[name] for part in parts) / whole for name, words in TIMED_PARTS.items()}
     drained = sum(part[DRAIN] for part in parts) / whole
-    # Parts are measured one by one and the step as a whole: what lies between them is shown, not spread.
+    # Parts are measured one by one and the step as a whole: show what lies between, do not spread it.
     rest = max(0.0, 1.0 - sum(shares.values()) - drained)
     return {**shares, "the rest": rest, **({"draining servers": drained} if drained else {})}
 
 
 def _parts(row: Row) -> dict[str, float]:
-    """Seconds of each part of a step. The trainer's first wait began before it, while servers started."""
+    """Seconds of each part of a step. The first wait is cut to the step: it began while servers started."""
     parts = {name: row.get(name) or 0.0 for name in (*TIMED_PARTS, DRAIN)}
     others = sum(parts.values()) - parts["wait_seconds"]
     room = max(0.0, (row.get("step_seconds") or 0.0) - others)
@@ -104,7 +103,7 @@ def _parts(row: Row) -> dict[str, float]:
 
 
 def _weighted_mean(steps: list[Row], name: str) -> float | None:
-    """Mean of a share over steps, a step weighing as much as it lasted."""
+    """Mean of a share over steps, weighted by their duration."""
     pairs = [(row[name], row.get("step_seconds") or 0.0) for row in steps if row.get(name) is not None]
     weight = sum(seconds for _, seconds in pairs)
     return sum(share * seconds for share, seconds in pairs) / weight if weight else None

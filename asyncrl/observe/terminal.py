@@ -1,4 +1,4 @@
-"""The end of a run on the terminal: both R1-zero curves, the evaluations, the books, what to do next."""
+"""The end of a run on the terminal: both R1-zero curves, evaluations, token accounts, what to do next."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from asyncrl.observe.summary import Summary
 PLOT_HEIGHT = 9
 WIDEST = 120
 NARROWEST_FOR_TWO = 60
-"""Below this width the curves stand under each other."""
+"""Below this width the curves are stacked."""
 
 
 def print_summary(summary: Summary, *, console: Console | None = None) -> None:
@@ -133,9 +133,9 @@ def _conservation(summary: Summary) -> Table:
 
 
 def _faults(summary: Summary) -> Table:
-    table = _table("verdicts that failed, by cause", ["", "verdicts", "first on"])
+    table = _table("faults by cause", ["", "verdicts", "first on"])
     for fault in summary.faults:
-        # A user's words are no markup.
+        # Text, since a user's words may look like markup.
         table.add_row(Text(printable(fault.cause)), f"{fault.num_verdicts:,}", Text(printable(fault.task_id)))
     return table
 
@@ -168,5 +168,5 @@ def _print_next(summary: Summary, console: Console) -> None:
     lines += summary.commands.items()
     width = max(len(words) for words, _ in lines)
     for words, value in lines:
-        # soft_wrap: a path or command that the terminal breaks can still be copied in one piece.
+        # soft_wrap: a path or command that the terminal wraps can still be copied in one piece.
         console.print(Text.assemble((f"{words:<{width}}  ", "bold"), value), soft_wrap=True)

@@ -1,6 +1,6 @@
-"""The text of single tokens, so that a page can show who wrote each of them.
+"""The text of single tokens, so that a page can show which version wrote each.
 
-Joined, the texts are the decoded response: a character made of several tokens stands with its last one.
+Joined, the texts are the decoded response. A character made of several tokens belongs to the last one.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError
 
-# Enough tokens before the first one to know whether it begins with a space and to finish a character.
+# Enough tokens before the first one to tell whether it begins with a space, and to finish a character.
 CONTEXT_TOKENS = 6
 INCOMPLETE = "\ufffd"
 
 
 class TokenTexts:
-    """Decodes with the tokenizer of a model folder; without one, tokens are shown by their number."""
+    """Decodes with the tokenizer of a model folder; without one, tokens are shown as numbers."""
 
     def __init__(self, model_folder: Path) -> None:
         path = model_folder / "tokenizer.json"
@@ -32,8 +32,8 @@ class TokenTexts:
         before = list(prompt[-CONTEXT_TOKENS:])
         ids = before + list(response)
         texts = []
-        # Decode from `start` with and without the newest token; what was added is its text. Decoding all
-        # from the beginning each time would be quadratic, decoding one token alone loses its leading space.
+        # Decode from `start` with and without the newest token; the difference is its text. Decoding all from
+        # the beginning each time would be quadratic; decoding one token alone loses its leading space.
         start, shown = 0, len(before)
         for end in range(len(before) + 1, len(ids) + 1):
             known, longer = self._decode(ids[start:shown]), self._decode(ids[start:end])

@@ -1,8 +1,8 @@
 """Recipes as files: YAML and overrides to a validated `Recipe`, and back.
 
-Owns the rule about paths: what a recipe says is relative to the recipe's folder, what the command line says
-to the current one; in a `Recipe` that was loaded all of them are absolute. What is wrong is an InputError
-that names the key, its value and, where one is near, the key that was probably meant.
+Owns the rule about paths: those in a recipe are relative to its folder, those on the command line to the
+current folder; a loaded `Recipe` only has absolute ones. Mistakes are InputErrors that name key, value
+and, if one is near, the key that was probably meant.
 """
 
 import difflib
@@ -22,11 +22,11 @@ PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
 PATHS = ("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder")
-"""Keys that hold the path of a file or folder."""
+"""Keys that hold a path."""
 OBJECTS = ("prepare.target", "verifying", "algorithm")
-"""Keys that may hold, at any depth, "./file.py:name"."""
+"""Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
-"""Beside the recipe of a run."""
+"""A file next to it makes a recipe that of a run."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
@@ -63,7 +63,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is written twice, of which YAML would silently take the last."""
+    """Refuses a repeated key, of which YAML would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         lines: dict[object, int] = {}
@@ -95,7 +95,7 @@ def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Rec
 
 
 def _origin(details: Any, overrides: Sequence[str]) -> str | None:
-    """The last override that gave the value, or one of those that together are impossible."""
+    """The last override that set the value, or that is part of an impossible combination."""
     place = ".".join(str(part) for part in details["loc"]) + "."
     for override in reversed(overrides):
         key = override.partition("=")[0]
@@ -110,17 +110,17 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def absolute(value: str, folder: Path) -> str:
-    """A path as seen from `folder`; ~ is the home folder."""
+    """A path relative to `folder` made absolute; ~ is the home folder."""
     return os.path.abspath(folder / Path(value).expanduser())
 
 
 def absolute_object(value: str, folder: Path) -> str:
-    """ "./file.py:name" as seen from `folder`; any other text as it is."""
+    """ "./file.py:name" relative to `folder` made absolute; any other text unchanged."""
     return absolute(value, folder) if _OBJECT_IN_FILE.fullmatch(value) else value
 
 
 def shown(path: Path) -> Path:
-    """The same path, relative where it lies below the current folder: for people."""
+    """The path for people: relative if it lies below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) and path != here else path
 
@@ -152,13 +152,13 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 
 def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Changes the paths in `raw` from being relative to `folder`."""
+    """Makes the paths in `raw`, relative to `folder`, absolute."""
     _change_paths(raw, lambda path: absolute(path, folder))
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:
-    """Of the recipe of a run that was moved or copied to `folder`: the run is there now, and what was moved
-    along with it is where it was as seen from the run."""
+    """Adapts the recipe of a run that was moved or copied to `folder`: the run folder is there now, and files
+    that moved with it keep their place relative to the run."""
     new, old = absolute(".", folder), raw["run_folder"]
     if not (folder / JOURNAL).is_file() or not isinstance(old, str) or old == new:
         return
@@ -197,8 +197,7 @@ def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def is_moved(key: str, there: Any, now: Any) -> bool:
-    """Whether the values of a key name the same files, under another path now: a link, or a file or folder
-    that was moved with what is in it."""
+    """Whether both values of a key name the same file under two paths: by a link, or because it was moved."""
     if key in PATHS:
         return isinstance(there, str) and isinstance(now, str) and _is_moved_path(Path(there), Path(now))
     if not any(key == section or key.startswith(f"{section}.") for section in OBJECTS):
@@ -219,8 +218,7 @@ def _is_moved_path(old: Path, new: Path) -> bool:
 
 
 def with_moved_files(recipe: Recipe, now: Recipe) -> Recipe:
-    """`recipe` with the model folder and the files of one's own code that `now` names, where its own are
-    gone."""
+    """`recipe` with the model folder and user code that `now` names, where its own are gone."""
     raw = recipe.model_dump()
     if not Path(recipe.model.path).is_dir():
         raw["model"]["path"] = now.model.path

@@ -1,10 +1,10 @@
-"""What a valid recipe does not do, or does in addition: sentences for `asyncrl check`."""
+"""What `asyncrl check` says about valid recipes that do less, or more, than they seem to."""
 
 from asyncrl.recipe import Recipe
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """One sentence or two each; empty where there is nothing to say."""
+    """One or two sentences each."""
     return [*_clip_notes(recipe), *_length_notes(recipe), *_critic_notes(recipe)]
 
 
@@ -14,8 +14,8 @@ def _clip_notes(recipe: Recipe) -> list[str]:
     if not has_clip or steps > 1 or algorithm.clip_around == "behavior":
         return []
     return [
-        "With one optimizer step per batch and algorithm.clip_around proximal every policy ratio is 1: "
-        "clip_low, clip_high and dual_clip do nothing. For a clip that binds set "
+        "With one optimizer step per batch and algorithm.clip_around proximal, every policy ratio is 1: "
+        "clip_low, clip_high and dual_clip do nothing. For a clip that binds, set "
         "trainer.optimizer_steps_per_batch to 2 or more, or algorithm.clip_around to behavior (with "
         "algorithm.importance_weight none)."
     ]
@@ -27,8 +27,8 @@ def _length_notes(recipe: Recipe) -> list[str]:
         return []
     return [
         f"rollout.abort_staleness {limit} drops the groups that take longest, and so the longest responses: "
-        f"what is trained is shorter than what the policy samples (length_bias in the metrics counts them). "
-        f"rollout.mask_staleness leaves single old tokens out instead."
+        f"trained responses are shorter than sampled ones (metric: length_bias). rollout.mask_staleness "
+        f"masks single stale tokens instead."
     ]
 
 
@@ -37,6 +37,6 @@ def _critic_notes(recipe: Recipe) -> list[str]:
         return []
     return [
         f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
-        f"ended for the critic: nothing is expected behind the cut. Raise rollout.max_new_tokens where many "
-        f"are."
+        f"ended for the critic: no value is expected after the cut. Raise rollout.max_new_tokens if many "
+        f"are cut off."
     ]

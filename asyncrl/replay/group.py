@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.records import PolicyVersion, Score, Task, Trajectory
+from asyncrl.records import Batch, DropReason, PolicyVersion, Score, Sequence, Task, Trajectory
 
 
 class GroupState(StrEnum):
@@ -17,30 +17,9 @@ class GroupState(StrEnum):
     DROPPED = "dropped"
 
 
-class DropReason(StrEnum):
-    """Why tokens that were generated will never be trained."""
-
-    FAULT = "fault"
-    """No verdict: the trajectory left before the baseline, or its group, with fewer than two left."""
-    UNCONFIRMED = "unconfirmed"
-    """Streamed by a server that broke off before it said which version had made them, or after their group
-    was dropped."""
-    NO_SIGNAL = "no_signal"
-    """Raw correctness gave all its trajectories an advantage of 0: no gradient, and the recipe asks for
-    others instead."""
-    SERVER = "server"
-    """Servers kept failing on this trajectory until its retries were spent."""
-    STALE = "stale"
-    """Its oldest token would have been older than rollout.abort_staleness at training."""
-    OUTLIVED = "outlived"
-    """Begun by one version and left to the next, by a crash or a stop, where rollout.interrupt is drain."""
-    BASELINE = "baseline"
-    """Greedy, generated for its reward alone."""
-
-
 @dataclass(slots=True)
 class Group:
-    """Mutable while open; afterwards only `state`, `step`, `num_uses` and `reason` change."""
+    """Mutable while open; afterwards only `state`, `taken_version`, `num_uses` and `reason` change."""
 
     group_id: int
     """Admission order, from 0 without gaps; also the position of its task in the data order."""
@@ -53,10 +32,10 @@ class Group:
     """Trajectory id -> score, filled as verdicts arrive."""
     advantages: dict[str, float] = field(default_factory=dict)
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
-    step: int | None = None
-    """The step that took it first."""
+    taken_version: PolicyVersion | None = None
+    """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
-    """Steps that took it: more than one with replay.repeated_groups_per_batch."""
+    """Batches that held it: more than one with replay.repeated_groups_per_batch."""
     reason: DropReason | None = None
 
     def num_tokens(self) -> int:
@@ -72,3 +51,16 @@ class Group:
 def trajectory_id(group_id: int, sample: int) -> str:
     """Fixed length, because an engine may match request ids by prefix."""
     return f"{group_id:08d}-{sample:02d}"
+
+
+def batch_of(groups: list[Group], version: PolicyVersion, temperature: float) -> Batch:
+    """The batch of groups that the trainer of `version` just took."""
+    sequences = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            advantage = group.advantages.get(trajectory.trajectory_id)
+            if advantage is not None:
+                reward = group.scores[trajectory.trajectory_id].reward
+                assert reward is not None
+                sequences.append(Sequence.of(trajectory, reward=reward, advantage=advantage))
+    return Batch(version, temperature, sequences)

@@ -1,8 +1,9 @@
 """Which ready groups make a batch, in any order of preference, and what the order does to lengths.
 
-A group admitted at version v has the deadline v + max_staleness, the last step that may take it. Let n(d) be
-the untaken groups with deadline <= d and B the batch size. The queue's admission rule gives n(d) <=
-(d - s + 1) B before the take of step s; a batch is right when it leaves n(d) <= (d - s) B for every d.
+A group admitted at version v has the deadline v + max_staleness, the last version of the trainer that may
+take it. Let n(d) be the untaken groups with deadline <= d and B the batch size. The queue's admission rule
+gives n(d) <= (d - s + 1) B before version s takes; a batch is right when it leaves n(d) <= (d - s) B for
+every d.
 `choose` takes, for each deadline in rising order, as many of the groups that are due by then as that demands,
 and fills up with the groups it likes best: so the bound holds for every order of preference, a group that
 nobody prefers is taken at its deadline at the latest, and with the order "admission" the batch is the oldest
@@ -13,6 +14,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group, GroupState
 
 Preference = Callable[[Group], tuple[float, ...]]
@@ -45,7 +47,6 @@ def _correctness(group: Group) -> list[float]:
 ORDERS: dict[str, Preference] = {
     "admission": lambda group: (group.group_id,),
     "strict_admission": lambda group: (group.group_id,),
-    "stalest": lambda group: (group.group_id,),
     "freshness": lambda group: (-mean_version(group), group.group_id),
     "signal": lambda group: (-signal(group), group.group_id),
 }
@@ -53,14 +54,14 @@ ORDERS: dict[str, Preference] = {
 
 def choose(
     live: Sequence[Group],
-    step: int,
+    version: PolicyVersion,
     *,
     batch_size: int,
     max_staleness: int,
     order: str,
     has_signal: Callable[[Group], bool],
 ) -> list[Group] | None:
-    """The batch of `step` out of open and ready groups in admission order, or None while it must wait.
+    """The batch for the trainer of `version`, or None while it must wait; `live` in admission order.
 
     The batch is in admission order, as it is read back from the journal. The order signal likes groups that
     have one, by `has_signal`, better than all others.
@@ -79,7 +80,7 @@ def choose(
     num_untaken = 0
     for deadline, due in itertools.groupby(live, key=lambda group: group.admitted_version + max_staleness):
         num_untaken += sum(1 for _ in due)
-        num_missing = num_untaken - (deadline - step) * batch_size - len(chosen)
+        num_missing = num_untaken - (deadline - version) * batch_size - len(chosen)
         if num_missing > 0:
             in_time = [
                 group

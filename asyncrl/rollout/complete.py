@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Score, Trajectory
-from asyncrl.replay.group import DropReason, Group, GroupState
+from asyncrl.records import DropReason, Score, Trajectory
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.generate import GenerationFailed, Generator
@@ -37,7 +37,7 @@ class GroupCompletion:
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping.
 
-        Who drops it meanwhile (it became too stale) ends this too.
+        When somebody drops it meanwhile (it became too stale), this ends too.
         """
         has_failed = False
         async with asyncio.TaskGroup() as verdicts:
@@ -89,7 +89,7 @@ class GroupCompletion:
                 rewards.append(reward)
         min_size = self.algorithm.min_group_size()
         if len(rewards) < min_size or (self.algorithm.needs_greedy() and greedy is None):
-            # One trajectory is no baseline, nor is a greedy one without a verdict; the others had a fault.
+            # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self.queue.drop(group, DropReason.FAULT)
             return
         if not self.filter.lets_through(group):

@@ -23,7 +23,7 @@ from asyncrl.waits import Waits
 
 @dataclass(frozen=True)
 class Drain:
-    """One per run; the gate of the fleet holds its state, and the next announcement opens it."""
+    """One per run. The gate of the fleet holds its state; the next announcement opens it."""
 
     queue: ReplayQueue
     fleet: Fleet
@@ -38,8 +38,7 @@ class Drain:
         """
         if not self.fleet.trainer_owns_wire:
             raise QueueError(f"The drain for version {version} was given up: no batch is out.")
-        if self.fleet.gate is Gate.OPEN:
-            self.fleet.gate = Gate.ENDING
+        self.fleet.start_drain()
         await self.waits.wait_until(
             lambda: self.fleet.gate is Gate.OPEN or self._is_idle(),
             owner=f"the publish of version {version}",
@@ -47,18 +46,18 @@ class Drain:
         )
         if self.fleet.gate is Gate.OPEN:
             raise QueueError(f"The drain for version {version} was given up: a take came after it.")
-        self.fleet.gate = Gate.CLOSED
+        self.fleet.close_gate()
         # A controller that lost the end of a trajectory would continue it, under the new version.
         with self.waits.waiting(f"the publish of version {version}", "the journal's disk"):
             await self.queue.journal.barrier()
 
     def _is_idle(self) -> bool:
-        if self.generator.is_stopping:
+        if self.generator.state.is_ending:
             return not self.generator.running
-        if self.fleet.num_in_work:
+        if self.fleet.num_in_flight:
             return False
-        can_go_on = self.generator.may_stream() and bool(self.fleet.serving())
-        return not (can_go_on and self._has_begun_group())
+        can_continue = self.generator.may_stream() and bool(self.fleet.serving())
+        return not (can_continue and self._has_begun_group())
 
     def _has_begun_group(self) -> bool:
         """Whether a group with tokens is between two streams."""

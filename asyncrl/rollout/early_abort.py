@@ -1,9 +1,9 @@
-"""Which streams are to end before their trajectories do, and the loop that ends them.
+"""Which streams end before their trajectories do, and the loop that ends them.
 
-A stream is recalled when its group is parked or was dropped, when its server was removed, or when one of its
-trajectories got no token for `hedge_seconds` and another server has room for them. Its server is asked to end
-it, so that it still carries what it has; a server that does not answer is left after GRACE_SECONDS. Confirmed
-tokens stay: the trajectory resumes from its prefix, so none is confirmed twice.
+A stream is aborted early when its group is parked or was dropped, when its server was removed, or when one of
+its trajectories got no token for `hedge_seconds` and another server has room for them. The server is asked to
+end it, so that the stream still carries what the server has; a server that does not answer is left after
+GRACE_SECONDS. Confirmed tokens stay: the trajectory resumes from its prefix, so none is confirmed twice.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from asyncrl.waits import Waits
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
-"""From the request to end a stream to leaving it."""
+"""How long a stream may take to end after its server was asked."""
 
 
 @dataclass(slots=True)
 class EarlyAbort:
-    """One per run; its loop costs nothing while nothing is recalled."""
+    """One per run; its loop costs nothing while no stream is due."""
 
     generator: Generator
-    parking: Oversampling
+    oversampling: Oversampling
     waits: Waits
     hedge_seconds: float | None = None
 
     async def run(self) -> None:
-        """For ever: woken by whatever changes the queue or the fleet."""
+        """Does not return. Whatever changes the queue or the fleet wakes it."""
         while True:
             await self.waits.wait_until(
                 lambda: any(map(self._is_due, self.generator.connections)),
-                owner="recall",
+                owner="early abort",
                 blocker="a stream to end early",
                 timeout_seconds=None if self.hedge_seconds is None else 0.25 * self.hedge_seconds,
             )
@@ -46,7 +46,7 @@ class EarlyAbort:
                 continue
             for connection in ending:
                 if self._is_hedged(connection):
-                    connection.is_shunned = True
+                    connection.shun()
                     log.warning(
                         "group %d got no token from %s for %.0f s: it resumes elsewhere from its prefixes",
                         connection.group.group_id,
@@ -64,7 +64,7 @@ class EarlyAbort:
                 await asyncio.gather(*map(self.generator.end, connections))
                 await self.waits.wait_until(
                     lambda: not left(),
-                    owner="recall",
+                    owner="early abort",
                     blocker=f"{len(connections)} streams that were asked to end",
                 )
         for connection in left():
@@ -74,7 +74,7 @@ class EarlyAbort:
         if connection.is_ending:
             return False
         return (
-            self.parking.is_over()
+            self.oversampling.is_over()
             or connection.group.state is not GroupState.OPEN
             or connection.server.state is ServerState.LEAVING
             or self._is_hedged(connection)

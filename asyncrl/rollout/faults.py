@@ -1,9 +1,9 @@
-"""Watches a run's faults: the first of each cause is told, and a verifier that gives no verdict any more ends
-the run with its own error.
+"""Watches a run's faults: the first of each cause is a warning; a verifier without verdicts ends the run.
 
 A fault is never a wrong answer, so a verifier that always faults would drop every group, without end.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,14 +12,16 @@ from asyncrl.observe.faults import cause_of
 from asyncrl.records import Task
 from asyncrl.waits import now_seconds
 
+log = logging.getLogger(__name__)
+
 MIN_SECONDS = 20.0
 """Without a verdict before a run ends: what a verifier's server or a busy machine may take to come back."""
 MOST_CAUSES = 20
-"""That are told of in a run; a verifier that fails differently each time does not flood the terminal."""
+"""Warned of in a run, so that a verifier that fails differently each time does not flood the terminal."""
 
 
 class VerifierFailed(AsyncrlError):
-    """A verifier gives no verdict any more; the message holds its own error."""
+    """A verifier gives no more verdicts; the message holds its own error."""
 
 
 @dataclass(slots=True)
@@ -31,13 +33,10 @@ class _Row:
 
 
 class FaultWatch:
-    """One per run. `note` tells a person."""
+    """One per run."""
 
-    def __init__(
-        self, max_in_a_row: int, note: Callable[[str], None], *, clock: Callable[[], float] = now_seconds
-    ) -> None:
+    def __init__(self, max_in_a_row: int, *, clock: Callable[[], float] = now_seconds) -> None:
         self._max_in_a_row = max_in_a_row
-        self._note = note
         self._clock = clock
         self._rows: dict[str, _Row] = {}
         self._causes: set[str] = set()
@@ -60,12 +59,15 @@ class FaultWatch:
             )
 
     def gave_up(self, task: Task, detail: str) -> None:
-        """All retries of a response are spent: told once per cause."""
+        """All retries of a response are spent: a warning, once per cause."""
         cause = f"{task.verifier.name}: {cause_of(detail)}"
         if cause in self._causes or len(self._causes) >= MOST_CAUSES:
             return
         self._causes.add(cause)
-        self._note(
-            f'no verdict of the verifier "{task.verifier.name}" on a response to {task.task_id}: {detail}. '
-            f"It leaves its group; further faults of this cause are counted, not shown."
+        log.warning(
+            'no verdict of the verifier "%s" on a response to %s: %s. It leaves its group; further faults of '
+            "this cause are counted, not shown.",
+            task.verifier.name,
+            task.task_id,
+            detail,
         )

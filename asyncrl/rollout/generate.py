@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
-from asyncrl.records import Finish, SamplingParams, Segment, Trajectory
-from asyncrl.replay.group import DropReason, Group, GroupState
+from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.serving import client
+from asyncrl.run_state import RunState
+from asyncrl.serving import sglang
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.server import Server, ServerState
-from asyncrl.serving.wire import Chunk, Confirmation, Prefix, generate_body
+from asyncrl.serving.server import Server
+from asyncrl.serving.sglang_messages import Chunk, Prefix, generate_body
 from asyncrl.waits import Waits, now_seconds
 
 log = logging.getLogger(__name__)
@@ -44,13 +46,19 @@ class Connection:
     """Request id -> what still streams."""
     limit: asyncio.Timeout
     is_ending: bool = False
-    """Somebody asked it to end early; its trajectories resume from their prefixes."""
     is_shunned: bool = False
-    """It was too slow here: the group resumes on another server if there is one."""
 
     def silence_seconds(self) -> float:
         """Of the request that waits longest for a token."""
         return now_seconds() - min((r.moved_seconds for r in self.requests.values()), default=now_seconds())
+
+    def shun(self) -> None:
+        """It was too slow here: the group resumes on another server if there is one."""
+        self.is_shunned = True
+
+    def expect_end(self) -> None:
+        """Its server is asked to end it; its trajectories resume from their prefixes."""
+        self.is_ending = True
 
     def cut(self) -> None:
         """Leaves the connection now; unconfirmed tokens are lost, confirmed ones stay."""
@@ -71,6 +79,7 @@ class Generator:
     max_retries: int
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
+    state: RunState = field(kw_only=True)
     is_cache_recomputed: bool = False
     """Whether a publish discards all keys and values (rollout.interrupt: retract)."""
     ends_with_its_version: bool = False
@@ -78,10 +87,7 @@ class Generator:
     tokens_per_round: int | None = None
     """Longest request; what is longer is parked between two requests."""
     is_parked: Callable[[], bool] = lambda: False
-    """Whether no group may start to stream now (`rollout.parking`)."""
-    is_stopping: bool = False
-    is_held: bool = False
-    """Nothing new may stream: the trainer went back, and what it lost must end first."""
+    """Whether no group may start to stream now (`Oversampling`)."""
     running: dict[str, Server] = field(default_factory=dict)
     """Request id -> server, of what streams now."""
     connections: list[Connection] = field(default_factory=list)
@@ -90,7 +96,7 @@ class Generator:
     _num_requests: int = 0
 
     async def run(self, group: Group) -> AsyncIterator[Trajectory]:
-        """Each trajectory of `group` as it ends. Stops early, without error, when the run is stopping.
+        """Each trajectory of `group` as it ends. Stops early, without error, when the run ends.
 
         Raises GenerationFailed after `max_retries` attempts in a row that brought no token.
         """
@@ -118,8 +124,8 @@ class Generator:
                 shunned = server if connection.is_shunned else None
             except ServerError as error:
                 await self.fleet.suspect(server, error)
-                # Of a server that leaves the fleet has told, once for all its groups.
-                is_told = server.state is not ServerState.SERVING
+                # The fleet has warned of a server that leaves, once for all its groups.
+                is_told = not server.is_serving()
                 log.log(logging.INFO if is_told else logging.WARNING, "group %d: %s", group.group_id, error)
                 num_failures = 0 if group.num_tokens() > tokens_before else num_failures + 1
                 if num_failures > self.max_retries:
@@ -132,10 +138,10 @@ class Generator:
         """
         streaming = dict(self.running)
         for request_id, server in streaming.items():
-            await self._try(client.abort(self.fleet.session, server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, server.url, request_id))
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
-                await self._try(client.continue_generation(self.fleet.session, url))
+                await self._try(sglang.continue_generation(self.fleet.session, url))
         return await self.waits.wait_until(
             lambda: not self.running,
             owner="interrupt",
@@ -145,10 +151,10 @@ class Generator:
 
     def may_stream(self) -> bool:
         """Whether groups may start to stream, as far as it is not a matter of servers."""
-        return not (self.is_held or self.queue.is_catching_up() or self.is_parked())
+        return not (self.state.is_held or self.queue.is_catching_up() or self.is_parked())
 
     async def _try(self, call: Coroutine[None, None, None]) -> None:
-        """A server that does not answer is dealt with where its stream breaks."""
+        """The stream of a server that does not answer breaks: it is dealt with there."""
         try:
             await call
         except ServerError as error:
@@ -156,15 +162,17 @@ class Generator:
 
     async def end(self, connection: Connection) -> None:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
-        connection.is_ending = True
+        connection.expect_end()
         for request_id in list(connection.requests):
-            await self._try(client.abort(self.fleet.session, connection.server.url, request_id))
+            await self._try(sglang.abort(self.fleet.session, connection.server.url, request_id))
 
     async def _wait_for_server(
         self, num_requests: int, group: Group, *, before: Server | None, shunned: Server | None
     ) -> Server | None:
-        """A server with room, once the trainer has caught up with what was journaled; None when stopping
-        or when the group was dropped meanwhile."""
+        """A server with room, once the trainer has caught up with what was journaled.
+
+        None when the run ends or the group was dropped meanwhile.
+        """
         newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
 
         def found() -> Server | None:
@@ -173,7 +181,7 @@ class Generator:
             )
 
         def is_over() -> bool:
-            return self.is_stopping or group.state is not GroupState.OPEN
+            return self.state.is_ending or group.state is not GroupState.OPEN
 
         self.num_waiting += 1
         try:
@@ -206,7 +214,7 @@ class Generator:
         self.connections.append(connection)
         try:
             async with connection.limit:
-                async for chunk in client.stream(
+                async for chunk in sglang.stream(
                     self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
                 ):
                     request = requests.get(chunk.request_id)
@@ -214,7 +222,7 @@ class Generator:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
-                    server.num_tokens += len(chunk.tokens)
+                    server.count_tokens(len(chunk.tokens))
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]
@@ -281,7 +289,7 @@ class Generator:
 
 def _has_outlived_version(group: Group, server: Server) -> bool:
     """Whether `server` would continue a trajectory that another version began."""
-    return any(segment.version != server.newest_version() for t in _pending(group) for segment in t.segments)
+    return any(segment.version != server.version for t in _pending(group) for segment in t.segments)
 
 
 def _pending(group: Group) -> list[Trajectory]:

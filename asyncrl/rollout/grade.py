@@ -3,7 +3,6 @@
 A fault stays a fault: it has no score, and no number stands in for one.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.recipe import Verifying
@@ -23,14 +22,12 @@ class Grader:
         verifiers: VerifierCache,
         *,
         max_fault_retries: int,
-        note: Callable[[str], None] = lambda text: None,
         prints: Path | None = None,
     ) -> None:
-        """`note` tells a person of the first fault of each cause. What verifiers print goes to the file
-        `prints`, else to standard error."""
+        """What verifiers print goes to the file `prints`, else to standard error."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
-        self._faults = FaultWatch(verifying.max_faults_in_a_row, note)
+        self._faults = FaultWatch(verifying.max_faults_in_a_row)
         self._pool = VerifierPool(
             num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds, prints=prints
         )
@@ -45,7 +42,7 @@ class Grader:
     async def grade(self, task: Task, response: str) -> Score:
         """The score of `response`; its outcome is a fault only after all retries.
 
-        Raises VerifierFailed when the verifier gives no verdict any more.
+        Raises VerifierFailed when the verifier gives no more verdicts.
         """
         name, options = task.verifier.name, task.verifier.options
         for _ in range(self._max_fault_retries + 1):

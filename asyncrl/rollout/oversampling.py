@@ -39,5 +39,5 @@ class Oversampling:
         """Whether a round has room for a new group while `num_waiting` older ones wait for a server."""
         if self.oversampling is None:
             return True
-        limit = math.ceil(self.oversampling * self.queue.groups_per_batch)
+        limit = math.ceil(self.oversampling * self.queue.settings.groups_per_batch)
         return not num_waiting and len(self.queue.live) < limit and not self.is_over()

@@ -1,7 +1,6 @@
-"""Task files -> Tasks. Every row is checked before any work starts; an error names its file and line.
+"""Task files -> Tasks. Every row is checked before anything starts; an error names its file and line.
 
-The order of tasks is a pure function of (seed, position), so the number of admitted groups is the whole
-cursor.
+The order of tasks is a pure function of (seed, position): the number of admitted groups says which come next.
 """
 
 import codecs
@@ -101,8 +100,10 @@ def _key(spec: VerifierSpec) -> str:
 
 
 def read_rows(path: Path, verifying: Verifying) -> Iterator[Row]:
-    """The rows of a JSONL file in UTF-8, with or without a byte order mark. Raises InputError with file and
-    line."""
+    """The rows of a JSONL file in UTF-8, with or without a byte order mark.
+
+    Raises InputError with file and line.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -228,8 +229,7 @@ def _task(row: Row, codec: TextCodec, verifiers: VerifierCache, context_tokens: 
     if len(tokens) >= context_tokens:
         raise InputError(
             f"{row.where()}: the prompt has {len(tokens)} tokens, the model's context {context_tokens}: no "
-            f"room is "
-            f"left for a response. Shorten the prompt or raise model.context_tokens."
+            f"room is left for a response. Shorten the prompt or raise model.context_tokens."
         )
     return Task(f"{row.path.stem}:{row.line}", text, tokens, reference, row.verifier)
 

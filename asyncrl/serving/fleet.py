@@ -1,34 +1,28 @@
-"""The rollout servers as one: who serves, with which version, and who gets the next request.
+"""The rollout servers as one: which of them gets the next request, and which of them hears of a publish.
 
-A server serves only after its weights were verified equal to the trainer's latest publication. Of each server
-one side writes the weights: the trainer, from the reply to a take that named it until the next take, else the
-fleet; so two publications never mix on a server. Failing servers leave at once, are restarted and join again
-as stale. A trainer that dies leaves the servers it was handed in an unknown state: they join again.
+A server serves only after its weights were verified equal to the trainer's latest publication. How it joins,
+fails and comes back is its lifecycle. A trainer that dies leaves the servers it was handed in an unknown
+state: they join again.
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import aiohttp
 
-from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
+from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.client import weight_version
+from asyncrl.serving.handover import Handover
+from asyncrl.serving.lifecycle import ServerLifecycle
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
-
-MAX_RESTARTS = 5
-"""Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
-REPUBLISH_SECONDS = 30.0
-"""Longest wait for a trainer that is not in a step to write a publication again."""
-MAX_MISSED = 2
-"""Joins that may be too late before the next batch waits for the one under way."""
 
 
 class Gate(StrEnum):
@@ -63,30 +57,30 @@ class Fleet:
         install_seconds: float = INSTALL_SECONDS,
         interrupt: str = "continue",
     ) -> None:
-        self.servers = {url: Server(url) for url in urls}
         self.session = session
         self.max_running_requests = max_running_requests
         self._waits = waits
-        self._restart = restart
-        self._stop = stop
-        self._install_seconds = install_seconds
-        self._interrupt = interrupt
-        self._publication: Publication | None = None
-        self.wants_publication = False
-        """A server loaded other bytes than were published: the files may be damaged, and the trainer has the
-        weights."""
-        self.trainer_owns_wire = False
-        self._handed: dict[str, None] = {}
-        """URLs that the trainer was last told to publish to, until it reports the outcome."""
-        self.gate = Gate.OPEN
-        self.num_in_work = 0
+        self._handover = Handover(waits)
+        self._make_lifecycle = functools.partial(
+            ServerLifecycle,
+            handover=self._handover,
+            waits=waits,
+            session=session,
+            restart=restart,
+            stop=stop,
+            install=functools.partial(install, session, interrupt=interrupt, timeout_seconds=install_seconds),
+        )
+        self.servers = {url: Server(url) for url in urls}
+        self._lifecycles = {url: self._make_lifecycle(server) for url, server in self.servers.items()}
+        """Of removed servers too, whose processes may still have to end."""
+        self._gate = Gate.OPEN
+        self.num_in_flight = 0
         """Requests that run, also on servers that were removed and are no longer in `servers`."""
-        self._tasks: dict[asyncio.Task[None], Server] = {}
-        self._endings: dict[str, asyncio.Task[None]] = {}
-        """URLs of removed servers -> the end of their processes."""
+
+    # Routing
 
     def serving(self) -> list[Server]:
-        return [server for server in self.servers.values() if server.state is ServerState.SERVING]
+        return [server for server in self.servers.values() if server.is_serving()]
 
     def num_running(self) -> int:
         return sum(server.num_running for server in self.servers.values())
@@ -104,10 +98,11 @@ class Fleet:
 
         `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
         unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
-        their tokens: while a publish reaches one server before the next, they must not go back to an older.
+        their tokens, which must not go back to an older one: a publish reaches one server before the next, so
+        tokens of a version may arrive before it is announced, and then wait for that.
         `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
         """
-        if self.gate is Gate.CLOSED or (is_new and self.gate is Gate.ENDING):
+        if self._gate is Gate.CLOSED or (is_new and self._gate is Gate.ENDING):
             return None
         serving = self.serving()
         if is_new:
@@ -118,7 +113,8 @@ class Fleet:
             server
             for server in serving
             if server.num_running + num_requests <= max(self.max_running_requests, num_requests)
-            and server.newest_version() >= at_least
+            and server.version is not None
+            and server.version >= at_least
         ]
         least = min(fitting, key=lambda server: server.num_running, default=None)
         if least is None or before is None or before not in fitting:
@@ -130,93 +126,123 @@ class Fleet:
         under weights of a lost trainer or of a process that somebody restarted, is unknown."""
         return f"{server.num_joins}-v{server.version}"
 
+    def acquire(self, server: Server, num_requests: int) -> None:
+        server.begin(num_requests)
+        self.num_in_flight += num_requests
+
+    def release(self, server: Server, num_requests: int = 1) -> None:
+        server.end(num_requests)
+        self.num_in_flight -= num_requests
+        if server.is_leaving() and self.servers.get(server.url) is server:
+            self._forget_once_drained(server)
+        self._waits.notify()
+
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
         return sum(server.busy_so_far() for server in self.servers.values())
 
-    def acquire(self, server: Server, num_requests: int) -> None:
-        server.begin(num_requests)
-        self.num_in_work += num_requests
+    def has_hope(self) -> bool:
+        """False when every server was given up."""
+        return any(server.state is not ServerState.DEAD for server in self.servers.values())
 
-    def release(self, server: Server, num_requests: int = 1) -> None:
-        server.end(num_requests)
-        self.num_in_work -= num_requests
-        if server.num_running == 0 and server.is_leaving():
-            self._forget(server)
-        self._waits.notify()
+    # The gate
+
+    @property
+    def gate(self) -> Gate:
+        return self._gate
+
+    def start_drain(self) -> None:
+        """From now on only groups that have tokens get a server; an announcement opens the gate again."""
+        if self._gate is Gate.OPEN:
+            self._gate = Gate.ENDING
+
+    def close_gate(self) -> None:
+        """Nobody gets a server until the next announcement."""
+        self._gate = Gate.CLOSED
+
+    # Publications
+
+    @property
+    def wants_publication(self) -> bool:
+        """A server loaded other bytes than were published: the trainer is to write them again."""
+        return self._handover.wants_publication
+
+    @property
+    def trainer_owns_wire(self) -> bool:
+        """The trainer has a batch and writes the weights of the servers that its take named."""
+        return self._handover.is_with_trainer
+
+    def published(self) -> Publication:
+        """The version that was announced last."""
+        return self._handover.published()
+
+    def hand_wire_to_trainer(self) -> list[str]:
+        """URLs to publish the next version to; the fleet leaves their weights alone until it is announced."""
+        urls = [server.url for server in self.serving()]
+        self._handover.give(urls)
+        return urls
 
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
         """The trainer published: servers that took it serve on, the others leave with the reason.
 
-        A server that was handed to a trainer and of which nobody says what became (the trainer died) is
+        A server that was handed to a trainer and of which nobody reports an outcome (the trainer died) is
         stale: it may hold, or be about to load, a version that was lost.
         """
         self.renew(publication)
-        self.trainer_owns_wire, self.gate = False, Gate.OPEN
-        for url, outcome in outcomes.items():
-            server = self.servers.get(url)
-            if server is None or server.state is not ServerState.SERVING:
-                continue
-            if outcome.is_installed:
-                server.version, server.num_restarts, server.num_missed = publication.version, 0, 0
-            else:
-                self.fail(server, outcome.detail)
+        self._gate = Gate.OPEN
+        handed = self._handover.take_back()
         for server in self.serving():
-            is_unknown = server.url in self._handed and server.url not in outcomes
+            lifecycle, outcome = self._lifecycles[server.url], outcomes.get(server.url)
+            if outcome is not None and not outcome.is_installed:
+                lifecycle.fail(outcome.detail)
+            elif outcome is not None:
+                lifecycle.took_publish(publication.version)
             # A server the trainer did not reach must not serve an older version than the announced one.
-            if is_unknown or server.version != publication.version:
-                server.num_missed += 1
-                self._verify_anew(server, "missed a publish")
-        self._handed = {}
-        self._waits.notify()
+            elif server.url in handed or server.version != publication.version:
+                lifecycle.missed_publish()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""
-        self._publication, self.wants_publication = publication, False
-        self._waits.notify()
+        self._handover.renew(publication)
 
     def has_late_joiner(self) -> bool:
         """Whether a server that was too late before is on its way: steps may be shorter than an install, and
         it would never arrive."""
-        return any(s.is_installing and s.num_missed >= MAX_MISSED for s in self.servers.values())
+        return any(self._lifecycles[url].is_late_joiner() for url in self.servers)
 
-    def published(self) -> Publication:
-        """The version that was announced last."""
-        assert self._publication is not None, "the trainer announces its version before anything else"
-        return self._publication
-
-    def hand_wire_to_trainer(self) -> list[str]:
-        """URLs to publish the next version to; the fleet leaves their weights alone until it is announced."""
-        self.trainer_owns_wire = True
-        self._handed = dict.fromkeys(server.url for server in self.serving())
-        return list(self._handed)
+    # Servers that come, fail and go
 
     def start(self) -> None:
         """Every server joins as soon as it is ready and the first publication is known."""
-        for server in self.servers.values():
-            self._spawn(server, self._join(server))
+        for lifecycle in self._lifecycles.values():
+            lifecycle.start()
 
     def serve_only(self, publication: Publication) -> None:
         """Every server joins with this version, and with no other until the next call."""
         self.renew(publication)
-        for server in self.servers.values():
-            if server.state is not ServerState.DEAD:
-                server.num_mismatches = 0
-                self._verify_anew(server, f"to hold version {publication.version}", is_routine=True)
+        for lifecycle in self._lifecycles.values():
+            lifecycle.verify_again(f"to hold version {publication.version}", is_routine=True)
 
     def serve_fixed(self, version: PolicyVersion) -> None:
         """Without a trainer: every server serves the weights it was started with, as `version`."""
-        for server in self.servers.values():
-            server.version, server.state, server.reason = version, ServerState.SERVING, ""
+        for lifecycle in self._lifecycles.values():
+            lifecycle.serve_fixed(version)
 
     def fail(self, server: Server, why: str) -> None:
         """Takes a server out of service and restarts it in the background."""
-        if server.state is not ServerState.SERVING:
-            return
-        server.state, server.reason, server.is_awaited = ServerState.STALE, why, True
-        log.warning("server %s leaves: %s", server.url, why)
-        self._spawn(server, self._restart_and_join(server))
-        self._waits.notify()
+        if server.is_serving():
+            self._lifecycles[server.url].fail(why)
+
+    async def suspect(self, server: Server, error: ServerError) -> None:
+        """A stream of this server broke. Returns once it is known whether the server serves on."""
+        if server.is_serving():
+            await self._lifecycles[server.url].suspect(error)
+
+    def restart_stuck(self, why: str) -> None:
+        """Restarts the serving servers that hold requests: one of them keeps the run waiting."""
+        for server in self.serving():
+            if server.num_running:
+                self.fail(server, why)
 
     def add(self, url: str) -> None:
         """A server that joins once its weights are verified; one that was given up gets another chance.
@@ -224,38 +250,31 @@ class Fleet:
         Raises ServerError when it is there, or is no URL of a server.
         """
         there = self.servers.get(url)
-        if there is not None and there.state not in (ServerState.DEAD, ServerState.LEAVING):
+        if there is not None and there.is_staying():
             raise ServerError(f"{url} is there already: {there.state.value}.")
         if not url.startswith(("http://", "https://")) or url.endswith("/"):
             raise ServerError(f'"{url}" is not the URL of a server, such as http://10.0.0.7:30000.')
-        server = self.servers[url] = Server(url, reason="added", is_awaited=True)
-        log.warning("server %s was added; it serves once its weights are verified", url)
-        ending = self._endings.pop(url, None)
-        # One that does not answer yet is waited for, or started, after this first try.
-        self._spawn(server, self._join(server) if ending is None else self._return(server, ending))
-        self._waits.notify()
+        before = self._lifecycles.get(url)
+        # Its joins are counted on: what an external server cached in its former life is still there.
+        num_joins = 0 if before is None else before.server.num_joins
+        server = Server(url, ServerState.STALE, reason="added", num_joins=num_joins)
+        self.servers[url] = server
+        self._lifecycles[url] = self._make_lifecycle(server, predecessor=before)
+        self._lifecycles[url].added()
 
     def remove(self, url: str) -> None:
-        """Drains a server: what streams from it resumes elsewhere, then it is forgotten
-        and its process ends.
+        """Drains a server: its streams resume elsewhere, then it is forgotten and its process ends.
 
         Raises ServerError when it is unknown or the last one that is not given up.
         """
         server = self.servers.get(url)
         if server is None:
             raise ServerError(f"There is no server {url}. Known: {', '.join(self.servers)}.")
-        staying = [
-            other
-            for other in self.servers.values()
-            if other is not server and other.state not in (ServerState.DEAD, ServerState.LEAVING)
-        ]
-        if not staying:
+        if not any(other.is_staying() for other in self.servers.values() if other is not server):
             raise ServerError(f"{url} is the last rollout server. Add another one first.")
-        server.state, server.reason = ServerState.LEAVING, "removed"
         log.warning("server %s was removed: %d requests resume elsewhere", url, server.num_running)
-        if not server.num_running:
-            self._forget(server)
-        self._waits.notify()
+        self._lifecycles[url].leave()
+        self._forget_once_drained(server)
 
     def change_and_list(self, action: str, url: str) -> list[dict[str, Any]]:
         """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
@@ -267,159 +286,10 @@ class Fleet:
             raise ServerError(f'The action is "{action}", expected add, remove or list.')
         return [server.row() for server in self.servers.values()]
 
-    def _forget(self, server: Server) -> None:
-        if self.servers.get(server.url) is server:
-            del self.servers[server.url]
-            self._endings[server.url] = self._spawn(server, self._end_process(server))
-
-    async def _end_process(self, server: Server) -> None:
-        """Once nobody starts it or writes to it any more."""
-        this = asyncio.current_task()
-        others = [task for task, one in self._tasks.items() if one is server and task is not this]
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._waits.wait_until(
-            lambda: server.url not in self._handed,
-            owner=f"server {server.url}",
-            blocker="the trainer's publication, before it ends",
-        )
-        await self._stop(server.url)
-
-    async def _return(self, server: Server, ending: "asyncio.Task[None]") -> None:
-        """A server whose process was ended, or is about to be, restarts."""
-        await asyncio.gather(ending, return_exceptions=True)
-        await self._restart_and_join(server)
-
-    async def suspect(self, server: Server, error: ServerError) -> None:
-        """A stream of this server broke: it is restarted unless it answers that it is ready, and verified
-        again unless it holds the weights it should (a process may have been restarted by somebody else).
-
-        One that went silent is restarted whatever it answers: its front end may outlive its scheduler.
-        """
-        if server.state is not ServerState.SERVING:
-            return
-        if isinstance(error, ServerSilent):
-            return self.fail(server, str(error))
-        label = await weight_version(self.session, server.url)
-        if server.state is not ServerState.SERVING:
-            return
-        if label is None:
-            self.fail(server, str(error))
-        elif label != str(server.version) and server.url not in self._handed:
-            self._verify_anew(server, f"it holds weight version {label}, not {server.version}")
-
-    def restart_stuck(self, why: str) -> None:
-        """Restarts the serving servers that hold requests: one of them keeps the run waiting."""
-        for server in self.serving():
-            if server.num_running:
-                self.fail(server, why)
-
-    def has_hope(self) -> bool:
-        """False when every server was given up."""
-        return any(server.state is not ServerState.DEAD for server in self.servers.values())
-
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(lifecycle.close() for lifecycle in self._lifecycles.values()))
 
-    def _spawn(self, server: Server, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks[task] = server
-        task.add_done_callback(self._tasks.pop)
-        return task
-
-    def _verify_anew(self, server: Server, why: str, *, is_routine: bool = False) -> None:
-        server.state, server.reason = ServerState.STALE, why
-        log.log(logging.INFO if is_routine else logging.WARNING, "server %s joins again: %s", server.url, why)
-        self._spawn(server, self._join(server))
-        self._waits.notify()
-
-    async def _restart_and_join(self, server: Server) -> None:
-        while server.num_restarts < MAX_RESTARTS:
-            if server.is_leaving():
-                return
-            server.num_restarts += 1
-            try:
-                with self._waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
-                    await self._restart(server.url)
-                if server.is_leaving():
-                    return
-                return await self._join(server)
-            except ServerError as error:
-                server.reason = str(error)
-                log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
-        if server.is_leaving():
-            return
-        server.state = ServerState.DEAD
-        log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
-        self._waits.notify()
-
-    async def _join_after(self, server: Server, damaged: Publication) -> None:
-        """Joins with what the trainer writes next; a server that fails with that too is restarted.
-
-        So is one for which nobody writes: at the end of a run there is no trainer any more.
-        """
-        if self._publication is damaged:
-            self.wants_publication = True
-            self._waits.notify()
-        while self._publication is damaged:
-            try:
-                async with asyncio.timeout(REPUBLISH_SECONDS):
-                    await self._waits.wait_until(
-                        lambda: self._publication is not damaged,
-                        owner=f"server {server.url}",
-                        blocker="the trainer's publication, written again",
-                    )
-            except TimeoutError:
-                # In the middle of a step the trainer cannot answer; its next publication comes for certain.
-                if not self.trainer_owns_wire:
-                    return await self._restart_and_join(server)
-        await self._join(server)
-
-    async def _join(self, server: Server) -> None:
-        await self._waits.wait_until(
-            lambda: self._publication is not None and server.url not in self._handed,
-            owner=f"server {server.url}",
-            blocker="the trainer's publication",
-        )
-        publication = self._publication
-        assert publication is not None
-        server.is_installing = True
-        try:
-            with self._waits.waiting(f"server {server.url}", f"the install of version {publication.version}"):
-                await install(
-                    self.session,
-                    server.url,
-                    publication,
-                    interrupt=self._interrupt,
-                    timeout_seconds=self._install_seconds,
-                )
-        except ServerError as error:
-            if server.is_leaving():
-                return
-            server.reason = str(error)
-            log.warning("server %s does not join: %s", server.url, error)
-            if isinstance(error, WeightMismatch) and server.num_mismatches == 0:
-                server.num_mismatches += 1
-                self._spawn(server, self._join_after(server, publication))
-            else:
-                self._spawn(server, self._restart_and_join(server))
-            return
-        finally:
-            server.is_installing = False
-            self._waits.notify()
-        if server.is_leaving():
-            return
-        if self._publication is not publication:
-            # Another version was announced meanwhile.
-            server.num_missed += 1
-            self._spawn(server, self._join(server))
-            return
-        server.version, server.state, server.reason = publication.version, ServerState.SERVING, ""
-        server.num_joins += 1
-        server.num_mismatches = 0
-        server.seen_version = publication.version
-        level = logging.WARNING if server.is_awaited else logging.INFO
-        server.is_awaited = False
-        log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
-        self._waits.notify()
+    def _forget_once_drained(self, server: Server) -> None:
+        """Its lifecycle ends the process."""
+        if not server.num_running:
+            del self.servers[server.url]

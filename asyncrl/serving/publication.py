@@ -5,7 +5,6 @@ a server that joins later. A server serves only what was compared with the train
 """
 
 import asyncio
-import io
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,12 +15,10 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PolicyVersion
+from asyncrl.serving import sglang
 
-PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
-"""rollout.interrupt -> what SGLang calls it. Drained servers have nothing to interrupt."""
 MANIFEST = "publication.json"
-_JSON = {"Content-Type": "application/json"}
-INSTALL_SECONDS = 300.0
+INSTALL_SECONDS = sglang.UPDATE_SECONDS
 """Longest wait for a server's answer to one request of an install."""
 
 
@@ -53,13 +50,7 @@ Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
 
 async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
     """The server reads the publication's folder. Raises ServerError."""
-    body = {
-        "model_path": str(publication.folder),
-        "weight_version": str(publication.version),
-        # Refused while requests run; prefix caches are salted by version instead.
-        "flush_cache": False,
-    }
-    await post(session, url, "/update_weights_from_disk", body)
+    await sglang.update_weights_from_disk(session, url, publication.folder, publication.version)
 
 
 async def install(
@@ -73,14 +64,11 @@ async def install(
 ) -> None:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
-    `interrupt` (a key of PAUSE_MODES) says what becomes of running requests meanwhile.
-    Raises ServerError, also when one of its answers takes longer than `timeout_seconds`, and WeightMismatch
-    when the loaded bytes differ; the server then stays paused, because a token sampled from unknown weights
-    would be worse than none.
+    `interrupt` (rollout.interrupt) says what happens to running requests meanwhile. Raises ServerError, also
+    when an answer takes longer than `timeout_seconds`, and WeightMismatch when the loaded bytes differ. The
+    server then stays paused: a token sampled from unknown weights would be worse than none.
     """
-    await post(
-        session, url, "/pause_generation", {"mode": PAUSE_MODES[interrupt]}, timeout_seconds=timeout_seconds
-    )
+    await sglang.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
     try:
         async with asyncio.timeout(timeout_seconds):
             await load(session, url, publication)
@@ -88,39 +76,15 @@ async def install(
         raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
     if interrupt == "retract":
         # A retracted request would find the keys and values of its own salt again.
-        await _flush_cache(session, url, timeout_seconds)
-    check = {"action": "checksum"}
-    reply = await post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
-    compare_digests(url, publication, reply)
-    go_on = {"torch_empty_cache": False}
-    await post(session, url, "/continue_generation", go_on, timeout_seconds=timeout_seconds)
+        await sglang.flush_cache(session, url, timeout_seconds=timeout_seconds)
+    digests = await sglang.weight_digests(session, url, timeout_seconds=timeout_seconds)
+    compare_digests(url, publication, digests)
+    await sglang.continue_generation(session, url, timeout_seconds=timeout_seconds)
 
 
-async def _flush_cache(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> None:
-    """Forgets all keys and values; a server refuses while requests hold some. Raises ServerError."""
-    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    try:
-        async with session.post(f"{url}/flush_cache", timeout=timeout) as response:
-            status, answer = response.status, await response.text()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise ServerError(f"{url}/flush_cache failed: {type(error).__name__}: {error}") from error
-    if status != 200:
-        raise ServerError(f"{url}/flush_cache answered {status}: {answer[:300]}")
-
-
-def compare_digests(url: str, publication: Publication, reply: object) -> None:
-    """Raises WeightMismatch unless every digest the server reports is the published one."""
-    try:
-        ranks = [rank["checksums"] for rank in reply["ranks"]]  # type: ignore[index]
-    except (KeyError, TypeError):
-        raise ServerError(
-            f"{url}/weights_checker answered {str(reply)[:200]!r}, expected ranks of checksums"
-        ) from None
-    if len(ranks) != 1:
-        raise ServerError(
-            f"{url} has {len(ranks)} tensor-parallel ranks; digests are compared for one rank only."
-        )
-    loaded, published = ranks[0], publication.digests
+def compare_digests(url: str, publication: Publication, loaded: Mapping[str, str]) -> None:
+    """Raises WeightMismatch unless every digest of `loaded`, what the server holds, is the published one."""
+    published = publication.digests
     wrong = sorted(
         name for name in loaded.keys() | published.keys() if loaded.get(name) != published.get(name)
     )
@@ -129,29 +93,5 @@ def compare_digests(url: str, publication: Publication, reply: object) -> None:
         raise WeightMismatch(
             f"{url} does not hold version {publication.version}: {len(wrong)} of {len(published)} tensors "
             f"differ, first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves "
-            f"nothing "
-            f"until its weights are verified."
+            f"nothing until its weights are verified."
         )
-
-
-async def post(
-    session: aiohttp.ClientSession,
-    url: str,
-    path: str,
-    body: Mapping[str, object] | bytes,
-    *,
-    timeout_seconds: float = INSTALL_SECONDS,
-) -> object:
-    """The JSON answer to `body`, in bytes if it is JSON already. Raises ServerError when the server is gone,
-    silent, or answers anything but 200."""
-    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-    # As a file: weights in a request are too large to be handed to the socket at once.
-    data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
-    try:
-        async with session.post(f"{url}{path}", data=data, headers=_JSON, timeout=timeout) as response:
-            answer = await response.json(content_type=None)
-    except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-        raise ServerError(f"{url}{path} failed: {type(error).__name__}: {error}") from error
-    if response.status != 200:
-        raise ServerError(f"{url}{path} answered {response.status}: {str(answer)[:300]}")
-    return answer

@@ -1,4 +1,4 @@
-"""What is known of one rollout server. The fleet alone changes its state; it counts its own requests."""
+"""What is known of one rollout server: its state, which its lifecycle alone changes, and its load."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,33 +9,33 @@ from asyncrl.waits import now_seconds
 
 
 class ServerState(StrEnum):
+    """`ServerLifecycle` says how one leads to the next."""
+
+    STARTING = "starting"
+    """The run has not begun."""
     STALE = "stale"
-    """Runs or starts, but its weights are not verified to be the latest."""
+    """Its weights are not verified to be the latest."""
     SERVING = "serving"
-    DEAD = "dead"
-    """Given up."""
+    SUSPECT = "suspect"
+    """A stream broke: it serves on while it is asked whether it is ready."""
+    RESTARTING = "restarting"
     LEAVING = "leaving"
     """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
+    DEAD = "dead"
+    """Given up."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Server:
     url: str
-    state: ServerState = ServerState.STALE
+    state: ServerState = ServerState.STARTING
     version: PolicyVersion | None = None
+    """The newest one that the trainer announced and this server took; what it holds is this or newer."""
     num_running: int = 0
     busy_seconds: float = 0.0
     busy_since_seconds: float = 0.0
     num_restarts: int = 0
     num_joins: int = 0
-    seen_version: PolicyVersion = -1
-    """The newest version that made a token here since it joined: shows a publish before it is announced."""
-    is_installing: bool = False
-    """While it joins: a publication is on its way to it."""
-    num_missed: int = 0
-    """Joins in a row that were too late: training published meanwhile."""
-    num_mismatches: int = 0
-    """Publications in a row whose loaded digests were not the published ones."""
     num_tokens: int = 0
     """Streamed from it."""
     stream_seconds: float = 0.0
@@ -43,18 +43,19 @@ class Server:
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
-    """Far slower than the others (`serving.speed`): no new group goes there while another one serves."""
-    is_awaited: bool = False
-    """Somebody was told that it left or was added: is told when it serves."""
+    """No new group goes there while another one serves."""
     reason: str = "starting"
     """Why it does not serve."""
+
+    def is_serving(self) -> bool:
+        return self.state in (ServerState.SERVING, ServerState.SUSPECT)
 
     def is_leaving(self) -> bool:
         return self.state is ServerState.LEAVING
 
-    def newest_version(self) -> PolicyVersion:
-        """What its next token is made by, as far as anybody here can know."""
-        return max(self.seen_version, -1 if self.version is None else self.version)
+    def is_staying(self) -> bool:
+        """Whether it serves or may come to."""
+        return self.state not in (ServerState.DEAD, ServerState.LEAVING)
 
     def begin(self, num_requests: int) -> None:
         """Requests start to stream."""
@@ -69,6 +70,14 @@ class Server:
         self.num_running -= num_requests
         if self.num_running == 0:
             self.busy_seconds += now_seconds() - self.busy_since_seconds
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """It streamed this many more."""
+        self.num_tokens += num_tokens
+
+    def mark_slow(self, is_slow: bool) -> None:
+        """Whether it is far slower than the others; `serving.speed` judges."""
+        self.is_slow = is_slow
 
     def busy_so_far(self) -> float:
         """Seconds, up to now, in which at least one request was running."""

@@ -1,7 +1,7 @@
 """Which servers are far slower than the others, by tokens per second and running stream.
 
-A server is judged over windows of `slow_seconds`: slow when its speed was below `slow_share` of the median of
-the others that had work. It then gets no new groups for one window, and is tried again.
+A server is judged over windows of `slow_seconds`. It is slow when its speed was below `slow_share` of the
+median of the others that streamed. It then gets no new groups for one window, and is tried again.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ class SpeedGauge:
     """URL -> tokens and stream seconds at the start of the window."""
 
     def judge(self, servers: list[Server]) -> None:
-        """Sets `is_slow` of each server from the window that ends now."""
+        """Marks each server by the window that ends now."""
         speeds = {server.url: speed for server in servers if (speed := self._speed(server)) is not None}
         for server in servers:
             others = [speed for url, speed in speeds.items() if url != server.url]
             was_slow = server.is_slow
             # Left out for a window: tried again, whatever its last streams did.
-            server.is_slow = (
+            server.mark_slow(
                 not was_slow
                 and server.url in speeds
                 and bool(others)
@@ -55,7 +55,7 @@ class SpeedGauge:
 
 
 async def watch_speed(fleet: Fleet, *, recipe: Serving) -> None:
-    """Judges all servers every `slow_seconds`, without end; returns at once where no slow_share is set."""
+    """Judges all servers every `slow_seconds` until it is cancelled; returns at once without a slow_share."""
     if recipe.slow_share is None:
         return
     gauge = SpeedGauge(recipe.slow_share)

@@ -11,6 +11,7 @@ B sequences, L places each; H heads of this tensor-parallel rank, G of them key-
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,19 +29,19 @@ CUDA_CALL_COST = 1e6
 """The same on a GPU, by estimate: some 20 us of launches against 20 ps."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PackedSequences(PackedSeqParams):
-    """Passed through Megatron's layers untouched: what our attention and rotary positions want of a pack."""
+    """Passed through Megatron's layers untouched: what our attention and rotary positions need of a pack."""
 
-    positions: Tensor | None = None
+    positions: Tensor
     """[P] int64, each token's place in its sequence."""
-    longest: int = 0
+    longest: int
     """Of the sequences; `positions` are below it."""
-    buckets: tuple[tuple[int, int], ...] = ()
+    buckets: tuple[tuple[int, int], ...]
     """(B, L) of each bucket; their places follow one another."""
-    padded: Tensor | None = None
+    padded: Tensor
     """[Q] int64, the packed token at each place; padding repeats its sequence's last."""
-    packed: Tensor | None = None
+    packed: Tensor
     """[P] int64, one place of each packed token."""
 
 
@@ -97,12 +98,12 @@ class _Pad(torch.autograd.Function):
     """Packed [P, ...] -> padded [Q, ...]; a shared token collects the gradients of all its copies."""
 
     @staticmethod
-    def forward(context, tokens: Tensor, sequences: PackedSequences) -> Tensor:
+    def forward(context: Any, tokens: Tensor, sequences: PackedSequences) -> Tensor:
         context.padded, context.num_tokens = sequences.padded, len(tokens)
         return tokens.index_select(0, sequences.padded)
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         # Gradients at padding are zero: nothing attends to it and `_Unpad` reads nothing of it.
         tokens = gradient.new_zeros(context.num_tokens, *gradient.shape[1:])
         return tokens.index_add_(0, context.padded, gradient), None
@@ -112,12 +113,12 @@ class _Unpad(torch.autograd.Function):
     """Padded [Q, ...] -> packed [P, ...]."""
 
     @staticmethod
-    def forward(context, padded: Tensor, sequences: PackedSequences) -> Tensor:
+    def forward(context: Any, padded: Tensor, sequences: PackedSequences) -> Tensor:
         context.packed, context.num_places = sequences.packed, len(padded)
         return padded.index_select(0, sequences.packed)
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         places = gradient.new_zeros(context.num_places, *gradient.shape[1:])
         return places.index_copy_(0, context.packed, gradient), None
 
@@ -132,12 +133,12 @@ class _TokensForHeads(torch.autograd.Function):
     """[C, H, D] on every rank of `group` -> [P, H / ranks, D]: all tokens, this rank's heads."""
 
     @staticmethod
-    def forward(context, tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(context: Any, tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
         context.group = group
         return _tokens_for_heads(tokens, group)
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _heads_for_tokens(gradient, context.group), None
 
 
@@ -145,12 +146,12 @@ class _HeadsForTokens(torch.autograd.Function):
     """[P, H / ranks, D] on every rank of `group` -> [C, H, D]: this rank's tokens, all heads."""
 
     @staticmethod
-    def forward(context, heads: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(context: Any, heads: Tensor, group: dist.ProcessGroup) -> Tensor:
         context.group = group
         return _heads_for_tokens(heads, group)
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _tokens_for_heads(gradient, context.group), None
 
 
@@ -164,13 +165,14 @@ def _tokens_for_heads(tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
 def _heads_for_tokens(heads: Tensor, group: dist.ProcessGroup) -> Tensor:
     received = torch.empty_like(heads, memory_format=torch.contiguous_format)
     dist.all_to_all_single(received, heads.contiguous(), group=group)
-    return received.unflatten(0, (group.size(), -1)).transpose(0, 1).flatten(1, 2)
+    parts: Tensor = received.unflatten(0, (group.size(), -1))
+    return parts.transpose(0, 1).flatten(1, 2)
 
 
 class PackedAttention(MegatronModule):
     """Core attention of a self-attention layer: causal, grouped queries, no dropout."""
 
-    def __init__(self, config: TransformerConfig, *, softmax_scale: float | None = None, **_) -> None:
+    def __init__(self, config: TransformerConfig, *, softmax_scale: float | None = None, **_: Any) -> None:
         super().__init__(config=config)
         assert config.attention_dropout == 0.0
         self.scale = softmax_scale
@@ -184,19 +186,20 @@ class PackedAttention(MegatronModule):
         /,
         *,
         packed_seq_params: PackedSequences,
-        **_,
+        **_: Any,
     ) -> Tensor:
         """[C, 1, H, D], [C, 1, G, D], [C, 1, G, D] -> [C, 1, H * D]."""
-        parts = [x.squeeze(1) for x in (query, key, value)]
+        query, key, value = (x.squeeze(1) for x in (query, key, value))
         group = parallel_state.get_context_parallel_group()
         if group.size() == 1:
-            return self._attend_packed(*parts, packed_seq_params).unsqueeze(1)
+            return self._attend_packed(query, key, value, packed_seq_params).unsqueeze(1)
         # With fewer key-value heads than ranks, each goes to all ranks whose queries look at it.
-        copies = group.size() // math.gcd(group.size(), parts[1].shape[1])
-        parts[1:] = [x.repeat_interleave(copies, dim=1) for x in parts[1:]]
-        gathered = [_TokensForHeads.apply(x, group) for x in parts]
-        heads = self._attend_packed(*gathered, packed_seq_params).unflatten(1, gathered[0].shape[1:])
-        return _HeadsForTokens.apply(heads, group).flatten(1).unsqueeze(1)
+        copies = group.size() // math.gcd(group.size(), key.shape[1])
+        key, value = (x.repeat_interleave(copies, dim=1) for x in (key, value))
+        query, key, value = (_TokensForHeads.apply(x, group) for x in (query, key, value))
+        heads = self._attend_packed(query, key, value, packed_seq_params).unflatten(1, query.shape[1:])
+        output: Tensor = _HeadsForTokens.apply(heads, group)
+        return output.flatten(1).unsqueeze(1)
 
     def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
@@ -206,16 +209,17 @@ class PackedAttention(MegatronModule):
             self._attend(*(x.unflatten(0, size).transpose(1, 2) for x in parts))
             for size, *parts in zip(sequences.buckets, *padded, strict=True)
         ]
-        return _Unpad.apply(torch.cat(outputs), sequences)
+        packed: Tensor = _Unpad.apply(torch.cat(outputs), sequences)
+        return packed
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B * L, H * D]."""
-        output = torch.nn.functional.scaled_dot_product_attention(
+        output: Tensor = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
         )
         return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
-    def sharded_state_dict(self, prefix="", sharded_offsets=(), metadata=None) -> dict:
+    def sharded_state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
 
@@ -225,10 +229,11 @@ class PackedRotary(RotaryEmbedding):
     Megatron's way slices them per sequence in every layer, and knows no sequences that share a prompt.
     """
 
-    def get_rotary_seq_len(self, *arguments) -> PackedSequences:
-        *_, sequences = arguments
+    def get_rotary_seq_len(self, *arguments: Any) -> PackedSequences:
+        sequences: PackedSequences = arguments[-1]
         return sequences
 
-    def forward(self, sequences: PackedSequences, **_) -> Tensor:
+    def forward(self, sequences: PackedSequences, **_: Any) -> Tensor:
         """[C, 1, 1, D] angles."""
-        return self.get_emb(sequences.longest).index_select(0, own_tokens(sequences.positions))
+        angles: Tensor = self.get_emb(sequences.longest)
+        return angles.index_select(0, own_tokens(sequences.positions))

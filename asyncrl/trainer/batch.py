@@ -12,11 +12,14 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.model.flops import pass_flops
+from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
@@ -51,9 +54,21 @@ class MicroBatch:
         is_finite = self.behavior.isfinite()
         return is_finite if mask_staleness is None else is_finite & (self.lags <= mask_staleness)
 
+    def flops(self, shape: ModelShape) -> float:
+        """Floating-point operations of one forward and backward through a model of `shape`."""
+        return pass_flops(
+            shape,
+            num_tokens=len(self.tokens),
+            num_targets=len(self.targets),
+            num_looks=float((self.sequences.positions + 1).sum()),
+        )
+
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
         return self if device.type == "cpu" else _moved(self, device)
+
+
+RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +81,10 @@ class Bundle:
 
 
 def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
-    """`count` parts of a batch, their numbers of sequences as equal as can be; none is empty.
+    """`count` parts of a batch with nearly equal numbers of sequences; fewer for fewer sequences.
 
     Neighbours with the same prompt stay neighbours, in an order that depends on `seed` and the step alone: no
-    step always gets what was generated last, or what is repeated. Fewer than `count` where there are fewer
-    sequences; one part keeps the batch's order.
+    part always gets what was generated last, or the repeated groups. One part keeps the batch's order.
     """
     sequences, size = batch.sequences, len(batch.sequences)
     count = max(1, min(count, size))
@@ -103,7 +117,7 @@ def rank_micro_batches(
 def plan_micro_batches(
     sequences: list[Sequence], *, budget_tokens: int, num_ranks: int, multiple: int = 1
 ) -> list[list[list[int]]]:
-    """[rank][micro-batch] -> indices of sequences; every rank gets as many micro-batches, a multiple of that.
+    """[rank][micro-batch] -> indices of sequences; every rank gets the same number, a multiple of `multiple`.
 
     The largest bundle goes into the emptiest micro-batch, one more per rank until all fit. Micro-batches are
     empty where there are fewer bundles than micro-batches.
@@ -123,7 +137,8 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
         by_prompt[tuple(sequence.prompt_tokens)].append(i)
     bundles = []
     for prompt, indices in by_prompt.items():
-        chosen, load = [], len(prompt)
+        chosen: list[int] = []
+        load = len(prompt)
         for i in indices:
             extra = max(len(sequences[i].response_tokens) - 1, 0)
             if chosen and load + extra > max_tokens:
@@ -203,14 +218,14 @@ def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list
     return bins
 
 
-def _flatten(parts: list[list], dtype: type, count: int) -> np.ndarray:
+def _flatten(parts: list[list[Any]], dtype: type, count: int) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), dtype, count)
 
 
-def _moved(record: MicroBatch | PackedSequences, device: torch.device):
+def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     """A copy whose tensors are on `device`."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    moved = {
+    moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
         if torch.is_tensor(value) or isinstance(value, PackedSequences)

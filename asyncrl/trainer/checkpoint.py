@@ -1,39 +1,54 @@
-"""Checkpoints: all that makes the next step bitwise the same - weights, optimizer, schedule (the critic's
-too, where there is one), RNG, version.
+"""Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-Megatron's dist_checkpointing in its fully reshardable format, so that another layout can load them. The
-state is copied and written during training (`saving`). A checkpoint is written beside its place, synced, and
-renamed with its manifest inside: a folder under its own name is complete. On loading, the manifest's digests
-tell a damaged one, which is skipped for the one before it.
+That is weights, optimizer and schedule (the critic's too), the random state and the version, in the fully
+reshardable format of Megatron's dist_checkpointing, so that another layout can load them. The state is copied
+and written during training (`saving`): under another name, synced, then renamed with its manifest inside. So
+a folder under its own name is complete. On loading, a checkpoint whose digests differ from the manifest's is
+skipped for the one before it (`asyncrl.checkpoints`).
 
-The random state is the first rank's on every rank: no dropout, so nothing in a step draws from it.
+The random state is the first rank's on every rank: there is no dropout, so nothing in a step draws from it.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import torch
 from megatron.core import dist_checkpointing
+from torch import Tensor
 
 from asyncrl.checkpoints import (
+    HeldOutAccuracies,
     checkpoint_path,
     find_fault,
     newest_version,
     saved_versions,
+    to_forget,
     write_manifest,
 )
 from asyncrl.disk import writing
 from asyncrl.records import PolicyVersion
-from asyncrl.retention import HeldOutAccuracies, to_forget
 from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
 
 log = logging.getLogger(__name__)
+
+
+class State(TypedDict):
+    """What a checkpoint holds, as Megatron describes it to write and gives it back."""
+
+    model: StateDict
+    optimizer: StateDict
+    schedule: StateDict
+    rng: Tensor
+    version: PolicyVersion
+    critic: NotRequired[StateDict]
+    """Model, optimizer and schedule of its own."""
 
 
 class Checkpoints:
@@ -92,22 +107,24 @@ class Checkpoints:
         """Raises CheckpointError when a save has failed since; does not wait."""
         self._writer.check()
 
-    def load_newest(self, learner: Learner) -> PolicyVersion | None:
-        """Restores the newest complete checkpoint; None when there is none. A call of every rank."""
-        version = ranks.broadcast(self.newest() if ranks.is_first() else None)
-        if version is not None:
-            self.load(learner, version)
+    def load_newest(self, learner: Learner) -> PolicyVersion:
+        """Restores the newest complete checkpoint, else the base model, version 0. A call of every rank."""
+        version: PolicyVersion = ranks.broadcast(self.newest() if ranks.is_first() else None)
+        self.load(learner, version)
         return version
 
     def load(self, learner: Learner, version: PolicyVersion) -> None:
-        """Restores the checkpoint of `version`, which is there and complete. A call of every rank."""
+        """Restores the complete checkpoint of `version`; 0 is the base model. A call of every rank."""
+        if version == 0:
+            learner.load_base()
+            return
         begin = time.perf_counter()
         if learner.critic is not None and not _holds_critic(self.path(version)):
             raise CheckpointError(
                 f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
                 f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
             )
-        state = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
+        state: State = dist_checkpointing.load(_state(learner, 0, is_loading=True), self.path(version))
         assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
         learner.model.load_state_dict(state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
@@ -117,8 +134,8 @@ class Checkpoints:
         torch.set_rng_state(state["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
-    def newest(self) -> PolicyVersion | None:
-        """The newest version whose checkpoint is complete; others are named in the log and skipped."""
+    def newest(self) -> PolicyVersion:
+        """The newest version whose checkpoint is complete, 0 without one; logs why others are skipped."""
         return newest_version(self.folder)
 
     def best(self) -> PolicyVersion | None:
@@ -151,16 +168,18 @@ class Checkpoints:
             remove(self.path(old))
 
 
-def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> dict:
+def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> State:
     model = learner.model.sharded_state_dict()
-    critic = {} if learner.critic is None else {"critic": learner.critic.sharded_state(is_loading=is_loading)}
-    return critic | {
+    state: State = {
         "model": model,
         "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
         "schedule": learner.schedule.state_dict(),
         "rng": torch.get_rng_state(),
         "version": version,
     }
+    if learner.critic is not None:
+        state["critic"] = learner.critic.sharded_state(is_loading=is_loading)
+    return state
 
 
 def _holds_critic(folder: Path) -> bool:

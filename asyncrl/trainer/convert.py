@@ -124,7 +124,7 @@ def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], 
 def _entry(names: tuple[str, ...], parameter: torch.nn.Parameter) -> Entry:
     shape = list(parameter.shape)
     if _is_shared(parameter, names):
-        shape[parameter.partition_dim] *= parallel_state.get_tensor_model_parallel_world_size()
+        shape[_partition_dim(parameter)] *= parallel_state.get_tensor_model_parallel_world_size()
     return Entry(names, tuple(shape), _group_owner(names))
 
 
@@ -148,6 +148,12 @@ def _is_shared(parameter: torch.nn.Parameter, names: tuple[str, ...]) -> bool:
     return getattr(parameter, "tensor_model_parallel", False)
 
 
+def _partition_dim(parameter: torch.nn.Parameter) -> int:
+    """The dimension along which Megatron cut a parameter for the tensor ranks."""
+    dimension: int = parameter.partition_dim  # type: ignore[attr-defined]
+    return dimension
+
+
 def _group_owner(names: tuple[str, ...]) -> int:
     """The first of the ranks that hold a copy of an own parameter together with this one."""
     if _is_expert(names):
@@ -156,18 +162,16 @@ def _group_owner(names: tuple[str, ...]) -> int:
 
 
 def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ...]) -> Tensor:
-    """What of a whole parameter belongs on this tensor rank, rows of zeros behind the vocabulary."""
-    size, rank = (
-        parallel_state.get_tensor_model_parallel_world_size(),
-        parallel_state.get_tensor_model_parallel_rank(),
-    )
+    """What of a whole parameter belongs on this tensor rank, rows of zeros after the vocabulary."""
+    size: int = parallel_state.get_tensor_model_parallel_world_size()
+    rank: int = parallel_state.get_tensor_model_parallel_rank()
     if not _is_shared(parameter, names):
         return whole
     if names[0] in VOCABULARY:
         whole = torch.nn.functional.pad(whole, (0, 0, 0, size * len(parameter) - len(whole)))
     if len(names) == 2:
         return torch.cat([half.chunk(size)[rank] for half in whole.chunk(2)])
-    return whole.chunk(size, parameter.partition_dim)[rank]
+    return whole.chunk(size, _partition_dim(parameter))[rank]
 
 
 def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str, ...]) -> Tensor:
@@ -179,15 +183,21 @@ def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str,
     dist.all_gather(parts, part.contiguous(), group=group)
     if len(names) == 2:
         return torch.cat([torch.cat(halves) for halves in zip(*(p.chunk(2) for p in parts), strict=True)])
-    return torch.cat(parts, parameter.partition_dim)
+    return torch.cat(parts, _partition_dim(parameter))
 
 
-def _bring_to_first(tensor: Tensor | None, entry: Entry, read: Callable, own: dict) -> Tensor | None:
+def _bring_to_first(
+    tensor: Tensor | None,
+    entry: Entry,
+    read: Callable[[torch.nn.Parameter], Tensor],
+    own: dict[tuple[str, ...], torch.nn.Parameter],
+) -> Tensor | None:
     """The owner's tensor on rank 0, None elsewhere."""
     rank = dist.get_rank()
     if entry.owner == 0:
         return tensor if rank == 0 else None
     if rank == entry.owner:
+        assert tensor is not None, f"rank {rank} owns {entry.names}"
         dist.send(tensor.contiguous(), dst=0)
     if rank != 0:
         return None
@@ -199,7 +209,7 @@ def _bring_to_first(tensor: Tensor | None, entry: Entry, read: Callable, own: di
 
 
 def _natural(names: Iterable[str]) -> list[tuple[bool, int, str]]:
-    """Sorts layer 10 behind layer 9."""
+    """Sorts layer 10 after layer 9."""
     return [
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in next(iter(names)).split(".")

@@ -1,7 +1,7 @@
-"""Megatron-core 0.16.1 on a machine without CUDA: the places where it says "cuda" without asking.
+"""Megatron-core 0.16.1 on a machine without CUDA: adapters for the places where it hard-codes "cuda".
 
-`install` does nothing where CUDA is. Each adapter names what fails without it; all of them are upstream's
-hard-coded devices, none changes a number. Call it before any other megatron import.
+`install` does nothing where CUDA is. Each adapter names what fails without it; none changes a number. Call it
+before any other megatron import.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def install() -> None:
     _is_installed = True
     _use_no_compiler()
     # RoPE, DDP buffers: `.to(device=torch.cuda.current_device())`.
-    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]
     # Pipeline stages wait so for their messages; gloo's have arrived when they are waited for.
     torch.cuda.synchronize = lambda *_: None
     _replace_literal_devices()
@@ -79,7 +79,7 @@ def _replace_random_state() -> None:
 
     # Megatron's own tracker that tracks nothing: enough while dropout is 0, which is all we build.
     random.initialize_rng_tracker(inference_rng_tracker=True)
-    torch.cuda.manual_seed = torch.manual_seed
+    torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
@@ -130,11 +130,11 @@ def _cuda_type_names() -> Iterator[None]:
         answer = original(self, *arguments, **keywords)
         return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
 
-    torch.Tensor.type = type_
+    torch.Tensor.type = type_  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        torch.Tensor.type = original
+        torch.Tensor.type = original  # type: ignore[method-assign]
 
 
 def _send_nothing_to_cuda() -> None:
@@ -152,11 +152,12 @@ def _send_nothing_to_cuda() -> None:
 
 def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **keywords: Any) -> Any:
-        send, torch.Tensor.cuda = torch.Tensor.cuda, lambda tensor, *_, **__: tensor
+        send = torch.Tensor.cuda
+        torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
         try:
             return function(*arguments, **keywords)
         finally:
-            torch.Tensor.cuda = send
+            torch.Tensor.cuda = send  # type: ignore[method-assign]
 
     return call
 

@@ -1,11 +1,10 @@
-"""The critic of PPO: a model of its own that says at each token what reward is still to be expected.
+"""The critic of PPO: a second model that predicts at each token the reward still to come.
 
-The base model once more, in the policy's layout, with one output per predicting position (a head of zeros)
-in place of the output layer; its own optimizer. Values, advantages and targets of a batch are those of the
-critic before the step. Gradients are summed and divided as the policy's are: packing and layout change
-nothing. Importance weights and rejections are the policy's alone: a value answers for what was sampled,
-whoever did. Tokens that rollout.mask_staleness leaves out are out of the value loss, its metrics and the
-whitening too.
+It starts as the base model, in the policy's layout, with a value head of zeros in place of the output layer,
+and has its own optimizer. Values, advantages and targets of a batch come from the critic before the step.
+Gradients are summed and divided as the policy's are, so packing and layout change nothing. Importance weights
+and rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
+rollout.mask_staleness masks are left out of the value loss, of its metrics and of the whitening.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """
@@ -14,17 +13,20 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
 
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
-from asyncrl.errors import Diverged
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
 from asyncrl.recipe import Recipe
@@ -33,7 +35,8 @@ from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.optimizer_state import sharded_optimizer_state
+from asyncrl.trainer.optimizer import take_step
+from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
 
@@ -45,7 +48,7 @@ class ValueHead(torch.nn.Linear):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size, 1, bias=False)
-        # At first every value is 0, and the first gradient moves the head alone.
+        # At first every value is 0, and the first gradient moves only the head.
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -57,15 +60,15 @@ class CriticModel(GPTModel):
 
     shape: ModelShape
 
-    def __init__(self, *arguments, **keywords) -> None:
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         if self.post_process:
             # `build_critic` puts the value head in its place, which Megatron then describes in checkpoints.
-            self.output_layer = None
+            self.output_layer: Any = None
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor:
         """Hidden states [C, 1, H] for the next stage; from the last one values [T], of no temperature."""
-        hidden = super().forward(
+        hidden: Tensor = super().forward(
             own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
         )
         if not self.post_process:
@@ -74,10 +77,10 @@ class CriticModel(GPTModel):
             # Every rank computes every value and its whole gradient: nothing to sum over tensor ranks.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         own, predicting = own_predicting(micro.predicting, len(hidden))
-        values = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
+        values: Tensor = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
         return values if own is None else fill_in(values[None], own, len(micro.targets))[0]
 
-    def _postprocess(self, hidden_states: Tensor, **_) -> Tensor:
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
 
@@ -93,17 +96,23 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     return model
 
 
-class Critic:
+class CriticLearner:
     """The critic's weights and what it takes to train them on a batch."""
 
     def __init__(
-        self, recipe: Recipe, model: Policy, chunks: list, optimizer, schedule, run: Callable
+        self,
+        recipe: Recipe,
+        model: Policy,
+        chunks: list[DistributedDataParallel],
+        optimizer: MegatronOptimizer,
+        schedule: OptimizerParamScheduler,
+        run: Callable[..., list[Any]],
     ) -> None:
         """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
         self.model = model
         self.warmup_steps = recipe.critic.warmup_steps
         self._algorithm = recipe.algorithm
-        self._value_clip = recipe.critic.value_clip
+        self._section = recipe.critic
         self._mask_staleness = recipe.rollout.mask_staleness
         self._chunks = chunks
         self._optimizer = optimizer
@@ -124,7 +133,7 @@ class Critic:
         rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
-        # The first part meets the critic before the step; the others must be told what it said.
+        # The first part sees the critic before the step; the others need its values from then.
         before = [None, *(self.values(part, temperature) for part in parts[1:])]
         self._schedule.step(increment=1)
         found, sums, norms = [], [], []
@@ -134,7 +143,7 @@ class Critic:
             )
             found.append([advantages for advantages, _ in results])
             sums += [total for _, total in results]
-            norms.append(self._update(step))
+            norms.append(take_step(self._optimizer, "critic.learning_rate", self._section, step=step))
         metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
         metrics["critic_grad_norm"] = sum(norms) / len(norms)
         metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
@@ -159,7 +168,9 @@ class Critic:
         # Ranks that share the sequences all know their loss; added up, it counts once.
         counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def loss(index: int, micro: MicroBatch, values: Tensor):
+        def loss(
+            index: int, micro: MicroBatch, values: Tensor
+        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
             rewards = end_rewards(micro.advantages, micro.sequence_ids)
             if penalties:
@@ -174,7 +185,7 @@ class Critic:
             # The tokens that the policy's loss counts.
             mask = micro.counted(self._mask_staleness)
             targets = advantages + known
-            losses = clipped_value_loss(values, known, targets, self._value_clip)
+            losses = clipped_value_loss(values, known, targets, self._section.value_clip)
             total = torch.where(mask, losses, 0.0).sum()
             sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
             return total, mask.sum().int() * counts, (advantages, sums)
@@ -184,13 +195,13 @@ class Critic:
     def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""
 
-        def keep(index: int, micro: MicroBatch, values: Tensor):
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), values
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
 
-    def sharded_state(self, *, is_loading: bool) -> dict:
+    def sharded_state(self, *, is_loading: bool) -> StateDict:
         """For a checkpoint, its tensors under names apart from the policy's."""
         model = self.model.sharded_state_dict()
         optimizer = sharded_optimizer_state(self._optimizer, model, is_loading=is_loading)
@@ -198,21 +209,10 @@ class Critic:
         add_prefix_for_sharding(state, "critic.")
         return state
 
-    def load_state(self, state: dict) -> None:
+    def load_state(self, state: StateDict) -> None:
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._schedule.load_state_dict(state["schedule"])
-
-    def _update(self, step: int) -> float:
-        _, grad_norm, _ = self._optimizer.step()
-        if not math.isfinite(grad_norm):
-            raise Diverged(
-                f"Lower critic.learning_rate, or look at the batch (`asyncrl view`): the norm of the "
-                f"critic's gradient of step {step + 1} is {grad_norm}. The last checkpoint and the published "
-                f"weights are intact. critic.learning_rate cannot change within a run: set run_folder (or "
-                f"name) to a new one."
-            )
-        return float(grad_norm)
 
 
 def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:

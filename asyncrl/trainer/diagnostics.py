@@ -1,4 +1,4 @@
-"""What one step says about the policy: sums over tokens, added over micro-batches and ranks, then divided.
+"""Diagnostics of a step: sums over tokens, added over micro-batches and ranks, then divided.
 
 Tokens of lag 0 show the pure train-inference mismatch; tokens of lag >= 1 add staleness to it; tokens of lag
 0 that were sampled over the keys and values of an older version (a publish in place) are neither. Never
@@ -17,8 +17,10 @@ from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 
 TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed")
-TOKEN_SUMS = ("entropy", "ratio", "ratio_squared", "lag")
-TOKEN_SUMS += ("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl")
+TOKEN_SUMS = (
+    *("entropy", "ratio", "ratio_squared", "lag"),
+    *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
+)
 SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
 """Of sequences with a token that counts; log-ratios are summed over these."""
 LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
@@ -37,6 +39,7 @@ def micro_batch_sums(
 ) -> tuple[Tensor, Tensor]:
     """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count."""
     mask = inputs.mask
+    assert inputs.entropies is not None
     kinds = token_kinds(micro.lags, micro.are_continued)[mask]
     log_ratio = (inputs.proximal - inputs.behavior)[mask].double()
     ratio = bounded_ratio(inputs.proximal, inputs.behavior)[mask].double()
@@ -112,7 +115,7 @@ def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -
     current = inputs.current.detach()
     moved = (current - inputs.proximal)[mask].double()
     policy_kl = bounded_ratio(current, inputs.proximal)[mask].double() - 1 - moved
-    # Of a surrogate that does not tell what it clipped the share is no number.
+    # A surrogate that does not report what it clipped has no share: NaN.
     clipped = torch.full_like(applied, math.nan) if parts.clipped is None else parts.clipped[mask].double()
     is_masked = (weights == 0).double()
     return [is_capped.double(), is_masked, clipped, applied, applied.square(), policy_kl]

@@ -34,17 +34,17 @@ _EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d+)\.(gate|up|down)_proj\.weight")
 
 
 MAX_THREADS = 4
-"""For digests on CPU, beside whoever writes the same tensors; no more than there are cores."""
+"""For digests on CPU, while the same tensors are written; no more than there are cores."""
 THREADED_BYTES = 2**20
-"""Smaller tensors are digested at once: in less time than a thread takes to start."""
+"""Smaller tensors are digested at once: that takes less time than to start a thread."""
 PENDING_BYTES = 2**30
-"""Tensors that wait for their digest before whoever brings more has to wait too."""
+"""Of tensors that wait for their digest; above it, `add` waits too."""
 
 
 class EngineDigests:
     """Digests of tensors that come one at a time, the parts of a fused one in the order of their rows.
 
-    On CPU they are computed beside, by threads; the tensors must not change before `result`.
+    On CPU, threads compute them in the background; the tensors must not change before `result`.
     """
 
     def __init__(self, *, has_cuda: bool | None = None) -> None:
@@ -59,7 +59,7 @@ class EngineDigests:
         self._pending_bytes = 0
 
     def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Passes `weights` on and digests them; Hugging Face names."""
+        """Yields `weights`, under Hugging Face names, and digests them."""
         for name, tensor in weights:
             self.add(name, tensor)
             yield name, tensor
@@ -85,7 +85,7 @@ class EngineDigests:
             lane.shutdown()
         return {name: digest.result() for name, digest in self._hashes.items()}
 
-    def _submit(self, lane: int, digest: "_CpuDigest", padded: Tensor, place: int) -> None:
+    def _submit(self, lane: int, digest: "_CpuDigest | _CudaDigest", padded: Tensor, place: int) -> None:
         self._lane_bytes[lane] += padded.nbytes
         self._pending.append((self._lanes[lane].submit(digest.add, padded, place), padded.nbytes))
         self._pending_bytes += padded.nbytes
@@ -122,7 +122,7 @@ class _CpuDigest:
     def add(self, part: Tensor, place: int) -> None:
         assert place == self._next, f"part {place} of a fused tensor came where {self._next} belongs"
         self._next += 1
-        self._hash.update(memoryview(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+        self._hash.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
 
     def result(self) -> str:
         return self._hash.digest()[:8].hex()
@@ -166,6 +166,7 @@ def _engine_name(name: str) -> tuple[str, int, int | None]:
 
 
 def _pad(name: str, tensor: Tensor, *, ffn_multiple: int) -> Tensor:
+    size: tuple[int, ...]
     if VOCABULARY.fullmatch(name):
         size = (0, 0, 0, -tensor.shape[0] % VOCABULARY_MULTIPLE)
     elif name.endswith(("gate_proj.weight", "up_proj.weight")):

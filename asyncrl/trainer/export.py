@@ -1,4 +1,4 @@
-"""Weights on disk as a Hugging Face folder: what SGLang loads at a publish and transformers at the end.
+"""Weights on disk as a Hugging Face folder: what SGLang loads at a publish, and transformers after the run.
 
 Owns the reading and writing of safetensors. Every rank calls, to gather the weights; the first writes. The
 bytes do not depend on the layout.
@@ -60,7 +60,7 @@ def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     if len(names) == 1:
         os.rename(folder / _part_name(0), folder / WEIGHTS)
         return
-    places = {}
+    places: dict[str, str] = {}
     for i, held_names in enumerate(names):
         file = f"model-{i + 1:05d}-of-{len(names):05d}.safetensors"
         os.rename(folder / _part_name(i), folder / file)
@@ -82,7 +82,7 @@ def _write_shard(folder: Path, number: int, weights: dict[str, Tensor]) -> list[
 def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> None:
     """Writes `target`: the model's weights with configuration and tokenizer of `base`.
 
-    config.json says the weights' type, and there is a generation_config.json, whatever `base` has.
+    config.json names the weights' type and generation_config.json exists, whatever `base` has.
     """
     weights = export_weights(model)
     if not ranks.is_first():
@@ -127,7 +127,7 @@ def drain(weights: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def fresh_part(target: Path) -> Path:
-    """An empty folder beside `target` to write into; what a killed process left there is removed."""
+    """An empty folder next to `target` to write into; what a killed process left there is removed."""
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -135,14 +135,14 @@ def fresh_part(target: Path) -> Path:
 
 
 def replace(part: Path, target: Path) -> None:
-    """Renames the finished `part` to `target`; an older `target` goes away first."""
+    """Renames the finished `part` to `target`; an older `target` is removed first."""
     remove(target)
     os.rename(part, target)
     _sync(target.parent)
 
 
 def remove(folder: Path) -> None:
-    """Deletes a folder such that a kill in between leaves no half of it under its own name."""
+    """Deletes a folder; a kill in between leaves no half of it under its own name."""
     if folder.exists():
         trash = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(trash, ignore_errors=True)

@@ -1,47 +1,44 @@
 """One rank's model, optimizer and schedule: makes version v + 1 out of version v and a batch.
 
-Owns the weights. Knows nothing of queues, servers or files. Gradients are summed over micro-batches and
-ranks, then divided once by the global denominator: neither packing nor the number and layout of the ranks
-changes a step. Every rank of the last pipeline stage computes its micro-batches' whole loss; the first of
-those that share a model counts it. PPO's critic, where there is one, steps before the policy does.
+Owns the weights. Knows no queue, no server, and no file but the base model. Gradients are summed over
+micro-batches and ranks, then divided once by the global denominator: neither packing nor the number and
+layout of the ranks changes a step. Every rank of the last pipeline stage computes its micro-batches' whole
+loss; of those that share a model, the first counts it. PPO's critic, if any, steps before the policy.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.rejections import find_second_moment_bound
-from asyncrl.errors import Diverged
+from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
-from asyncrl.model.layout import Layout, make_layout
-from asyncrl.recipe import Recipe, Trainer
+from asyncrl.model.layout import make_layout
+from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
-from asyncrl.trainer.critic import Critic, build_critic
+from asyncrl.trainer.convert import load_weights
+from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
-from asyncrl.trainer.flops import micro_batch_flops, peak_flops
-from asyncrl.trainer.model import DTYPES, Policy, build_policy, device
+from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device
 from asyncrl.trainer.objective import Objective, kl_penalties
-from asyncrl.trainer.optimizer_state import restore_adam_steps
+from asyncrl.trainer.optimizer import data_parallel, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
+
+Result = TypeVar("Result")
 
 
 class Learner:
@@ -49,6 +46,7 @@ class Learner:
 
     def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
         self.shape = shape
+        self._base = Path(recipe.model.path)
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
         self._seed = recipe.seed
@@ -61,8 +59,8 @@ class Learner:
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe.trainer)
         self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
-        self.parallel_chunks = _data_parallel(self.model, self.layout, dtype)
-        self.optimizer = make_optimizer(self.parallel_chunks, recipe.trainer, dtype)
+        self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
+        self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
         self.reference_chunks = (
             load_reference(shape, recipe.model, self.layout) if self.objective.needs_reference() else None
@@ -70,25 +68,26 @@ class Learner:
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self._forward_backward = get_forward_backward_func()
         self._device = device()
-        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, dtype)
+        self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
-        if dtype is torch.bfloat16:
-            self.model[0].config.grad_scale_func = self.optimizer.scale_loss
 
-    def _make_critic(self, recipe: Recipe) -> Critic:
+    def _make_critic(self, recipe: Recipe) -> CriticLearner:
         """The base model as a critic, with an optimizer and a schedule of its own."""
         dtype = DTYPES[recipe.model.dtype]
         section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
         model = build_critic(self.shape, recipe, self.layout)
-        chunks = _data_parallel(model, self.layout, dtype)
-        optimizer = make_optimizer(chunks, section, dtype)
-        if dtype is torch.bfloat16:
-            model[0].config.grad_scale_func = optimizer.scale_loss
+        chunks = data_parallel(model, self.layout, dtype)
+        optimizer = make_optimizer(model, chunks, section, dtype)
         run = functools.partial(self._run, shape=dataclasses.replace(self.shape, vocab_size=1))
-        return Critic(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+        return CriticLearner(recipe, model, chunks, optimizer, make_schedule(optimizer, section), run)
+
+    def load_base(self) -> None:
+        """Version 0: the policy becomes the base model, as critic and reference are from the start."""
+        load_weights(self.model, open_weights(self._base))
+        self.weights_changed()
 
     def weights_changed(self) -> None:
-        """After weights were written into the model: the optimizer's float32 copies follow, if it has any."""
+        """Call it after writing into the model's weights: updates the optimizer's float32 copies, if any."""
         self.optimizer.reload_model_params()
 
     def utilisation(self, seconds: float) -> dict[str, float]:
@@ -111,10 +110,12 @@ class Learner:
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts, tally, norms = self._parts(batch), Tally(), []
         proximals: list[list[Tensor] | None] = [None] * len(parts)
-        penalties, values = None, {}
+        penalties = None
+        values: dict[str, float] = {}
         if self.algorithm.has_kl_reward():
-            proximals = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
-            penalties = self._kl_penalties(parts, proximals, batch.temperature)
+            evaluated = [self.evaluate(self.parallel_chunks, part, batch.temperature) for part in parts]
+            penalties = self._kl_penalties(parts, evaluated, batch.temperature)
+            proximals = list(evaluated)
         if self.critic is not None:
             parts, values = self.critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
             if batch.step < self.critic.warmup_steps:
@@ -127,7 +128,7 @@ class Learner:
                 names=[sequence.sequence_id for sequence in batch.sequences],
                 mask_staleness=self._mask_staleness,
             )
-        # The first mini-batch meets the policy before the step; the others must be told what it said.
+        # The first mini-batch sees the policy before the step; the others need its log-probs from then.
         for i, part in enumerate(parts):
             if i and proximals[i] is None:
                 proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
@@ -135,7 +136,7 @@ class Learner:
         self.schedule.step(increment=1)
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
-            norms.append(self._update(batch.step))
+            norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics | values
@@ -178,18 +179,6 @@ class Learner:
             metrics = self.accumulate(micro_batches, temperature, tally=tally, forward_only=True)
         return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
 
-    def _update(self, step: int) -> float:
-        """An optimizer step on the gradient in the buffers; its norm before clipping."""
-        _, grad_norm, _ = self.optimizer.step()
-        if not math.isfinite(grad_norm):
-            raise Diverged(
-                f"Lower trainer.learning_rate, which is {self.section.learning_rate:g}, or look at the batch "
-                f"(`asyncrl view`): the gradient norm of step {step + 1} is {grad_norm}. The last checkpoint "
-                f"and the published weights are intact. trainer.learning_rate cannot change within a run: "
-                f"set run_folder (or name) to a new one."
-            )
-        return float(grad_norm)
-
     def accumulate(
         self,
         micro_batches: list[MicroBatch],
@@ -199,9 +188,11 @@ class Learner:
         tally: Tally | None = None,
         forward_only: bool = False,
     ) -> dict[str, float]:
-        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; its metrics, with
-        what `tally` already holds. Without `proximals` the policy as it is now is the proximal one.
-        `forward_only` gives the metrics without a gradient."""
+        """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
+
+        The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
+        one. `forward_only` gives the metrics without a gradient.
+        """
         references = None
         if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
             references = self.evaluate(self.reference_chunks, micro_batches, temperature)
@@ -216,7 +207,9 @@ class Learner:
         # Ranks that share the sequences all know their loss; added up, it counts once.
         counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+        def loss(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
+        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
             total, denominator, sums = self.objective(
                 micro,
                 outputs,
@@ -259,7 +252,9 @@ class Learner:
         Empty on the ranks of all pipeline stages but the last, which compute no loss.
         """
 
-        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]):
+        def logprobs(
+            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
+        ) -> tuple[Tensor, Tensor, Tensor]:
             found, _ = outputs
             return found.sum(), torch.zeros((), dtype=torch.int, device=found.device), found
 
@@ -271,28 +266,30 @@ class Learner:
         chunks: list[torch.nn.Module],
         micro_batches: list[MicroBatch],
         temperature: float,
-        loss,
+        loss: Callable[[int, MicroBatch, Any], tuple[Tensor, Tensor, Result]],
         *,
         forward_only: bool,
         shape: ModelShape | None = None,
-    ) -> list:
+    ) -> list[Result]:
         """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule.
 
         Empty on all pipeline stages but the last. `shape` is that of the chunks, the policy's by default.
         """
 
-        def forward(iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module):
+        def forward(
+            iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
+        ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
             index, micro = next(iterator)
             micro = micro.to(self._device)
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
         if self._peak_flops is not None:
-            flops = sum(micro_batch_flops(shape or self.shape, micro) for micro in micro_batches)
+            flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
             # A backward pass is two forward passes.
             self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]
         is_one = len(iterators) == 1
-        return self._forward_backward(
+        results: list[Result] = self._forward_backward(
             forward_step_func=forward,
             data_iterator=iterators[0] if is_one else iterators,
             model=chunks[0] if is_one else chunks,
@@ -301,58 +298,4 @@ class Learner:
             micro_batch_size=1,
             forward_only=forward_only,
         )
-
-
-def make_optimizer(chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype):
-    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=section.learning_rate,
-        min_lr=section.learning_rate,
-        weight_decay=section.weight_decay,
-        adam_beta1=section.adam_beta1,
-        adam_beta2=section.adam_beta2,
-        adam_eps=section.adam_epsilon,
-        clip_grad=section.clip_grad_norm,
-        bf16=dtype is torch.bfloat16,
-        params_dtype=dtype,
-        use_distributed_optimizer=section.parallel.distributed_optimizer,
-    )
-    restore_adam_steps()
-    optimizer = get_megatron_optimizer(config, chunks)
-    for group in optimizer.param_groups:
-        # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
-        group["fused"] = True
-    return optimizer
-
-
-def make_schedule(optimizer, section: Trainer) -> OptimizerParamScheduler:
-    """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
-    return OptimizerParamScheduler(
-        optimizer,
-        init_lr=0.0,
-        max_lr=section.learning_rate,
-        min_lr=section.learning_rate,
-        lr_warmup_steps=section.warmup_steps,
-        lr_decay_steps=section.warmup_steps + 1,
-        lr_decay_style="constant",
-        start_wd=section.weight_decay,
-        end_wd=section.weight_decay,
-        wd_incr_steps=0,
-        wd_incr_style="constant",
-        use_checkpoint_opt_param_scheduler=False,
-        override_opt_param_scheduler=True,
-    )
-
-
-def _data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
-    settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
-    )
-    config = policy[0].config
-    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
-    config.finalize_model_grads_func = finalize_model_grads
-    return [
-        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
-        for i, chunk in enumerate(wrapped)
-    ]
+        return results

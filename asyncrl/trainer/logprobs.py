@@ -10,6 +10,8 @@ weight in float32: 4 bytes x W x H, and a product of that size.
 Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,19 +46,21 @@ def output_logprobs(
     if num_ranks == 1 and num_rows == len(weight) and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature)
     vocabulary = _Vocabulary(first, num_rows, temperature, group if num_ranks > 1 else None)
-    return _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
+    values: tuple[Tensor, Tensor] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
+    return values
 
 
 class _Entropy(torch.autograd.Function):
     """-sum p log p of log-probs [T, V]; keeps only its input, which log_softmax keeps anyway."""
 
     @staticmethod
-    def forward(context, logprobs: Tensor) -> Tensor:
+    def forward(context: Any, logprobs: Tensor) -> Tensor:
         context.save_for_backward(logprobs)
-        return torch.special.entr(logprobs.exp()).sum(-1)
+        entropies: Tensor = torch.special.entr(logprobs.exp()).sum(-1)
+        return entropies
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> Tensor:
+    def backward(context: Any, gradient: Tensor) -> Tensor:
         (logprobs,) = context.saved_tensors
         probabilities = logprobs.exp()
         # An impossible token adds nothing; 0 x -inf would be NaN.
@@ -88,7 +92,7 @@ class _Vocabulary:
         columns = targets - self.first
         return columns.clamp(0, self.num_rows - 1)[:, None], (columns >= 0) & (columns < self.num_rows)
 
-    def reduce(self, tensor: Tensor, operation: dist.ReduceOp = dist.ReduceOp.SUM) -> Tensor:
+    def reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         if self.group is not None:
             dist.all_reduce(tensor, op=operation, group=self.group)
         return tensor
@@ -97,7 +101,7 @@ class _Vocabulary:
 class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        context, hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: _Vocabulary
+        context: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: _Vocabulary
     ) -> tuple[Tensor, Tensor]:
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
@@ -111,7 +115,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(context, of_logprobs: Tensor | None, of_entropies: Tensor | None):
+    def backward(
+        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None
+    ) -> tuple[Tensor, Tensor, None, None]:
         hidden, weight, targets, normalisers, entropies = context.saved_tensors
         vocabulary = context.vocabulary
         to_hidden = torch.empty_like(hidden)
@@ -146,7 +152,10 @@ def _values(
 
 
 def _slopes(
-    log: Tensor, own: tuple[Tensor, Tensor], of_logprobs: Tensor | None, of_entropies: tuple | None
+    log: Tensor,
+    own: tuple[Tensor, Tensor],
+    of_logprobs: Tensor | None,
+    of_entropies: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """Gradient of the tempered logits from log-probs `log` [t, num_rows], which it overwrites.
 
@@ -155,6 +164,7 @@ def _slopes(
     """
     probabilities = log.exp()
     if of_entropies is None:
+        assert of_logprobs is not None, "torch asks for the gradient of neither"
         factor = of_logprobs
     else:
         gradient, entropies = of_entropies

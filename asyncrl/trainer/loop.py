@@ -14,13 +14,12 @@ from pathlib import Path
 
 from asyncrl.disk import writing
 from asyncrl.recipe import Recipe
-from asyncrl.records import PolicyVersion
+from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.replay.client import QueueClient
-from asyncrl.replay.wire import CommitRequest, DrainRequest, PublishOutcome, TakeReply, TakeRequest
+from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
-from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.export import export_model, open_weights
+from asyncrl.trainer.export import export_model
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.publish import Publisher
 
@@ -30,12 +29,7 @@ log = logging.getLogger(__name__)
 def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str) -> PolicyVersion:
     """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
     base, section = Path(recipe.model.path), recipe.trainer
-    checkpoints = Checkpoints(
-        run_folder / "checkpoints",
-        num_kept=section.keep_checkpoints,
-        best_of_every=recipe.evaluation.every_steps if section.keep_best else 0,
-        committed=lambda version, folder: _commit(queue_url, version, folder),
-    )
+    checkpoints = _open_checkpoints(run_folder, recipe, queue_url)
     publisher = Publisher(
         run_folder / "publications",
         base=base,
@@ -43,7 +37,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         interrupt=recipe.rollout.interrupt,
     )
     queue = QueueClient(queue_url) if ranks.is_first() else None
-    version = saved = _restore(learner, checkpoints, queue_url, base)
+    version = saved = _restore(learner, checkpoints, queue_url)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
     publication = publisher.write(version, learner.model)
@@ -111,31 +105,37 @@ def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
     return version % section.checkpoint_every_steps == 0 or version == section.num_steps or is_evaluated
 
 
-def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str, base: Path) -> PolicyVersion:
+def _open_checkpoints(run_folder: Path, recipe: Recipe, queue_url: str) -> Checkpoints:
+    return Checkpoints(
+        run_folder / "checkpoints",
+        num_kept=recipe.trainer.keep_checkpoints,
+        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
+        committed=lambda version, folder: _commit(queue_url, version, folder),
+    )
+
+
+def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str) -> PolicyVersion:
     """The newest checkpoint, else the base model. A crash between a save and its commit is repaired here."""
     version = checkpoints.load_newest(learner)
-    if version is None:
-        load_weights(learner.model, open_weights(base))
-        learner.weights_changed()
-        return 0
-    if ranks.is_first():
+    if version > 0 and ranks.is_first():
         _commit(queue_url, version, checkpoints.path(version))
     return version
 
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
-    return ranks.broadcast(queue.take(request) if queue is not None else None)
+    reply: TakeReply = ranks.broadcast(queue.take(request) if queue is not None else None)
+    return reply
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
-    """Waits until nothing is generated any more; the rollout side begins again at the next take."""
+    """Waits until nothing is generated any more; generation starts again at the next take."""
     if queue is not None:
         queue.drain(DrainRequest(version))
 
 
 def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
-    """Only of a checkpoint on disk: a batch is trained when one holds it. From any thread."""
-    # A connection of its own: training's is busy in a take, and one that idles between saves is closed.
+    """Tells the queue that a checkpoint on disk holds the batches before `version`. From any thread."""
+    # Not training's connection, which is busy in a take; and one that idles between saves gets closed.
     queue = QueueClient(queue_url)
     try:
         queue.commit(CommitRequest(version, str(folder)))
@@ -156,7 +156,6 @@ def _export_best(learner: Learner, checkpoints: Checkpoints, last: PolicyVersion
     if best is None or best == last:
         return
     checkpoints.load(learner, best)
-    learner.weights_changed()
     log.info("version %d did best on held-out tasks: %.3f", best, checkpoints.heldout.accuracy(best) or 0.0)
     _export(learner, checkpoints, best, base)
 

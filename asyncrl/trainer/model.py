@@ -1,13 +1,15 @@
 """The policy as Megatron-core GPTModel chunks, built from the shape of a Hugging Face folder and a layout.
 
 Only the positions that predict a response token reach the output layer, and what leaves the last stage are
-log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed beside CUDA,
+log-probs, not logits. The layer spec is chosen here: Transformer Engine's where it is installed next to CUDA,
 else the local one; both with our packed attention.
 
 Shapes: P packed tokens, C of them on this context-parallel rank, T response tokens, H hidden size.
 """
 
 import importlib.util
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,7 +47,7 @@ class PolicyModel(GPTModel):
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
         """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
-        hidden = super().forward(
+        hidden: Tensor = super().forward(
             own_tokens(micro.tokens)[None], None, None, packed_seq_params=micro.sequences
         )
         if not self.post_process:
@@ -57,7 +59,7 @@ class PolicyModel(GPTModel):
             hidden = copy_to_tensor_model_parallel_region(hidden)
         return self._logprobs(hidden.squeeze(1), micro, temperature)
 
-    def _postprocess(self, hidden_states: Tensor, **_) -> Tensor:
+    def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:
         return hidden_states
 
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
@@ -91,7 +93,8 @@ def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, 
 
 def fill_in(values: Tensor, own: Tensor, size: int) -> Tensor:
     """Each context rank's columns `own` of [K, size] -> all of them on every rank."""
-    return _FillIn.apply(values, own, size, parallel_state.get_context_parallel_group())
+    filled: Tensor = _FillIn.apply(values, own, size, parallel_state.get_context_parallel_group())
+    return filled
 
 
 class _FillIn(torch.autograd.Function):
@@ -102,21 +105,29 @@ class _FillIn(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(context, values: Tensor, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
+    def forward(context: Any, values: Tensor, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
         context.save_for_backward(own)
         everything = values.new_zeros(len(values), size).index_copy_(1, own, values)
         dist.all_reduce(everything, group=group)
         return everything
 
     @staticmethod
-    def backward(context, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return gradient.index_select(1, context.saved_tensors[0]), None, None, None
 
 
 class Policy(torch.nn.ModuleList):
     """This rank's chunks in the order of their layers; one, except under virtual pipeline stages."""
 
-    def sharded_state_dict(self, prefix: str = "", *arguments, **keywords) -> dict:
+    def __iter__(self) -> Iterator[GPTModel]:
+        return super().__iter__()
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The one that all chunks share."""
+        return next(iter(self)).config
+
+    def sharded_state_dict(self, prefix: str = "", *arguments: Any, **keywords: Any) -> dict[str, Any]:
         """Megatron's description of every tensor, under the names that `load_state_dict` takes."""
         return {
             f"{prefix}{i}.{name}": value
@@ -142,7 +153,9 @@ def build_policy(
 
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
     """A whole model of `shape` in one process, with random weights."""
-    return build_policy(shape, dtype)[0]
+    model: PolicyModel
+    (model,) = build_policy(shape, dtype)
+    return model
 
 
 def _build_chunk(
@@ -187,12 +200,17 @@ def device() -> torch.device:
     )
 
 
+def bfloat16_device(dtype: torch.dtype) -> str | None:
+    """Name of the GPU where this process computes in bfloat16; None for another type or a CPU."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() and dtype is torch.bfloat16 else None
+
+
 class PolicyNorm(torch.nn.RMSNorm):
     """torch's RMSNorm; under sequence parallelism Megatron sums its gradient over the tensor ranks."""
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)
-        self.weight.sequence_parallel = config.sequence_parallel
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
 def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:
@@ -266,8 +284,8 @@ def transformer_config(
     )
 
 
-def _parallel_settings(layout: Layout) -> dict:
-    settings = {
+def _parallel_settings(layout: Layout) -> dict[str, Any]:
+    settings: dict[str, Any] = {
         "tensor_model_parallel_size": layout.tensor,
         "pipeline_model_parallel_size": layout.pipeline,
         "context_parallel_size": layout.context,
@@ -285,7 +303,7 @@ def _parallel_settings(layout: Layout) -> dict:
     return settings
 
 
-def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) -> dict:
+def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) -> dict[str, Any]:
     if shape.num_experts is None:
         return {}
     return {
@@ -303,7 +321,7 @@ def _expert_settings(shape: ModelShape, dtype: torch.dtype, has_engine: bool) ->
     }
 
 
-def _recompute_settings(recompute: str) -> dict:
+def _recompute_settings(recompute: str) -> dict[str, Any]:
     if recompute == "full":
         return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return {"recompute_granularity": "selective"} if recompute == "selective" else {}

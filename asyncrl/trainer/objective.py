@@ -68,7 +68,7 @@ class Objective:
         return squares_of_tokens_that_move_away(inputs).double().cpu()
 
     def _inputs(self, micro: MicroBatch, current: Tensor, proximal: Tensor) -> LossInputs:
-        # A log-prob that is no number says nothing of its token: out of numerator and denominator, counted.
+        # A token without a finite log-prob is left out of numerator and denominator, and counted.
         return LossInputs(
             current=current,
             proximal=proximal,

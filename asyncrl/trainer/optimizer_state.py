@@ -10,19 +10,24 @@ import torch
 from megatron.core.optimizer import DistributedOptimizer
 from torch import Tensor
 
+StateDict = dict[str, Any]
+"""Nested, by Megatron's own names."""
 SHARDING = {"distrib_optim_sharding_type": "fully_reshardable"}
 """The default form cannot be written by megatron-core 0.16.1 ("flattened_range is not supported")."""
 
 
-def sharded_optimizer_state(optimizer, model_state: dict, *, is_loading: bool) -> dict:
-    """Megatron's description of the optimizer's tensors beside those of the model."""
+def sharded_optimizer_state(optimizer: Any, model_state: StateDict, *, is_loading: bool) -> StateDict:
+    """Megatron's description of the optimizer's tensors, given that of the model's."""
     members = getattr(optimizer, "chained_optimizers", [optimizer])
     if is_loading and any(isinstance(member, DistributedOptimizer) for member in members):
         _fill_state(members)
-    return optimizer.sharded_state_dict({"model": model_state}, is_loading=is_loading, metadata=SHARDING)
+    state: StateDict = optimizer.sharded_state_dict(
+        {"model": model_state}, is_loading=is_loading, metadata=SHARDING
+    )
+    return state
 
 
-def _fill_state(members: list) -> None:
+def _fill_state(members: list[Any]) -> None:
     """torch makes Adam's moments at the first step; the distributed optimizer describes those it finds."""
     for member in members:
         if not isinstance(member.optimizer, torch.optim.AdamW):

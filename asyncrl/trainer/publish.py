@@ -13,8 +13,7 @@ import aiohttp
 
 from asyncrl.disk import writing
 from asyncrl.errors import ServerError
-from asyncrl.records import PolicyVersion
-from asyncrl.replay.wire import PublishOutcome
+from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import Publication, install
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
@@ -65,7 +64,7 @@ class Publisher:
         return publication
 
     def install(self, publication: Publication, servers: list[str]) -> dict[str, PublishOutcome]:
-        """Server URL -> outcome; the servers work at the same time."""
+        """Installs on all servers at once; server URL -> outcome."""
         if not ranks.is_first() or not servers:
             return {}
         return self._runner.run(self._install_everywhere(publication, servers))
@@ -78,21 +77,16 @@ class Publisher:
     async def _install_everywhere(
         self, publication: Publication, servers: list[str]
     ) -> dict[str, PublishOutcome]:
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        outcomes = await asyncio.gather(*(self._install_on(url, publication) for url in servers))
+        self._session = session = self._session or aiohttp.ClientSession()
+        outcomes = await asyncio.gather(*(self._install_on(session, url, publication) for url in servers))
         return dict(zip(servers, outcomes, strict=True))
 
-    async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
+    async def _install_on(
+        self, session: aiohttp.ClientSession, url: str, publication: Publication
+    ) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(
-                self._session,
-                url,
-                publication,
-                load=self._transport.load,
-                interrupt=self._interrupt,
-            )
+            await install(session, url, publication, load=self._transport.load, interrupt=self._interrupt)
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

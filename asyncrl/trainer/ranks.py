@@ -27,10 +27,8 @@ def start(*, threads: int, seed: int, layout: Layout = ONE_PROCESS) -> None:
     has_cuda = torch.cuda.is_available()
     if has_cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    store = None
-    if os.environ["WORLD_SIZE"] == "1" and "MASTER_PORT" not in os.environ:
-        # A single process needs no rendezvous, hence no port that another run could hold.
-        store = dist.HashStore()
+    # A single process needs no rendezvous, hence no port that another run could hold.
+    store = dist.HashStore() if os.environ["WORLD_SIZE"] == "1" else None
     dist.init_process_group(
         "nccl" if has_cuda else "gloo",
         store=store,

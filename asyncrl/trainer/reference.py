@@ -1,4 +1,4 @@
-"""The frozen reference: the base model once more, without gradients, optimizer or updates."""
+"""The frozen reference: a second copy of the base model, without gradients, optimizer or updates."""
 
 from pathlib import Path
 

@@ -1,23 +1,25 @@
 """One rank of `asyncrl reproduce`: `python -m asyncrl.trainer.reproduce --run-folder RUN --step N`.
 
 Trains the recorded batches again from a checkpoint and compares every number with the recorded one. Writes
-nothing. Exit code 0 when all are identical to the last digit, 1 when not, 2 for what cannot be repeated.
+nothing. Exit code 0 when all are identical to the last digit, 1 when not, 2 for what cannot be reproduced.
 """
 
 import argparse
 import logging
 import math
 import sys
-import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from asyncrl.errors import InputError
-from asyncrl.model.folder import check_model_folder
-from asyncrl.model.layout import check_layout
-from asyncrl.replay.recovery import load_batch
+from asyncrl.journal.batches import load_batch
+from asyncrl.observe.metrics import Row
 from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
-from asyncrl.trainer.main import die_with_parent
+from asyncrl.trainer import ranks
+from asyncrl.trainer.bootstrap import run_rank, start_learner
+
+if TYPE_CHECKING:
+    from asyncrl.trainer.learner import Learner
 
 
 def main() -> int:
@@ -25,43 +27,25 @@ def main() -> int:
     parser.add_argument("--run-folder", type=Path, required=True)
     parser.add_argument("--step", type=int, required=True)
     arguments = parser.parse_args()
-    die_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        plan = plan_reproduction(arguments.run_folder, arguments.step)
-        shape = check_model_folder(Path(plan.recipe.model.path))
-        layout = check_layout(plan.recipe.trainer, shape)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
-    from asyncrl.trainer import ranks
-
-    # Laid out as the run was: other ranks would add the same numbers up in another order.
-    section = plan.recipe.trainer
-    ranks.start(threads=section.threads_per_process, seed=plan.recipe.seed, layout=layout)
-    from asyncrl.trainer.learner import Learner
-
-    is_identical = _repeat(Learner(shape, plan.recipe), plan, arguments.step)
-    ranks.stop()
-    return 0 if is_identical else 1
+    return run_rank(lambda: _reproduce(arguments.run_folder, arguments.step))
 
 
-def _repeat(learner: Any, plan: Reproduction, last: int) -> bool:
-    from asyncrl.trainer import ranks
+def _reproduce(run_folder: Path, last: int) -> int:
+    plan = plan_reproduction(run_folder, last)
+    # In the run's own layout: another would add the same numbers in another order.
+    learner = start_learner(plan.recipe)
     from asyncrl.trainer.checkpoint import Checkpoints
-    from asyncrl.trainer.convert import load_weights
-    from asyncrl.trainer.export import open_weights
 
-    source = f"checkpoint step-{plan.begin}"
+    Checkpoints(plan.checkpoints, num_kept=1).load(learner, plan.begin)
+    return 0 if _train_again(learner, plan, last) else 1
+
+
+def _train_again(learner: "Learner", plan: Reproduction, last: int) -> bool:
+    source = f"the base model {plan.recipe.model.path} (no checkpoint before it)"
     if plan.begin:
-        Checkpoints(plan.checkpoints, num_kept=1).load(learner, plan.begin)
-    else:
-        source = f"the base model {plan.recipe.model.path} (no checkpoint before it)"
-        load_weights(learner.model, open_weights(Path(plan.recipe.model.path)))
-        learner.weights_changed()
-    say = print if ranks.is_first() else _say_nothing
-    say(f"steps {plan.begin + 1} to {last} again, from {source}", flush=True)
+        source = f"checkpoint step-{plan.begin}"
+    _print(f"steps {plan.begin + 1} to {last} again, from {source}")
     differing: dict[int, list[str]] = {}
     for step in range(plan.begin + 1, last + 1):
         metrics = learner.step(load_batch(plan.journal, step - 1, plan.recipe.rollout.temperature))
@@ -69,17 +53,17 @@ def _repeat(learner: Any, plan: Reproduction, last: int) -> bool:
         if recorded is not None and (names := differences(recorded, metrics)):
             differing[step] = names
         if step == last:
-            say(table(recorded or {}, metrics))
-    say(_verdict(plan, last, differing))
+            _print(table(recorded or {}, metrics))
+    _print(_verdict(plan, last, differing))
     return not differing
 
 
-def differences(recorded: dict[str, Any], computed: dict[str, float]) -> list[str]:
-    """Names of the numbers that are not the same; what is no number is recorded as null."""
+def differences(recorded: Row, computed: Mapping[str, float]) -> list[str]:
+    """Names of the numbers that differ; one that is not finite was recorded as null."""
     return [name for name, value in computed.items() if recorded.get(name) != _recordable(value)]
 
 
-def table(recorded: dict[str, Any], computed: dict[str, float]) -> str:
+def table(recorded: Row, computed: Mapping[str, float]) -> str:
     """A line per number: recorded, computed again, and a mark where they differ."""
     rows = [f"  {'':22s} {'recorded':>24s} {'again':>24s}"]
     for name, value in computed.items():
@@ -104,8 +88,10 @@ def _recordable(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _say_nothing(*_: object, **__: object) -> None:
-    """Ranks other than the first hold the same numbers."""
+def _print(text: str) -> None:
+    """From the first rank; the others hold the same numbers."""
+    if ranks.is_first():
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

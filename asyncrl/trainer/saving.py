@@ -1,8 +1,8 @@
 """Writing a checkpoint during training: the state is copied, then a thread of each rank writes the copy.
 
-Owns one save at a time. Training waits for the copy alone, or for the save before when that one is not done.
-The threads of all ranks speak over a gloo group of their own, so training's collectives never meet theirs.
-A write that fails on one rank fails on all, and is raised in training at the next call.
+Owns one save at a time. Training waits for the copy alone, or for the save before if that is not done yet.
+The threads of all ranks use a gloo group of their own, so their collectives never meet training's. A write
+that fails on one rank fails on all, and is raised in training at the next call.
 """
 
 import copy
@@ -10,7 +10,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,13 +28,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.disk import find_refusal
 from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.trainer.optimizer_state import StateDict
 
 LONGEST_WRITE = timedelta(hours=2)
 log = logging.getLogger(__name__)
 
 
 class CheckpointError(AsyncrlError):
-    """A checkpoint could not be written, and the one before it is untouched; or lacks what the run needs."""
+    """A checkpoint could not be written (the one before it is intact), or lacks what the run needs."""
 
 
 class BackgroundWriter:
@@ -46,7 +47,7 @@ class BackgroundWriter:
         self._failure: CheckpointError | DiskError | None = None
         self._is_validated = False
 
-    def begin(self, state: dict, part: Path, *, finish: Callable[[], None]) -> None:
+    def begin(self, state: Mapping[str, object], part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
 
         Waits for the save before. Raises CheckpointError or DiskError when that one failed.
@@ -87,8 +88,8 @@ class BackgroundWriter:
         except BaseException as error:
             kind = CheckpointError if find_refusal(error, part) is None else DiskError
             self._failure = kind(
-                f"The checkpoint in {part} could not be written ({_cause(error)}). The one "
-                f"before it is intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
+                f"The checkpoint in {part} could not be written ({_cause(error)}). The one before it is "
+                f"intact. Make room on the disk, or lower trainer.keep_checkpoints, and run the "
                 f"same command again: it resumes."
             )
             self._failure.__cause__ = error
@@ -116,9 +117,9 @@ class Snapshot(SaveShardedStrategy):
 
     def __init__(self) -> None:
         super().__init__("torch_dist", 1)
-        self._copy: dict = {}
+        self._copy: StateDict = {}
 
-    def save(self, sharded_state_dict: dict, checkpoint_dir: Path) -> None:
+    def save(self, sharded_state_dict: StateDict, checkpoint_dir: Path) -> None:
         """Called by dist_checkpointing.save with what this rank holds; only main replicas are kept."""
         renamed, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
         for shards in renamed.values():
@@ -130,7 +131,7 @@ class Snapshot(SaveShardedStrategy):
         self._copy = renamed
 
     def write(self, part: Path, group: dist.ProcessGroup) -> None:
-        """Writes the copy, synced to disk, and lets it go. A call of every rank's thread."""
+        """Writes the copy, synced to disk, and frees it. A call of every rank's thread."""
         copied, self._copy = self._copy, {}
         save(
             mcore_to_pyt_state_dict(copied, False),

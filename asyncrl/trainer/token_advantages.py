@@ -1,9 +1,9 @@
 """Advantages per token that need the whole batch before the first step on it: KL in the reward, whitening.
 
 Lists are [part of the batch][micro-batch] of [T] tensors; those of values are empty on all pipeline stages
-but the last, which compute no loss. Sums are over the tokens that the losses count: neither those that are
-too stale, nor those whose behavior log-prob is no number. Tokens that a rejection takes out of the loss are
-in: a rejection may look at the advantages, and what describes the batch does not depend on it.
+but the last, which compute no loss. Sums leave out the tokens that no loss counts: those that are too stale
+or whose behavior log-prob is not finite. Tokens that a rejection removes from the loss stay in: a rejection
+may look at the advantages, so the batch's mean must not depend on it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ Parts = list[list[MicroBatch]]
 
 
 def with_advantages(parts: Parts, advantages: list[list[Tensor]]) -> Parts:
-    """The parts with these advantages, as they are where there are none."""
+    """The parts with these advantages; unchanged where there are none."""
     return [
         [dataclasses.replace(micro, advantages=a) for micro, a in zip(part, each, strict=True)]
         if each
@@ -43,7 +43,7 @@ def with_kl_reward(
     """Advantages less the KL that a token and those after it run up, then whitened where the advantage is.
 
     A_t - sum_{s >= t} penalty_s: the return-to-go of a reward of -penalty per token, as in REINFORCE++ (Hu et
-    al. 2025, arXiv 2501.03262), which whitens behind that. Under rloo the others' penalties are in the
+    al. 2025, arXiv 2501.03262), which whitens afterwards. Under rloo the others' penalties are in the
     baseline too, whose rewards hold them (Ahmadian et al. 2024, arXiv 2402.14740). Other baselines of a group
     stay those of its rewards, which changes no expected gradient. `names` are of the whole batch's sequences.
     """
@@ -73,16 +73,16 @@ def _penalties_of_the_others(
 ) -> dict[str, float]:
     """Sequence -> mean of the summed penalties of its group's other sequences, wherever these are packed."""
     places = {name: i for i, name in enumerate(names)}
-    totals = torch.zeros(len(names), dtype=torch.float64)
+    own_totals = torch.zeros(len(names), dtype=torch.float64)
     for part, own in zip(parts, penalties, strict=True):
         for micro, each in zip(part, own, strict=True) if own else ():
             ids = micro.sequence_ids
-            sums = totals.new_zeros(len(micro.names)).index_add(0, ids.cpu(), each.double().cpu())
+            sums = own_totals.new_zeros(len(micro.names)).index_add(0, ids.cpu(), each.double().cpu())
             for name, total in zip(micro.names, sums.tolist(), strict=True):
                 # A micro-batch without sequences holds one without a name or a token.
                 if name in places:
-                    totals[places[name]] = total
-    totals = sum_over_ranks([totals.to(device())], len(names)).tolist()
+                    own_totals[places[name]] = total
+    totals = sum_over_ranks([own_totals.to(device())], len(names)).tolist()
     groups: dict[str, list[float]] = defaultdict(list)
     for name, total in zip(names, totals, strict=True):
         groups[name.rpartition("-")[0]].append(total)

@@ -1,4 +1,4 @@
-"""What the micro-batches of a step add up to over all ranks."""
+"""Sums and maxima over all micro-batches of a step and all ranks."""
 
 import torch
 import torch.distributed as dist
@@ -21,11 +21,11 @@ def max_over_ranks(own: list[Tensor], size: int) -> Tensor:
     return _over_ranks(own, size, dist.ReduceOp.MAX)
 
 
-def _over_ranks(own: list[Tensor], size: int, operation: dist.ReduceOp) -> Tensor:
+def _over_ranks(own: list[Tensor], size: int, operation: dist.ReduceOp.RedOpType) -> Tensor:
     total = torch.zeros(size, dtype=torch.float64, device=device())
-    # Ranks that share the sequences all know their values: the first of them tells.
-    tells = parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
-    if own and tells:
+    # Ranks that share the sequences all know their values: only the first of them adds them.
+    adds = parallel_state.get_context_parallel_rank() == parallel_state.get_tensor_model_parallel_rank() == 0
+    if own and adds:
         stacked = torch.stack(own)
         total = stacked.sum(0) if operation is dist.ReduceOp.SUM else stacked.amax(0)
     if dist.get_world_size() > 1:

@@ -5,8 +5,6 @@ weights before it serves again. A server that joins later always reads the folde
 """
 
 import asyncio
-import base64
-import json
 import pickle
 import socket
 import uuid
@@ -22,7 +20,9 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from asyncrl.errors import ServerError
-from asyncrl.serving.publication import Publication, load_from_disk, post
+from asyncrl.records import PolicyVersion
+from asyncrl.serving import sglang
+from asyncrl.serving.publication import Publication, load_from_disk
 from asyncrl.trainer.export import read_weights
 
 BUCKET_BYTES = 256 * 2**20
@@ -56,12 +56,11 @@ class InRequest:
     """Tensors travel by value inside the request: no shared disk, one copy per server."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        await _begin(session, url)
-        for bucket, label in _labelled(publication, max_bytes=min(REQUEST_BYTES, BUCKET_BYTES)):
-            # By value: torch's own sharing of descriptors crashes a server that is not its child.
-            body = await asyncio.to_thread(_tensor_request, bucket, label)
-            await post(session, url, "/update_weights_from_tensor", body)
-        await post(session, url, "/end_weight_update", {})
+        await sglang.begin_weight_update(session, url)
+        for bucket, version in _labelled(publication, max_bytes=min(REQUEST_BYTES, BUCKET_BYTES)):
+            pickled = await asyncio.to_thread(_pickled, bucket)
+            await sglang.update_weights_from_tensor(session, url, pickled, version)
+        await sglang.end_weight_update(session, url)
 
 
 class Broadcast:
@@ -77,10 +76,10 @@ class Broadcast:
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
         try:
             name, group = await self._join(session, url)
-            await _begin(session, url)
-            for bucket, label in _labelled(publication, max_bytes=BUCKET_BYTES):
-                await self._send(session, url, name, group, bucket, label)
-            await post(session, url, "/end_weight_update", {})
+            await sglang.begin_weight_update(session, url)
+            for bucket, version in _labelled(publication, max_bytes=BUCKET_BYTES):
+                await self._send(session, url, name, group, bucket, version)
+            await sglang.end_weight_update(session, url)
         except (ServerError, RuntimeError) as error:
             # A new group is made next time: this one may be stuck in the middle of a broadcast.
             self._groups.pop(url, None)
@@ -95,15 +94,11 @@ class Broadcast:
         with socket.socket() as chosen:
             chosen.bind(("", 0))
             port = chosen.getsockname()[1]
-        body = {
-            "master_address": host,
-            "master_port": port,
-            "rank_offset": 1,
-            "world_size": 2,
-            "group_name": name,
-            "backend": self._backend,
-        }
-        joining = asyncio.create_task(post(session, url, "/init_weights_update_group", body))
+        joining = asyncio.create_task(
+            sglang.init_weights_update_group(
+                session, url, host=host, port=port, name=name, backend=self._backend
+            )
+        )
         try:
             group = await asyncio.to_thread(_make_group, self._backend, host, port, name)
             await joining
@@ -119,16 +114,19 @@ class Broadcast:
         name: str,
         group: dist.ProcessGroup,
         bucket: Weights,
-        label: dict[str, object],
+        version: PolicyVersion | None,
     ) -> None:
-        body = {
-            "names": list(bucket),
-            "dtypes": [str(tensor.dtype).removeprefix("torch.") for tensor in bucket.values()],
-            "shapes": [list(tensor.shape) for tensor in bucket.values()],
-            "group_name": name,
-            **label,
-        }
-        receiving = asyncio.create_task(post(session, url, "/update_weights_from_distributed", body))
+        receiving = asyncio.create_task(
+            sglang.update_weights_from_distributed(
+                session,
+                url,
+                group=name,
+                names=list(bucket),
+                dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in bucket.values()],
+                shapes=[list(tensor.shape) for tensor in bucket.values()],
+                version=version,
+            )
+        )
         try:
             await asyncio.to_thread(self._broadcast, bucket, group)
             await receiving
@@ -169,35 +167,23 @@ def buckets(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterato
         yield bucket
 
 
-def _labelled(publication: Publication, *, max_bytes: int) -> Iterator[tuple[Weights, dict[str, object]]]:
-    """Buckets and what goes with each: the version with the last one only."""
+def _labelled(publication: Publication, *, max_bytes: int) -> Iterator[tuple[Weights, PolicyVersion | None]]:
+    """Buckets and what labels each: the version with the last one, None before."""
     parts = buckets(read_weights(publication.folder), max_bytes=max_bytes)
     part = next(parts)
     for following in parts:
-        yield part, {"flush_cache": False}
+        yield part, None
         part = following
-    yield part, {"flush_cache": False, "weight_version": str(publication.version)}
+    yield part, publication.version
 
 
-def _tensor_request(bucket: Weights, label: dict[str, object]) -> bytes:
-    """The JSON body of an update: `label` and the pickled bucket."""
-    named = [(name, tensor.detach().cpu().contiguous()) for name, tensor in bucket.items()]
-    content = base64.b64encode(pickle.dumps(named))
-    # Spliced in: an encoder would look at every character of the weights for one to escape.
-    return b"".join((json.dumps(label).encode()[:-1], b', "serialized_named_tensors": ["', content, b'"]}'))
-
-
-async def _begin(session: aiohttp.ClientSession, url: str) -> None:
-    """Opens a session of updates; one that a dead trainer left open is closed first."""
-    try:
-        await post(session, url, "/begin_weight_update", {})
-    except ServerError:
-        await post(session, url, "/end_weight_update", {})
-        await post(session, url, "/begin_weight_update", {})
+def _pickled(bucket: Weights) -> bytes:
+    """By value: torch's own sharing of descriptors crashes a server that is not its child."""
+    return pickle.dumps([(name, tensor.detach().cpu().contiguous()) for name, tensor in bucket.items()])
 
 
 def _make_group(backend: str, host: str, port: int, name: str) -> dist.ProcessGroup:
-    """Rank 0 of a group of two beside the trainer's own; the counterpart of SGLang 0.5.23's
+    """Rank 0 of a group of two, apart from the trainer's own groups; the counterpart of SGLang 0.5.23's
     init_custom_process_group, whose store and prefix it must share."""
     seconds = timedelta(seconds=BROADCAST_SECONDS)
     store, _, _ = next(c10d.rendezvous(f"tcp://{host}:{port}", 0, 2, timeout=seconds))

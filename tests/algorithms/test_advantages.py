@@ -20,7 +20,7 @@ from asyncrl.algorithms.advantages import (
     rloo,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe import WHITENED_ADVANTAGES, Algorithm
+from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, Sequence
 
 DEFAULT = Algorithm()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from asyncrl import recipe
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import SECTIONS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES
@@ -12,6 +11,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.commands import algorithms
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe import algorithm as recipe
 
 
 @pytest.mark.parametrize("entry", catalog(), ids=lambda entry: f"{entry.key}={entry.name}")

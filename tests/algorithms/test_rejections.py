@@ -64,7 +64,7 @@ def test_what_the_second_moment_keeps_is_within_its_limit_and_one_more_would_not
 
 
 def test_a_token_that_does_not_count_thins_out_no_second_moment():
-    # 0.01 and 0.09, mean 0.05, is too much; with another 0.01 beside them 0.0367 would pass
+    # 0.01 and 0.09, mean 0.05, is too much; with another 0.01 their 0.0367 would pass
     inputs = make_inputs(current=[-1.0] * 3, behavior=[-1.1, -1.1, -1.3], mask=[False, True, True])
     assert kept(inputs)[1:] == [True, False]
 

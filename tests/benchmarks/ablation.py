@@ -3,8 +3,8 @@
     python tests/benchmarks/ablation.py [--results FILE] [--seeds 0,1,2] [--cores 0,1]
 
 Trains the arithmetic recipe once per cell (staleness x correction) and seed; a cell that the results file
-already holds is not run again. Every batch is as stale as the cell says (replay.order: stalest). Prints a
-Markdown table and draws a figure beside the results.
+already holds is not run again. Every batch is as stale as the cell says (stalest.py). Prints a Markdown table
+and draws a figure next to the results.
 """
 
 import argparse
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from asyncrl.launch.prepare import prepare
 from asyncrl.recipe.file import load_recipe
 
+TRAIN = Path(__file__).with_name("stalest.py")
 RECIPE = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 STALENESS = (0, 4, 8, 16)
 CORRECTIONS: dict[str, dict[str, Any]] = {
@@ -38,7 +39,6 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
 """In all of them PPO clips around the policy before the step. decoupled (Hilton et al. 2022) weighs by the
 whole ratio of that policy to the one that sampled; its cap is out of reach."""
 COMMON = {
-    "replay.order": "stalest",
     # With one step per batch the clip would never bind.
     "trainer.optimizer_steps_per_batch": 2,
     "evaluation.every_steps": 0,
@@ -48,7 +48,7 @@ COMMON = {
 }
 LAST_STEPS = 5
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Two-sided 95% quantiles of Student's t for the mean of so many values."""
+"""Number of values -> two-sided 95% quantile of Student's t for their mean."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run_cell(staleness: int, correction: str, seed: int, cores: str) -> Result:
     """Trains once, in a folder of its own."""
     keys = COMMON | CORRECTIONS[correction] | {"rollout.max_staleness": staleness, "seed": seed}
     with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
-        command = ["taskset", "-c", cores, sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE)]
+        command = ["taskset", "-c", cores, sys.executable, str(TRAIN), "train", str(RECIPE)]
         command += [
             f"run_folder={folder}/run",
             *(f"{key}={json.dumps(value)}" for key, value in keys.items()),

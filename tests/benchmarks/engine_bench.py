@@ -1,4 +1,4 @@
-"""Speed, start-up time, memory and publish time of one CPU server, beside SGLang's own attention.
+"""Speed, start-up time, memory and publish time of one CPU server, against SGLang's own attention.
 
     python -m tests.benchmarks.engine_bench [--quick]
 
@@ -38,7 +38,7 @@ ATTENTIONS = ("asyncrl_cpu", "torch_native")
 
 @dataclass(frozen=True)
 class Load:
-    """Groups of 8 samples of one prompt, so many at a time."""
+    """Groups of 8 samples of one prompt, `in_flight` of them at a time."""
 
     name: str
     num_groups: int

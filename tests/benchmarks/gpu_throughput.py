@@ -5,7 +5,7 @@
 
 Random weights, random prompts of 512 tokens with 8 responses of 256 to 4096 each, bfloat16 with float32
 master weights, whole steps (forward, backward, clipping, Adam). The best and the median of the steps after
-the second. MFU counts what flops.py says: a shared prompt once, no recomputation.
+the second. MFU counts what asyncrl/model/flops.py says: a shared prompt once, no recomputation.
 """
 
 import argparse

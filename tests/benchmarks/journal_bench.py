@@ -22,6 +22,7 @@ from asyncrl.journal.compaction import compact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Finish, Segment
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 
 GROUPS, SAMPLES = 16, 8
 RATES = (5_000, 40_000)
@@ -29,14 +30,10 @@ RATES = (5_000, 40_000)
 
 
 def make_queue(folder: Path, num_steps: int) -> ReplayQueue:
-    return ReplayQueue(
-        Journal(folder / "journal.sqlite"),
-        groups_per_batch=GROUPS,
-        samples_per_group=SAMPLES,
-        max_staleness=0,
-        num_steps=num_steps,
-        has_signal=correctness_differs,
+    settings = QueueSettings(
+        groups_per_batch=GROUPS, samples_per_group=SAMPLES, max_staleness=0, num_steps=num_steps
     )
+    return ReplayQueue(Journal(folder / "journal.sqlite"), settings, has_signal=correctness_differs)
 
 
 def run_step(queue: ReplayQueue, step: int, *, chunk: int, length: int) -> float:
@@ -89,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few steps: a smoke test, not a measurement")
     num_rounds = 1 if parser.parse_args().quick else 10
-    print(f"{GROUPS} groups of {SAMPLES}; share of the time in which so many tokens are generated per second")
+    print(f"{GROUPS} groups of {SAMPLES}; share of the time in which servers generate that many tokens")
     shares = [f"at {rate:,d}/s" for rate in RATES]
     header = ("chunk", "length", "durable", "handed over", *shares, "per token", "compact")
     print("{:>5s} {:>7s} {:>14s} {:>14s} {:>12s} {:>12s} {:>11s} {:>12s}".format(*header))

@@ -5,7 +5,7 @@
 
 What the truncated importance weights cost is measured in trainer_bench.py. Every ratio compares runs of this
 invocation on the same cores. Times of ours count from the moment the servers are ready and include all
-evaluations, which run beside training; TRL's leave out its evaluations and its model load.
+evaluations, which run during training; TRL's exclude its evaluations and its model load.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Mismatch and staleness that were put in, beside what the step metrics say of them.
+"""Injected mismatch and staleness, and what the step metrics find of them.
 
     python tests/benchmarks/mismatch_bench.py [--figure FILE.png]
 
@@ -50,8 +50,8 @@ def draw(dots: list[tuple[str, float, float]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Injected mismatch and staleness beside the metrics.")
-    parser.add_argument("--figure", type=Path, help="also draw found against put in")
+    parser = argparse.ArgumentParser(description="Injected mismatch and staleness against the metrics.")
+    parser.add_argument("--figure", type=Path, help="also draw found against injected")
     arguments = parser.parse_args()
     found = {pair: points(recovered) for pair, recovered in sweep().items()}
     names = [name for name, _, _ in next(iter(found.values()))]

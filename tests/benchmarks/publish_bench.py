@@ -32,7 +32,7 @@ import transformers
 from fakes.models import write_model
 from serving.engine.servers import running_server
 
-from asyncrl.serving import publication
+from asyncrl.serving import sglang
 from asyncrl.trainer import ranks
 
 TRANSPORTS = ("disk", "tensor", "distributed")
@@ -77,7 +77,7 @@ def build(folder: Path):
 def timed_requests() -> Iterator[dict[str, float]]:
     """Seconds by part of an install, added up while the context lasts."""
     seconds: dict[str, float] = defaultdict(float)
-    original = publication.post
+    original = sglang.post
 
     async def post(session, url, path, body, **options):
         begin = time.perf_counter()
@@ -86,7 +86,7 @@ def timed_requests() -> Iterator[dict[str, float]]:
         finally:
             seconds[PARTS.get(path, "load")] += time.perf_counter() - begin
 
-    with mock.patch.object(publication, "post", post):
+    with mock.patch.object(sglang, "post", post):
         yield seconds
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from asyncrl.journal.writer import Journal
 from asyncrl.records import SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
-from asyncrl.replay.group import Group, trajectory_id
-from asyncrl.replay.recovery import batch_of
+from asyncrl.replay.group import Group, batch_of, trajectory_id
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
 from asyncrl.waits import Waits
@@ -89,15 +89,13 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     num_groups = num_trajectories // SAMPLES
     waits = Waits()
     journal = Journal(folder / "journal.sqlite")
-    queue = ReplayQueue(
-        journal,
+    settings = QueueSettings(
         groups_per_batch=GROUPS_PER_BATCH,
         samples_per_group=SAMPLES,
         max_staleness=num_groups,
         num_steps=num_groups,
-        has_signal=lambda group: True,
-        changed=waits.notify,
     )
+    queue = ReplayQueue(journal, settings, has_signal=lambda group: True, changed=waits.notify)
     queue.announce(0)
     session: Any = ReadySession()
     urls = [f"http://{n}" for n in range(8)]

@@ -25,7 +25,7 @@ from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Status
 from sandbox.settings import SandboxSettings
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 CORES = 2
@@ -61,7 +61,7 @@ def spawn_rate(argv: list[str], seconds: float) -> float:
 
 
 def fork_figures(what: str, argument: float, processes: int) -> list[float]:
-    """What fork_runs.py measures, in so many processes at once."""
+    """What fork_runs.py measures, in `processes` processes at once."""
     argv = [sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_runs.py")), what, str(argument)]
     running = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(processes)]
     return [float(process.communicate()[0]) for process in running]

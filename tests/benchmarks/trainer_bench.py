@@ -1,4 +1,4 @@
-"""The trainer on one thread beside plain transformers + AdamW: step time, stalls, memory.
+"""The trainer on one thread against plain transformers + AdamW: step time, stalls, memory.
 
     python tests/benchmarks/trainer_bench.py [--quick]
 
@@ -111,12 +111,10 @@ def plain_step(folder: Path) -> Step:
 def make_learner(folder: Path, **algorithm: object):
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.convert import load_weights
-    from asyncrl.trainer.export import open_weights
     from asyncrl.trainer.learner import Learner
 
     learner = Learner(check_model_folder(folder), make_recipe(folder, algorithm=algorithm))
-    load_weights(learner.model, open_weights(folder))
+    learner.load_base()
     return learner
 
 
@@ -183,7 +181,7 @@ def bench_stalls(load: Load, folder: Path) -> None:
     )
     print(
         f"checkpoint: training waits {statistics.median(stalls):.4f} s per save (longest "
-        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s beside the writer, "
+        f"{max(stalls):.4f} s); a step {statistics.median(busy_steps):.3f} s while a checkpoint is written, "
         f"{statistics.median(steps):.3f} s alone"
     )
     print(f"publication written in {min(writes):.4f} s (weights, configuration, digests)")

@@ -16,7 +16,7 @@ ARITHMETIC = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 LONGTAIL = Path("recipes/r1_zero_longtail_cpu.yaml")
 WARM_STEPS = 5
 COOL_STEPS = 8
-"""Left out of the steady state: the first, and the last max_staleness, beside which little is generated."""
+"""Left out of the steady state: the first steps, and the last max_staleness, while little is generated."""
 
 
 @dataclass(frozen=True)

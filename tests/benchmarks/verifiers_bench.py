@@ -1,5 +1,4 @@
-"""Our math verifier beside PyPI's math-verify, in one process each, in one run: accuracy, rate and tail
-latency.
+"""Our math verifier against PyPI's math-verify, one process each: accuracy, rate and tail latency.
 
     python tests/benchmarks/verifiers_bench.py [--pairs N] [--skip-cases]
 

@@ -14,8 +14,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from asyncrl.commands import chat
 from asyncrl.commands.chat import Conversation, talk
 from asyncrl.rollout.text import TextCodec
-from asyncrl.serving.client import new_session
-from asyncrl.serving.wire import Chunk, End
+from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang_messages import Chunk, End
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}"
@@ -67,7 +67,7 @@ def test_without_a_template_or_when_asked_each_line_is_continued_as_it_stands(
     assert (answers(conversation, "12=", "34="))[1] == ["12=", "34="]
 
 
-def test_a_long_message_is_refused_and_the_conversation_goes_on_without_it(tmp_path: Path) -> None:
+def test_a_long_message_is_refused_and_the_conversation_continues_without_it(tmp_path: Path) -> None:
     conversation = make_conversation(tmp_path)
     said, sent = answers(conversation, "1", "2" * 80, "3")
     assert "(the conversation has 122 tokens, the model's context 80: no room is left" in said
@@ -108,7 +108,7 @@ def test_a_character_of_several_tokens_is_shown_when_it_is_whole(
             end = End("stop") if 1 in tokens else None
             yield Chunk("chat-00000001", tokens, [-0.5] * len(tokens), None, end, 0)
 
-    monkeypatch.setattr(chat.client, "stream", stream)
+    monkeypatch.setattr(chat.sglang, "stream", stream)
     said: list[str] = []
 
     async def typed() -> AsyncIterator[str]:

@@ -27,7 +27,7 @@ def test_a_term_that_breaks_the_contract_is_named(tmp_path: Path, capsys: pytest
     assert "own.py:keep gave torch.float32; expected torch.bool" in capsys.readouterr().err
 
 
-def test_terms_that_keep_the_contract_pass_and_the_check_goes_on(
+def test_terms_that_keep_the_contract_pass_and_the_check_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)

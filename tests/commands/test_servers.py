@@ -9,8 +9,8 @@ import pytest
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import InputError
 from asyncrl.replay.service import QueueService
-from asyncrl.serving.client import new_session
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 
@@ -18,44 +18,42 @@ async def unused(*_: Any) -> Any:
     raise AssertionError("nobody trains here")
 
 
-def test_servers_are_listed_added_and_removed_while_a_run_goes_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with new_session() as session:
-            fleet = Fleet(
-                ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=waits
-            )
-            fleet.serve_fixed(3)
-            service = QueueService(unused, unused, change_servers=fleet.change_and_list)
-            await service.start()
-            (tmp_path / "controller.url").write_text(service.url)
-
-            async def change(action: str, url: str = "") -> dict[str, str]:
-                rows = await asyncio.to_thread(change_servers, tmp_path, action, url)
-                return {row["url"]: row["state"] for row in rows}
-
-            try:
-                assert await change("list") == {"http://a:1": "serving"}
-                with pytest.raises(InputError, match="the last rollout server"):
-                    await change("remove", "http://a:1")
-                assert await change("add", "http://b:2") == {"http://a:1": "serving", "http://b:2": "stale"}
-                with pytest.raises(InputError, match="is there already: stale"):
-                    await change("add", "http://b:2")
-                with pytest.raises(InputError, match='"b:2" is not the URL of a server'):
-                    await change("add", "b:2")
-                assert await change("remove", "http://a:1") == {"http://b:2": "stale"}
-                with pytest.raises(InputError, match="There is no server http://a:1"):
-                    await change("remove", "http://a:1")
-            finally:
-                await fleet.close()
-                await service.close()
-
-    async def waits(url: str) -> None:
-        await asyncio.Event().wait()
-
-    asyncio.run(scenario())
+async def never_ready(url: str) -> None:
+    await asyncio.Event().wait()
 
 
-def test_a_run_that_does_not_go_on_is_named(tmp_path: Path) -> None:
+async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_path: Path) -> None:
+    async with new_session() as session:
+        fleet = Fleet(
+            ["http://a:1"], session=session, waits=Waits(), max_running_requests=8, restart=never_ready
+        )
+        fleet.serve_fixed(3)
+        service = QueueService(unused, unused, change_servers=fleet.change_and_list)
+        await service.start()
+        (tmp_path / "controller.url").write_text(service.url)
+
+        async def change(action: str, url: str = "") -> dict[str, str]:
+            rows = await asyncio.to_thread(change_servers, tmp_path, action, url)
+            return {row["url"]: row["state"] for row in rows}
+
+        try:
+            assert await change("list") == {"http://a:1": "serving"}
+            with pytest.raises(InputError, match="the last rollout server"):
+                await change("remove", "http://a:1")
+            assert await change("add", "http://b:2") == {"http://a:1": "serving", "http://b:2": "stale"}
+            with pytest.raises(InputError, match="is there already: stale"):
+                await change("add", "http://b:2")
+            with pytest.raises(InputError, match='"b:2" is not the URL of a server'):
+                await change("add", "b:2")
+            assert await change("remove", "http://a:1") == {"http://b:2": "stale"}
+            with pytest.raises(InputError, match="There is no server http://a:1"):
+                await change("remove", "http://a:1")
+        finally:
+            await fleet.close()
+            await service.close()
+
+
+def test_a_run_that_is_not_live_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no controller.url"):
         change_servers(tmp_path, "list", "")
     (tmp_path / "controller.url").write_text("http://127.0.0.1:9")

@@ -82,7 +82,7 @@ def test_bad_input_ends_with_2_and_one_sentence(tmp_path: Path) -> None:
         (["missing.jsonl"], "missing.jsonl"),
         (["bad.jsonl", "--verifier", "maths"], "Did you mean 'math'"),
         (["bad.jsonl", "--set", "fallbacks"], "expected KEY=VALUE"),
-        (["bad.jsonl", "--set", "fallback=1"], "could not be built"),
+        (["bad.jsonl", "--set", "fallback=1"], "has no option 'fallback'. Did you mean 'fallbacks'"),
         ([], "No FILE is given"),
     ):
         done = verify(*arguments, cwd=tmp_path)

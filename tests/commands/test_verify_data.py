@@ -1,6 +1,5 @@
 """Data sets against their verifiers: bad rows are listed with their place, rates are counted."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -17,18 +16,15 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from asyncrl.cli import main; sys.exit(main(['verify-data', *sys.argv[1:]]))"
 
 
-def check(
+async def check(
     golds: list[Any], name: str = "math", options: dict[str, object] | None = None, folder: Path | None = None
 ) -> DataReport:
-    async def run() -> DataReport:
-        async with VerifierPool() as pool:
-            rows = [
-                DataRow(f"data.jsonl:{line}", gold, name, options or {})
-                for line, gold in enumerate(golds, start=1)
-            ]
-            return await check_rows(rows, pool, folder=folder)
-
-    return asyncio.run(run())
+    async with VerifierPool() as pool:
+        rows = [
+            DataRow(f"data.jsonl:{line}", gold, name, options or {})
+            for line, gold in enumerate(golds, start=1)
+        ]
+        return await check_rows(rows, pool, folder=folder)
 
 
 def test_mutants_are_other_answers_made_from_the_gold() -> None:
@@ -46,15 +42,17 @@ def test_mutants_are_other_answers_made_from_the_gold() -> None:
     assert "another row's gold" not in dict(mutants("0.5", other="1/2"))
 
 
-def test_a_clean_data_set_is_clean() -> None:
-    report = check(["42", "\\frac{1}{2}", "(1, 2)", "x^2 + 1", "Monday", 7, "#### 18", "So \\boxed{3}."])
+async def test_a_clean_data_set_is_clean() -> None:
+    report = await check(
+        ["42", "\\frac{1}{2}", "(1, 2)", "x^2 + 1", "Monday", 7, "#### 18", "So \\boxed{3}."]
+    )
     assert report.is_clean, report
     assert (report.num_rows, report.num_checked) == (8, 8)
     assert sum(report.num_mutants.values()) > 15
 
 
-def test_rows_that_cannot_be_verified_are_listed_with_their_place() -> None:
-    report = check(["42", "\\frac{1}{", "", "x +"])
+async def test_rows_that_cannot_be_verified_are_listed_with_their_place() -> None:
+    report = await check(["42", "\\frac{1}{", "", "x +"])
     assert [complaint.split(":")[1] for complaint in report.unreadable] == ["2", "3", "4"]
     assert not report.is_clean
 
@@ -71,27 +69,27 @@ class Refusing(Lenient):
 """
 
 
-def test_a_verifier_that_accepts_too_much_or_too_little_shows(tmp_path: Path) -> None:
+async def test_a_verifier_that_accepts_too_much_or_too_little_shows(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(LENIENT)
-    lenient = check(["123", "456"], "./own.py:Lenient", folder=tmp_path)
+    lenient = await check(["123", "456"], "./own.py:Lenient", folder=tmp_path)
     # The first digit survives the changed digit, the sign and (for neither) the swap of the first two.
     assert lenient.num_accepted["changed digit"] == 2 and lenient.num_accepted["changed sign"] == 2
     assert 0 < lenient.false_positive_rate <= 1
     assert any(text.startswith("data.jsonl:1: '124' (changed digit)") for text in lenient.accepted_mutants)
-    refusing = check(["123"], "./own.py:Refusing", folder=tmp_path)
+    refusing = await check(["123"], "./own.py:Refusing", folder=tmp_path)
     assert refusing.false_negative_rate == 1.0 and "graded wrong as its own answer" in refusing.refused[0]
 
 
 @pytest.mark.parametrize(("name", "gold"), [("regex", "a+"), ("json_schema", {"type": "object"})])
-def test_golds_that_are_no_answers_are_only_parsed(name: str, gold: object) -> None:
-    report = check([gold], name)
+async def test_golds_that_are_no_answers_are_only_parsed(name: str, gold: object) -> None:
+    report = await check([gold], name)
     assert (report.num_rows, report.num_checked, report.is_clean) == (1, 0, True)
 
 
-def test_a_code_gold_must_pass_its_own_solution_and_fail_programs_that_solve_nothing() -> None:
+async def test_a_code_gold_must_pass_its_own_solution_and_fail_programs_that_solve_nothing() -> None:
     right, wrong = "def {0}(x):\n    return x + 1", "def {0}(x):\n    return x"
     weak = {"tests": ["assert is_odd(3)", "assert is_odd(5)"]}
-    report = check(
+    report = await check(
         [
             {"tests": ["assert a(1) == 2", "assert a(4) + 0 == 5"], "solution": right.format("a")},
             {"tests": ["assert b(1) == 2"], "solution": wrong.format("b")},
@@ -116,8 +114,8 @@ def test_a_code_gold_must_pass_its_own_solution_and_fail_programs_that_solve_not
 @pytest.mark.parametrize(("test", "kind"), [
     ({"stdin": "1", "stdout": ""}, "empty program"), ({"stdin": "7", "stdout": "7"}, "its own input"),
 ])  # fmt: skip
-def test_a_standard_output_that_a_useless_program_prints_shows(test: dict[str, str], kind: str) -> None:
-    report = check([{"tests": [test]}], "code")
+async def test_a_standard_output_that_a_useless_program_prints_shows(test: dict[str, str], kind: str) -> None:
+    report = await check([{"tests": [test]}], "code")
     assert report.accepted_mutants == [f"data.jsonl:1: a program that does nothing ({kind}) passes its tests"]
 
 

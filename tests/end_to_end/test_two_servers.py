@@ -36,7 +36,7 @@ def test_servers_that_are_killed_removed_and_added_do_not_stop_the_run(tmp_path:
     first, second = states(run)
     (victim,) = (child for child in run.family()[1:] if first.rpartition(":")[2] in child.cmdline())
     victim.kill()
-    run.wait_for(lambda: states(run)[first] == "stale", "the killed server's leave")
+    run.wait_for(lambda: states(run)[first] == "restarting", "the killed server's leave")
     before = len(run.steps())
     serving(run, 2)
     assert len(run.steps()) > before, "the run waited for the killed server"

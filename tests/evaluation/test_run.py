@@ -1,6 +1,5 @@
 """What an evaluation says about its answers; the numbers themselves come from observe/estimates.py."""
 
-import asyncio
 import itertools
 
 import pytest
@@ -26,13 +25,13 @@ def evaluator():
     return OneAnswerEach(None, None, None, None, None, 8, 1.0, "run", itertools.count())
 
 
-def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
+async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
     with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
-        asyncio.run(evaluator().greedy([1, 2, 3]))
+        await evaluator().greedy([1, 2, 3])
 
 
-def test_an_evaluation_with_graded_answers_has_its_numbers():
+async def test_an_evaluation_with_graded_answers_has_its_numbers():
     right = evaluator()
     right.outcome = "correct"
-    row = asyncio.run(right.greedy([1, 2, 3]))
+    row = await right.greedy([1, 2, 3])
     assert (row["greedy_accuracy"], row["num_faults"]) == (1.0, 0)

@@ -61,7 +61,7 @@ def test_an_up_to_date_folder_is_left_alone(section, tmp_path):
     assert (tmp_path / "made" / "text").read_text() == "touched"
 
 
-def test_changed_options_make_it_anew_and_leave_nothing_beside_it(section, tmp_path):
+def test_changed_options_make_it_again_and_leave_nothing_next_to_it(section, tmp_path):
     make_folder(section(text="one"), ignore)
     (tmp_path / "made" / "stale").touch()
     make_folder(section(text="two"), ignore)

@@ -13,15 +13,13 @@ from asyncrl.trainer import ranks
 
 def main() -> None:
     ranks.start(threads=1, seed=0)
+    from fakes.learners import make_learner
     from fakes.models import random_batch
-    from fakes.recipes import make_recipe
 
-    from asyncrl.model.folder import check_model_folder
     from asyncrl.trainer import checkpoint, saving
-    from asyncrl.trainer.learner import Learner
 
     model, folder, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    learner = Learner(check_model_folder(model), make_recipe(model))
+    learner = make_learner(model)
     checkpoints = checkpoint.Checkpoints(folder, num_kept=2)
     learner.step(random_batch(0))
     checkpoints.save(learner, 1)

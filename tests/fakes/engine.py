@@ -27,7 +27,12 @@ class FakeEngine:
         self.may_generate = asyncio.Event()
         self.may_generate.set()
         self.break_streams = 0
+        self.is_ready = True
+        self._may_answer = asyncio.Event()
+        self._may_answer.set()
         self.is_corrupt = False
+        self.checksum_reply: Any = None
+        """What it says instead of the digests it holds."""
         self._is_damaged = False
         """Whether the folder that was loaded last holds a file of that name."""
         self.bodies: list[dict[str, Any]] = []
@@ -58,6 +63,7 @@ class FakeEngine:
 
     async def __aexit__(self, *_: object) -> None:
         self.may_generate.set()
+        self._may_answer.set()
         assert self._runner is not None
         await self._runner.cleanup()
 
@@ -67,8 +73,16 @@ class FakeEngine:
     def let_go(self) -> None:
         self.may_generate.set()
 
+    def hold_answers(self) -> None:
+        """Nobody is told whether it is ready until `answer_again`."""
+        self._may_answer.clear()
+
+    def answer_again(self) -> None:
+        self._may_answer.set()
+
     async def _ready(self, request: web.Request) -> web.Response:
-        return web.Response()
+        await self._may_answer.wait()
+        return web.Response(status=200 if self.is_ready else 503)
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.version})
@@ -93,6 +107,8 @@ class FakeEngine:
         return web.json_response({"success": True, "message": ""})
 
     async def _check(self, request: web.Request) -> web.Response:
+        if self.checksum_reply is not None:
+            return web.json_response(self.checksum_reply)
         is_wrong = self.is_corrupt or self._is_damaged
         digests = {name: "f" * 16 if is_wrong else value for name, value in self.digests.items()}
         return web.json_response({"success": True, "ranks": [{"checksums": digests}]})

@@ -7,13 +7,14 @@ each is known from the tables. Shapes: S positions, V vocabulary.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.recipe import Algorithm
-from asyncrl.trainer.attention import PackedSequences
+from asyncrl.trainer.attention import describe_pack
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.diagnostics import Tally, micro_batch_sums
 
@@ -73,7 +74,7 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
     )
     micro = MicroBatch(
         tokens=torch.zeros(size, dtype=torch.long),
-        sequences=PackedSequences(),
+        sequences=describe_pack([np.arange(size)], np.arange(size)),
         predicting=torch.arange(size),
         targets=torch.zeros(size, dtype=torch.long),
         behavior=behavior,

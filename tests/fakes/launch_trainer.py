@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asyncrl.recipe import Recipe
+from asyncrl.model.layout import rank_environment
+from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.file import dump_recipe
 
 
@@ -15,19 +16,15 @@ def start_trainer(run_folder: Path, queue_url: str, recipe: Recipe | None = None
     run_folder.mkdir(exist_ok=True)
     if recipe is not None:
         (run_folder / "recipe.yaml").write_text(dump_recipe(recipe))
-    num_ranks = recipe.trainer.num_processes if recipe is not None else 1
-    environment = dict(os.environ, WORLD_SIZE=str(num_ranks))
-    if num_ranks > 1:
-        environment["MASTER_PORT"] = str(_free_port())
+    section, port = Trainer() if recipe is None else recipe.trainer, _free_port()
     command = [sys.executable, "-m", "asyncrl.trainer.main"]
     command += ["--run-folder", str(run_folder), "--queue-url", queue_url]
     processes = []
-    for rank in range(num_ranks):
+    for rank in range(section.num_processes):
+        environment = os.environ | rank_environment(section, rank, port=port)
         with (run_folder / f"trainer-{rank}.log").open("a") as output:
             processes.append(
-                subprocess.Popen(
-                    command, env=environment | {"RANK": str(rank)}, stdout=output, stderr=subprocess.STDOUT
-                )
+                subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             )
     return processes
 

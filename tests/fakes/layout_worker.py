@@ -2,11 +2,10 @@
 
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
-CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves",
-"resumes"}; rank 0 writes
-FOLDER/<name>.json, the metrics of each step, and FOLDER/<name>/, what a publication of the model would
-hold. A case that saves makes a checkpoint before the last step; one that resumes takes that step only, from
-another's.
+CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes"}. Rank 0 writes
+FOLDER/<name>.json, the metrics of each step, and FOLDER/<name>/, what a publication of the model would hold.
+A case that saves makes a checkpoint before the last step; one that resumes takes that step only, from the
+checkpoint of another.
 """
 
 import json
@@ -44,8 +43,8 @@ def take_steps(
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer import ranks
     from asyncrl.trainer.checkpoint import Checkpoints
-    from asyncrl.trainer.convert import export_weights, load_weights
-    from asyncrl.trainer.export import open_weights, write_weights
+    from asyncrl.trainer.convert import export_weights
+    from asyncrl.trainer.export import write_weights
     from asyncrl.trainer.learner import Learner
 
     recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
@@ -54,8 +53,7 @@ def take_steps(
     learner = Learner(shape, recipe)
     metrics, first = [], 0
     if resumes is None:
-        load_weights(learner.model, open_weights(model))
-        learner.weights_changed()
+        learner.load_base()
     else:
         first = Checkpoints(checkpoints_of(result.with_name(resumes)), num_kept=1).load_newest(learner)
     for step in range(first, NUM_STEPS):

@@ -6,8 +6,7 @@ from fakes.recipes import make_recipe
 from torch import Tensor
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.trainer.convert import export_weights, load_weights
-from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.model import Policy, PolicyModel
 
@@ -15,8 +14,7 @@ from asyncrl.trainer.model import Policy, PolicyModel
 def make_learner(folder: Path, **sections: dict) -> Learner:
     """At version 0; `sections` of the recipe differ from the defaults of `make_recipe`."""
     learner = Learner(check_model_folder(folder), make_recipe(folder, **sections))
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
+    learner.load_base()
     return learner
 
 

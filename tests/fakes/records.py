@@ -7,6 +7,7 @@ from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.group import Group
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 
 
 def make_task(number: int = 1) -> Task:
@@ -28,24 +29,27 @@ def make_queue(
     steps: int = 10,
     repeated: int = 0,
     max_uses: int = 2,
+    order: str = "admission",
+    abort_staleness: int | None = None,
 ) -> ReplayQueue:
-    return ReplayQueue(
-        Journal(folder / "journal.sqlite"),
+    settings = QueueSettings(
         groups_per_batch=batch,
         samples_per_group=samples,
         max_staleness=staleness,
         num_steps=steps,
-        has_signal=correctness_differs,
         repeated_groups_per_batch=repeated,
         max_uses=max_uses,
-        wall_clock=lambda: 0.0,
+        order=order,
+        abort_staleness=abort_staleness,
     )
+    journal = Journal(folder / "journal.sqlite")
+    return ReplayQueue(journal, settings, has_signal=correctness_differs, wall_clock=lambda: 0.0)
 
 
 def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
     """What a controller that was killed and started again has; `sizes` as of `make_queue`."""
     queue.journal.close()
-    same = {"batch": queue.groups_per_batch, "staleness": queue.max_staleness}
+    same = {"batch": queue.settings.groups_per_batch, "staleness": queue.settings.max_staleness}
     again = make_queue(folder, **(same | sizes))
     restore(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
     return again

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
-from fakes.fleets import restart
 from fakes.records import make_queue, make_task
 
 from asyncrl.records import SamplingParams
@@ -16,8 +15,9 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.serving.client import new_session
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 
@@ -32,6 +32,8 @@ class Stage:
     generator: Generator
     group: Group
     work: "asyncio.Task[None]"
+    may_restart: asyncio.Event | None = None
+    """What a restart of a server waits for; None where no server is to fail."""
 
     async def stream_some(self) -> tuple[FakeEngine, FakeEngine]:
         """(the engine that streams, now held, the other)."""
@@ -56,22 +58,28 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         queue = make_queue(folder, batch=1)
         queue._changed = waits.notify
         queue.announce(0)
+
+        async def restart(url: str) -> None:
+            assert found.may_restart is not None, f"{url} did nothing wrong"
+            await found.may_restart.wait()
+
         fleet = Fleet(
             [one.url, two.url], session=session, waits=waits, max_running_requests=8, restart=restart
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run")
-        recall = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
+        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run", state=RunState(waits))
+        early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 
         async def generate() -> None:
             async for trajectory in generator.run(group):
                 assert trajectory.finish is not None
 
-        tasks = asyncio.create_task(recall.run()), asyncio.create_task(generate())
+        tasks = asyncio.create_task(early_abort.run()), asyncio.create_task(generate())
         engines = {engine.url: engine for engine in (one, two)}
-        yield Stage(engines, fleet, waits, queue, generator, group, tasks[1])
+        found = Stage(engines, fleet, waits, queue, generator, group, tasks[1])
+        yield found
         for task in tasks:
             task.cancel()
         # A stream that broke because the servers end would have one of them restarted.

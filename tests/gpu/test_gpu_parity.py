@@ -37,14 +37,11 @@ def process_group() -> Iterator[None]:
 
 def make_learner(folder: Path, dtype: str, **trainer: object):
     from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.convert import load_weights
-    from asyncrl.trainer.export import open_weights
     from asyncrl.trainer.learner import Learner
 
     recipe = make_recipe(folder, trainer=trainer, model={"dtype": dtype})
     learner = Learner(check_model_folder(folder), recipe)
-    load_weights(learner.model, open_weights(folder))
-    learner.weights_changed()
+    learner.load_base()
     return learner
 
 

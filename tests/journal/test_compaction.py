@@ -1,4 +1,4 @@
-"""Tokens that nothing will ask for again leave the journal; what became of them stays."""
+"""Tokens that nothing will ask for again leave the journal; their fate stays."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import QueueError
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction, compacted_before
-from asyncrl.journal.reader import GroupFilter
-from asyncrl.journal.reader import Journal as View
-from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import DropReason
-from asyncrl.replay.recovery import load_batch, read_conservation
+from asyncrl.journal.conservation import read_conservation
+from asyncrl.journal.reader import GroupFilter, JournalReader
+from asyncrl.records import DropReason, Finish, Segment
 from asyncrl.replay.replay_queue import ReplayQueue
 
 
@@ -51,7 +50,7 @@ def test_steps_behind_the_kept_ones_lose_their_tokens(tmp_path: Path) -> None:
     compaction = Compaction(queue.journal, keep_steps=2, keep_checkpoints=1)
     train_steps(queue, range(5))
     commit(queue, compaction, 5)
-    # Steps 0 to 4 are trained; two behind the checkpoint stay.
+    # The batches of versions 0 to 4 are trained; two behind the checkpoint stay.
     assert steps_with_tokens(queue) == [3, 4] and compacted_before(queue.journal) == 3
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE prompt_tokens = x''") == [(12,)]
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE text IS NULL") == [(12,)]
@@ -64,12 +63,12 @@ def test_what_a_kept_checkpoint_may_ask_for_stays_however_old(tmp_path: Path) ->
     commit(queue, compaction, 2)
     assert steps_with_tokens(queue) == [0, 1, 2, 3, 4, 5]
     commit(queue, compaction, 6)
-    # Should checkpoint 6 be damaged, the trainer goes on from 2 with the batch of step 2.
+    # Should checkpoint 6 be damaged, the trainer continues from 2 with the batch of version 2.
     assert steps_with_tokens(queue) == [2, 3, 4, 5]
     assert len(load_batch(queue.journal, 2, 1.0).sequences) == 4
 
 
-def test_a_long_stretch_is_compacted_a_little_at_a_time_and_a_restart_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_long_stretch_is_compacted_a_little_at_a_time_and_a_restart_continues_it(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, staleness=0)
     compaction = Compaction(queue.journal, keep_steps=1, keep_checkpoints=1)
     train_steps(queue, range(6))
@@ -101,7 +100,7 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     queue.append(dropped, dropped.trajectories[0], [Segment(0, [1, 2], [-0.5, -0.5])], None)
     queue.append(open_group, open_group.trajectories[0], [Segment(0, [3], [-0.5])], None)
     queue.drop(dropped, DropReason.SERVER)
-    # Steps 0 to 2 are as good as trained: only the boundary matters here.
+    # Versions 0 to 2 are as good as trained: only the boundary matters here.
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))
     queue.journal.barrier_blocking()
     run_all(compaction, queue)
@@ -121,7 +120,7 @@ def test_versions_and_lengths_stay_and_the_view_shows_them(tmp_path: Path) -> No
     queue.make_ready(group, {})
     queue.journal.write(("UPDATE groups SET state = 'trained', step = 0", ()))
     queue.journal.barrier_blocking()
-    view = View(tmp_path / "journal.sqlite")
+    view = JournalReader(tmp_path / "journal.sqlite")
     before = view.groups(GroupFilter())
     queue.journal.write(("INSERT INTO commits VALUES (2, '', 0)", ()))
     queue.journal.barrier_blocking()

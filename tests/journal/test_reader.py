@@ -4,17 +4,24 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from fakes.finished_run import write_run
 
 from asyncrl.errors import InputError
-from asyncrl.journal.reader import GroupFilter, Journal
+from asyncrl.journal.reader import GroupFilter, JournalReader
+from asyncrl.journal.rows import GroupRow, GroupSummary, SegmentRow, TrajectoryRow
 
 
 @pytest.fixture
-def journal(run_folder: Path) -> Journal:
-    return Journal(run_folder / "journal.sqlite")
+def run_folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path)
 
 
-def test_groups_come_newest_first_with_their_trajectories_summed_up(journal: Journal) -> None:
+@pytest.fixture
+def journal(run_folder: Path) -> JournalReader:
+    return JournalReader(run_folder / "journal.sqlite")
+
+
+def test_groups_come_newest_first_with_their_trajectories_summed_up(journal: JournalReader) -> None:
     newest, _, oldest = journal.groups(GroupFilter())
     assert newest["group_id"] == 2
     assert (oldest["num_trajectories"], oldest["num_correct"], oldest["num_wrong"]) == (2, 1, 1)
@@ -34,11 +41,13 @@ def test_groups_come_newest_first_with_their_trajectories_summed_up(journal: Jou
         (GroupFilter(state="open", outcome="wrong"), []),
     ],
 )
-def test_groups_can_be_filtered_and_paged(journal: Journal, wanted: GroupFilter, ids: list[int]) -> None:
+def test_groups_can_be_filtered_and_paged(
+    journal: JournalReader, wanted: GroupFilter, ids: list[int]
+) -> None:
     assert [row["group_id"] for row in journal.groups(wanted)] == ids
 
 
-def test_a_group_holds_its_trajectories_with_tokens_and_logprobs(journal: Journal) -> None:
+def test_a_group_holds_its_trajectories_with_tokens_and_logprobs(journal: JournalReader) -> None:
     group = journal.group(0)
     assert group is not None
     first, second = group["trajectories"]
@@ -49,12 +58,12 @@ def test_a_group_holds_its_trajectories_with_tokens_and_logprobs(journal: Journa
     assert journal.group(99) is None
 
 
-def test_fates_count_each_group_once(journal: Journal) -> None:
+def test_fates_count_each_group_once(journal: JournalReader) -> None:
     assert journal.fates() == {"trained": 1, "dropped: stale": 1, "queued": 1}
     assert journal.step_range() == (2, 2)
 
 
-def test_a_writer_goes_on_while_the_journal_is_read(run_folder: Path, journal: Journal) -> None:
+def test_a_writer_continues_while_the_journal_is_read(run_folder: Path, journal: JournalReader) -> None:
     writer = sqlite3.connect(run_folder / "journal.sqlite", timeout=0)
     writer.execute("INSERT INTO groups VALUES (3, 'train:4', '5+5=', 'open', 1, 4.0, NULL, NULL)")
     # Not committed: readers see the state before.
@@ -66,4 +75,17 @@ def test_a_writer_goes_on_while_the_journal_is_read(run_folder: Path, journal: J
 
 def test_a_missing_journal_is_an_error_that_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Name the folder of a run"):
-        Journal(tmp_path / "journal.sqlite")
+        JournalReader(tmp_path / "journal.sqlite")
+
+
+def test_rows_have_the_columns_that_their_types_promise(journal: JournalReader) -> None:
+    group = journal.group(0)
+    assert group is not None
+    trajectory = group["trajectories"][0]
+    for row, kind in (
+        (journal.groups(GroupFilter())[0], GroupSummary),
+        (group, GroupRow),
+        (trajectory, TrajectoryRow),
+        (trajectory["segments"][0], SegmentRow),
+    ):
+        assert set(row) == kind.__required_keys__

@@ -1,115 +1,70 @@
-"""When a trainer that died is started again, and when the run gives up."""
+"""What a person hears of a run: rows and warnings, at the terminal and in metrics.jsonl."""
 
-import asyncio
+import errno
+import io
+import logging
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fakes.small_disk import refused_writes
+from rich.console import Console
 
-from asyncrl.errors import DiskError, Diverged
-from asyncrl.launch import local
-from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
+from asyncrl.launch.local import TerminalAndFile
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
 
-
-class DyingTrainer:
-    """Ends with the next of `exit_codes` after `num_steps` steps and `num_commits` checkpoints each time."""
-
-    def __init__(
-        self,
-        exit_codes: list[int],
-        *,
-        num_steps: int,
-        num_commits: int,
-        is_different_each_time: bool = True,
-        is_further_each_time: bool = False,
-    ) -> None:
-        self.is_further_each_time = is_further_each_time
-        self.exit_codes = exit_codes
-        self.is_different_each_time = is_different_each_time
-        self.num_steps, self.num_commits = num_steps, num_commits
-        self.num_starts = 0
-        self.controller: Any = SimpleNamespace(
-            report=SimpleNamespace(num_steps=1), queue=SimpleNamespace(committed_version=0, version=0)
-        )
-
-    async def wait(self) -> None:
-        self.controller.report.num_steps += self.num_steps
-        self.controller.queue.committed_version += self.num_commits
-        queue = self.controller.queue
-        # It restarts from its checkpoint and repeats what it trained since.
-        further = queue.version if self.is_further_each_time else queue.committed_version
-        queue.version = further + self.num_steps
-        if self.exit_codes:
-            raise TrainerFailed(f"it died:\n{self.words()}", exit_code=self.exit_codes.pop(0))
-
-    def words(self) -> str:
-        """The last line of its log."""
-        return f"error {len(self.exit_codes)}" if self.is_different_each_time else "error"
-
-    async def stop(self) -> None:
-        return None
-
-    async def start(self) -> None:
-        self.num_starts += 1
-
-    async def keep_training(self) -> None:
-        observer: Any = SimpleNamespace(note=lambda text: None)
-        trainers: Any = self
-        folder: Any = SimpleNamespace(path=Path("nowhere"))
-        await local._keep_training(trainers, self.controller, observer, asyncio.Event(), folder)
+log = logging.getLogger("asyncrl.serving.fleet")
 
 
-def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
-    trainer = DyingTrainer([-9] * 20, num_steps=1, num_commits=0)
-    asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == 20
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
 
 
-def test_a_trainer_that_is_killed_before_each_step_is_given_up() -> None:
-    trainer = DyingTrainer([-9] * 20, num_steps=0, num_commits=0)
-    with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == MAX_RESTARTS
+@pytest.fixture
+def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
+    live = LiveLine(10, console=Console(file=output, width=200))
+    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
+        yield TerminalAndFile(live, metrics)
 
 
-def test_a_trainer_that_fails_at_each_checkpoint_is_given_up_although_it_repeats_steps() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0)
-    with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == MAX_RESTARTS
-
-
-def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1)
-    asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == 20
-
-
-def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0, is_different_each_time=False)
-    with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == 1
-    # One that comes further in between may meet the same trouble again, a server that is away for instance.
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
-    asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == 20
-
-
-def test_the_same_words_at_a_later_step_are_another_failure() -> None:
-    trainer = DyingTrainer(
-        [1] * 20, num_steps=5, num_commits=0, is_different_each_time=False, is_further_each_time=True
+def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
+    told: TerminalAndFile, output: io.StringIO, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with told:
+        told.step({"step": 1})
+        log.info("not for people")
+        log.warning("server %s leaves: \x1b[2Jit died", "http://a:1")
+        told.step({"step": 2})
+    log.warning("after the run")
+    shown = output.getvalue()
+    assert (
+        shown.index("1/10") < shown.index("server http://a:1 leaves: \\x1b[2Jit died") < shown.index("2/10")
     )
-    with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
-    # Without a checkpoint between it is given up all the same, later.
-    assert trainer.num_starts == MAX_RESTARTS
+    assert "not for people" not in shown and "after the run" not in shown
+    (event,) = read_metrics(tmp_path / "metrics.jsonl").events
+    assert (event["event"], "server http://a:1 leaves" in event["text"]) == ("note", True)
+    # Once, not on standard error too.
+    assert "leaves" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])
-def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
-    trainer = DyingTrainer([exit_code], num_steps=5, num_commits=1)
-    with pytest.raises(TrainerFailed):
-        asyncio.run(trainer.keep_training())
-    assert trainer.num_starts == 0
+class GoneTerminal(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> None:
+    live = LiveLine(10, console=Console(file=GoneTerminal(), width=200))
+    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics, TerminalAndFile(live, metrics) as told:
+        log.warning("stopping after the current step")
+        with pytest.raises(OSError, match="Input/output error"):
+            told.step({"step": 1})
+    (event,) = read_metrics(tmp_path / "metrics.jsonl").events
+    assert event["text"] == "stopping after the current step"
+
+
+def test_who_warns_does_not_fail_when_the_disk_is_full(told: TerminalAndFile, output: io.StringIO) -> None:
+    with told, refused_writes():
+        log.warning("server a leaves")
+    assert "server a leaves" in output.getvalue() and "Make room on the disk" in output.getvalue()

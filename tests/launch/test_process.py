@@ -42,36 +42,27 @@ def is_gone(pid: int, *, seconds: float = 10.0) -> bool:
     return False
 
 
-def test_a_child_that_ends_leaves_its_code_and_its_last_lines(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        process = child(tmp_path, "print('first'); print('last'); raise SystemExit(7)")
-        await process.start()
-        assert await process.wait() == 7
-        assert process.last_lines(1) == "last"
-
-    asyncio.run(scenario())
+async def test_a_child_that_ends_leaves_its_code_and_its_last_lines(tmp_path: Path) -> None:
+    process = child(tmp_path, "print('first'); print('last'); raise SystemExit(7)")
+    await process.start()
+    assert await process.wait() == 7
+    assert process.last_lines(1) == "last"
 
 
-def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        process = child(tmp_path, STUBBORN)
-        await process.start()
-        await wait_for_output(tmp_path / "log")
-        await process.stop(grace_seconds=0.2)
-        assert process.returncode() == -signal.SIGKILL
-
-    asyncio.run(scenario())
+async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    process = child(tmp_path, STUBBORN)
+    await process.start()
+    await wait_for_output(tmp_path / "log")
+    await process.stop(grace_seconds=0.2)
+    assert process.returncode() == -signal.SIGKILL
 
 
-def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        process = child(tmp_path, PARENT)
-        await process.start()
-        grandchild = int(await wait_for_output(tmp_path / "log"))
-        await process.stop(grace_seconds=0.2)
-        assert is_gone(grandchild)
-
-    asyncio.run(scenario())
+async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
+    process = child(tmp_path, PARENT)
+    await process.start()
+    grandchild = int(await wait_for_output(tmp_path / "log"))
+    await process.stop(grace_seconds=0.2)
+    assert is_gone(grandchild)
 
 
 def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Which servers a run starts, and that one which was removed has no process any more."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,65 +14,53 @@ from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers
-from asyncrl.serving.client import new_session
+from asyncrl.serving.sglang import new_session
+
+NO_CHANGES = ServerChanges()
 
 
-def with_servers(
-    folder: Path,
-    serving: dict[str, Any],
-    changes: ServerChanges,
-    scenario: Callable[[LocalServers], Awaitable[None]],
+@contextlib.asynccontextmanager
+async def local_servers(
+    folder: Path, serving: dict[str, Any] | None = None, changes: ServerChanges = NO_CHANGES
+) -> AsyncIterator[LocalServers]:
+    async with new_session() as session:
+        yield LocalServers(
+            make_recipe(folder, serving=serving or {}),
+            model_folder=folder,
+            logs=folder,
+            session=session,
+            has_gpu=False,
+            changes=changes,
+        )
+
+
+@pytest.mark.parametrize("left", [["http://b:1"], []])
+async def test_external_servers_that_were_removed_are_not_waited_for_and_no_local_one_takes_their_place(
+    tmp_path: Path, left: list[str]
 ) -> None:
-    async def main() -> None:
-        async with new_session() as session:
-            servers = LocalServers(
-                make_recipe(folder, serving=serving),
-                model_folder=folder,
-                logs=folder,
-                session=session,
-                has_gpu=False,
-                changes=changes,
-            )
-            await scenario(servers)
-
-    asyncio.run(main())
+    named = ["http://a:1", "http://b:1"]
+    changes = ServerChanges(removed=frozenset(named) - frozenset(left))
+    async with local_servers(tmp_path, {"servers": named}, changes) as servers:
+        assert servers.urls == left and servers.processes == {}
 
 
-def test_external_servers_that_were_removed_are_not_waited_for_and_no_local_one_takes_their_place(
+async def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_keep_their_names(
     tmp_path: Path,
 ) -> None:
-    async def one(servers: LocalServers) -> None:
-        assert servers.urls == ["http://b:1"] and servers.processes == {}
-
-    async def none(servers: LocalServers) -> None:
-        assert servers.urls == [] and servers.processes == {}
-
-    serving = {"servers": ["http://a:1", "http://b:1"]}
-    with_servers(tmp_path, serving, ServerChanges(removed=frozenset({"http://a:1"})), one)
-    with_servers(tmp_path, serving, ServerChanges(removed=frozenset(serving["servers"])), none)
-
-
-def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_keep_their_names(
-    tmp_path: Path,
-) -> None:
-    async def scenario(servers: LocalServers) -> None:
+    changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:31001"}))
+    async with local_servers(tmp_path, {"num_servers": 3, "first_port": 31000}, changes) as servers:
         assert servers.urls == ["http://127.0.0.1:31000", "http://127.0.0.1:31002"]
         assert [process.name for process in servers.processes.values()] == ["server 0", "server 2"]
 
-    changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:31001"}))
-    with_servers(tmp_path, {"num_servers": 3, "first_port": 31000}, changes, scenario)
 
-
-def test_with_free_ports_there_is_one_server_less_for_each_that_was_removed(tmp_path: Path) -> None:
-    async def scenario(servers: LocalServers) -> None:
+async def test_with_free_ports_there_is_one_server_less_for_each_that_was_removed(tmp_path: Path) -> None:
+    changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:1", "http://127.0.0.1:2"}))
+    async with local_servers(tmp_path, {"num_servers": 3}, changes) as servers:
         assert [process.name for process in servers.processes.values()] == ["server 0"]
 
-    changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:1", "http://127.0.0.1:2"}))
-    with_servers(tmp_path, {"num_servers": 3}, changes, scenario)
 
-
-def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_alone(tmp_path: Path) -> None:
-    async def scenario(servers: LocalServers) -> None:
+async def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_alone(tmp_path: Path) -> None:
+    async with local_servers(tmp_path) as servers:
         (url,) = servers.urls
         code = "import time; time.sleep(600)"
         servers.processes[url] = ChildProcess(
@@ -88,21 +76,19 @@ def test_the_process_of_a_removed_server_ends_and_an_external_one_is_left_alone(
         await servers.end(url)
         await servers.stop()
 
-    with_servers(tmp_path, {}, ServerChanges(), scenario)
 
-
-def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_path: Path) -> None:
-    async def scenario(servers: LocalServers) -> None:
+async def test_a_server_is_not_started_again_where_its_log_finds_no_room(tmp_path: Path) -> None:
+    async with local_servers(tmp_path) as servers:
         (url,) = servers.urls
         with refused_writes(), pytest.raises(ServerError, match=r"server 0 cannot write its log .*Make room"):
             await servers.restart(url)
         assert servers.processes[url].returncode() is None
 
-    with_servers(tmp_path, {}, ServerChanges(), scenario)
 
-
-def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_once(tmp_path: Path) -> None:
-    # The first start sleeps for ever, as one that was stopped; the second answers.
+async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_once(
+    tmp_path: Path,
+) -> None:
+    # The first start hangs, like a stopped process; the second answers.
     code = (
         "import http.server, pathlib, sys, time\n"
         "marker = pathlib.Path(sys.argv[1])\n"
@@ -112,8 +98,7 @@ def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_on
         "    def do_GET(self): self.send_response(200); self.end_headers()\n"
         "http.server.HTTPServer(('127.0.0.1', int(sys.argv[2])), Ready).serve_forever()\n"
     )
-
-    async def scenario(servers: LocalServers) -> None:
+    async with local_servers(tmp_path, {"start_timeout_seconds": 5.0}) as servers:
         (url,) = servers.urls
         arguments = ["-c", code, str(tmp_path / "was-started"), url.rpartition(":")[2]]
         process = ChildProcess("server 0", arguments, environment={}, log_path=tmp_path / "l")
@@ -122,5 +107,3 @@ def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_again_on
             await servers.start()
         finally:
             await servers.stop()
-
-    with_servers(tmp_path, {"start_timeout_seconds": 5.0}, ServerChanges(), scenario)

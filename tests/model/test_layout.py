@@ -8,7 +8,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model.layout import Layout, check_layout
+from asyncrl.model.layout import Layout, check_layout, rank_environment
 from asyncrl.recipe import Trainer
 
 # 2 layers, 4 heads, 2 key-value heads, 48 feed-forward columns
@@ -23,22 +23,6 @@ def section(num_processes: int, **parallel: object) -> Trainer:
 def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
     layout = check_layout(section(16, tensor=2, pipeline=2, context=2), SHAPE)
     assert layout == Layout(tensor=2, pipeline=2, context=2, data=2)
-
-
-@pytest.mark.parametrize(
-    ("num_processes", "parallel", "message"),
-    [
-        (3, {"tensor": 2}, r"num_processes is 3 but tensor x pipeline x context of trainer\.parallel is 2"),
-        (4, {"pipeline": 2, "expert": 4}, r"parallel\.expert is 4, which does not divide the 2 processes"),
-        (2, {"virtual_stages": 2}, r"virtual_stages is 2 but trainer\.parallel\.pipeline is 1"),
-        (2, {"sequence_parallel": True}, r"sequence_parallel is true but trainer\.parallel\.tensor is 1"),
-    ],
-)
-def test_sizes_that_contradict_each_other_are_refused_with_the_recipe(
-    num_processes: int, parallel: dict, message: str
-):
-    with pytest.raises(InputError, match=message):
-        section(num_processes, **parallel)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +57,11 @@ def test_tokens_and_micro_batches_come_in_multiples_that_can_be_shared():
         1,
     )
     assert (layout.padded_vocabulary(41), layout.padded_vocabulary(42)) == (42, 42)
+
+
+def test_a_rank_finds_the_others_by_its_environment_and_one_alone_needs_no_port():
+    first, second = (rank_environment(Trainer(num_processes=2), rank, port=1234) for rank in range(2))
+    assert (first["RANK"], second["RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "1", "2")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"] == "1234"
+    assert "MASTER_PORT" not in rank_environment(Trainer(), 0, port=1234)
+    assert rank_environment(Trainer(threads_per_process=3), 0, port=0)["OMP_NUM_THREADS"] == "3"

@@ -1,135 +1,17 @@
-"""A small finished run: metrics, journal, recipe and tokenizer, with every number known.
+"""The finished run of fakes/finished_run.py."""
 
-Tokens are characters. Group 0 was trained at step 2 (1 in the file), group 1 dropped as stale, group 2 is
-being generated.
-"""
-
-import sqlite3
-from array import array
 from pathlib import Path
 
 import pytest
-import yaml
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-from asyncrl.journal.writer import SCHEMA
-from asyncrl.observe.metrics import MetricsWriter
-
-VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}
-END = len(VOCABULARY)
-VOCABULARY["<|end|>"] = END
-
-EVALUATION = {
-    "num_tasks": 10,
-    "greedy_accuracy": 0.8,
-    "greedy_low": 0.49,
-    "greedy_high": 0.94,
-    "response_tokens_mean": 31.0,
-    "k": 2,
-    "avg_at_k": 0.7,
-    "avg_low": 0.5,
-    "avg_high": 0.9,
-    "pass_at_k": 0.9,
-    "pass_low": 0.6,
-    "pass_high": 0.98,
-}
-
-
-def tokens(text: str) -> bytes:
-    return array("i", [VOCABULARY[character] for character in text]).tobytes()
-
-
-def logprobs(values: list[float]) -> bytes:
-    return array("f", values).tobytes()
+from fakes.finished_run import write_run
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    write_metrics(folder / "metrics.jsonl")
-    write_journal(folder / "journal.sqlite")
-    write_tokenizer(tmp_path / "model")
-    recipe = {"name": "sums", "model": {"path": str(tmp_path / "model")}}
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder
+    return write_run(tmp_path)
 
 
 @pytest.fixture
 def generated() -> dict[str, int]:
     """Tokens as the queue counts them: 3 + 4 trained, 2 dropped, 1 queued."""
     return {"generated": 10, "trained": 7, "taken": 0, "queued": 1, "dropped: stale": 2}
-
-
-def write_metrics(path: Path) -> None:
-    with MetricsWriter(path, clock=lambda: 0.0) as writer:
-        before = {**EVALUATION, "greedy_accuracy": 0.5, "greedy_low": 0.24, "greedy_high": 0.76}
-        writer.evaluation({"step": 0, "when": "before", **before, "response_tokens_mean": 6.0})
-        for step in range(10):
-            writer.step(
-                {
-                    "step": step,
-                    "reward_mean": 0.1 * step,
-                    "correct_mean": 0.1 * step,
-                    "response_tokens_mean": 6.0 + step,
-                    "step_seconds": 2.0,
-                    "train_seconds": 1.0,
-                    "wait_seconds": 0.5,
-                    "publish_seconds": 0.25,
-                    "checkpoint_seconds": 0.0,
-                    # The first tenth is start-up: 0.9 must not count.
-                    "trainer_idle_share": 0.25 if step else 0.9,
-                    "rollout_idle_share": 0.125,
-                    "mismatch_kl": 1e-5,
-                    "staleness_max": 2,
-                }
-            )
-        writer.evaluation({"step": 10, "when": "after", **EVALUATION})
-
-
-def write_journal(path: Path) -> None:
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.executescript(SCHEMA)
-    db.executemany(
-        "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (0, "train:1", "1+2=", "trained", 0, 1.0, 1, None),
-            (1, "train:2", "2+2=", "dropped", 0, 2.0, None, "stale"),
-            (2, "train:3", "3+4=", "open", 1, 3.0, None, None),
-        ],
-    )
-    right = ("stop", "correct", 1.0, 1.0, 0.5, "3", "equal to the reference", 0.001, "{3}<|end|>")
-    wrong = ("stop", "wrong", 0.0, 0.0, -0.5, "5", "5 is not 3", 0.001, "<b>5")
-    dropped = ("length", "no_answer", 0.0, 0.0, None, None, "no \\boxed{}", 0.001, "4?")
-    nothing = (None,) * 9
-    db.executemany(
-        "INSERT INTO trajectories VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            ("00000000-00", 0, 0, tokens("1+2="), *right),
-            ("00000000-01", 0, 1, tokens("1+2="), *wrong),
-            ("00000001-00", 1, 0, tokens("2+2="), *dropped),
-            ("00000002-00", 2, 0, tokens("3+4="), *nothing),
-        ],
-    )
-    end = array("i", [END]).tobytes()
-    db.executemany(
-        "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            ("00000000-00", 0, 0, 0, tokens("{3"), logprobs([-0.5, -0.25])),
-            ("00000000-00", 2, 1, 1, end, logprobs([-2.0])),
-            ("00000000-01", 0, 0, 0, tokens("<b>5"), logprobs([-1.0, -1.0, -1.0, -1.0])),
-            ("00000001-00", 0, 0, 0, tokens("4?"), logprobs([-1.0, -1.0])),
-            ("00000002-00", 0, 1, 0, tokens("7"), logprobs([-1.0])),
-        ],
-    )
-    db.commit()
-    db.close()
-
-
-def write_tokenizer(folder: Path) -> None:
-    folder.mkdir()
-    tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(["<|end|>"])
-    tokenizer.save(str(folder / "tokenizer.json"))

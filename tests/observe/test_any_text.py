@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.observe.browser import Browser
 from asyncrl.observe.live import LiveLine
@@ -26,7 +27,6 @@ from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.report import write_report
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
-from asyncrl.replay.recovery import read_conservation
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter

@@ -43,6 +43,7 @@ def test_terminal_and_report_show_them(run_folder: Path, generated: dict[str, in
     lines = {" ".join(line.split()) for line in file.getvalue().splitlines()}
     assert "TypeError at ./v.py:3 2 train:1" in lines
     page = summary.report.read_text()
+    assert "faults by cause" in file.getvalue() and "Faults by cause" in page
     assert '<th title="the verifier raised TypeError: [b]a&lt;/td&gt; (./v.py:3)">TypeError at' in page
 
 
@@ -50,4 +51,4 @@ def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path, generated
     summary = write_report(run_folder, generated)
     file = io.StringIO()
     print_summary(summary, console=Console(file=file, width=80))
-    assert "verdicts that failed" not in file.getvalue().lower() + summary.report.read_text().lower()
+    assert "faults by cause" not in file.getvalue().lower() + summary.report.read_text().lower()

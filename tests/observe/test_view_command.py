@@ -41,7 +41,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(
     for words, sentence in (
         ([str(tmp_path)], "it is not a run folder"),
         ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
-        ([str(run_folder), "--port", "99999"], "Take another, or 0"),
+        ([str(run_folder), "--port", "99999"], "Choose another, or 0"),
     ):
         assert view.run(arguments(*words)) == 2
         assert sentence in capsys.readouterr().err

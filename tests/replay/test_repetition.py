@@ -7,13 +7,13 @@ from fakes.records import finish, make_queue, make_task, reopen
 from journal.test_compaction import commit, steps_with_tokens
 
 from asyncrl.errors import QueueError
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction, compact
+from asyncrl.journal.counters import REPEATED, TRAINED
 from asyncrl.journal.explain import explain_group
-from asyncrl.journal.reader import GroupFilter
-from asyncrl.journal.reader import Journal as View
-from asyncrl.replay.group import Group
-from asyncrl.replay.recovery import batch_of, load_batch
-from asyncrl.replay.replay_queue import REPEATED, TRAINED, ReplayQueue
+from asyncrl.journal.reader import GroupFilter, JournalReader
+from asyncrl.replay.group import Group, batch_of
+from asyncrl.replay.replay_queue import ReplayQueue
 
 
 def take(queue: ReplayQueue, step: int) -> list[Group]:
@@ -21,7 +21,7 @@ def take(queue: ReplayQueue, step: int) -> list[Group]:
     queue.announce(step)
     while queue.can_admit():
         queue.admit(make_task(queue.num_admitted))
-    for group in list(queue.live.values())[: queue.groups_per_batch]:
+    for group in list(queue.live.values())[: queue.settings.groups_per_batch]:
         finish(queue, group, version=step)
     batch = queue.take(step)
     assert batch is not None
@@ -36,7 +36,7 @@ def test_a_batch_holds_its_new_groups_and_then_repeated_ones(tmp_path: Path) -> 
     queue = make_queue(tmp_path, batch=2, staleness=1, repeated=1)
     assert ids(take(queue, 0)) == [0, 1]
     assert ids(take(queue, 1)) == [2, 3, 0]
-    assert [group.step for group in queue.repetition.pool.values()] == [0, 0, 1, 1]
+    assert [group.taken_version for group in queue.repetition.pool.values()] == [0, 0, 1, 1]
 
 
 def test_nothing_is_repeated_unless_asked(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_repeated_group_is_staler_than_the_limit(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=1, staleness=1, repeated=3, max_uses=9)
     for step in range(8):
         assert min(group.oldest_version() for group in take(queue, step)) >= step - 1
-        assert len(queue.repetition.pool) <= 2 * queue.groups_per_batch
+        assert len(queue.repetition.pool) <= 2 * queue.settings.groups_per_batch
 
 
 def test_a_group_without_a_gradient_is_not_repeated(tmp_path: Path) -> None:
@@ -164,20 +164,11 @@ def test_the_journal_says_in_which_steps_a_group_was_trained(tmp_path: Path) -> 
         take(queue, step)
     queue.commit(3, "step-3")
     queue.journal.barrier_blocking()
-    view = View(tmp_path / "journal.sqlite")
+    view = JournalReader(tmp_path / "journal.sqlite")
     group = view.group(0)
     assert group is not None and (group["step"], group["repeated_steps"]) == (1, [2])
     assert any("again, in step(s) 2" in line for line in explain_group(view, group))
     assert [row["group_id"] for row in view.groups(GroupFilter(step=2))] == [1, 0]
-
-
-def test_a_journal_without_repetitions_is_still_read(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=1)
-    given = batch_of(take(queue, 0), 0, 1.0)
-    queue.journal.write(("DROP TABLE repetitions", ()))
-    queue.journal.barrier_blocking()
-    assert load_batch(queue.journal, 0, 1.0) == given
-    assert [row["group_id"] for row in View(tmp_path / "journal.sqlite").groups(GroupFilter(step=1))] == [0]
 
 
 def test_trajectories_without_an_advantage_stay_out_of_repeated_groups(tmp_path: Path) -> None:

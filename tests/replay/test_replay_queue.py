@@ -7,20 +7,8 @@ import pytest
 from fakes.records import finish, generate, make_queue, make_score, make_task
 
 from asyncrl.errors import QueueError, StalenessBreach
-from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import DropReason, GroupState
-
-
-def test_the_stalest_order_waits_until_all_that_the_bound_admits_is_ready(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=2, staleness=1)
-    queue.order = "stalest"
-    queue.announce(0)
-    groups = [queue.admit(make_task(number)) for number in range(4)]
-    for group in groups[:3]:
-        finish(queue, group, version=0)
-    assert queue.take(0) is None
-    finish(queue, groups[3], version=0)
-    assert queue.take(0) == groups[:2]
+from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.replay.group import GroupState
 
 
 def test_nothing_is_admitted_before_the_trainer_announced_its_version(tmp_path: Path) -> None:

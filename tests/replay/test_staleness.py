@@ -7,14 +7,13 @@ from fakes.records import finish, generate, make_queue, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.file import parse_recipe
-from asyncrl.records import Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Segment
+from asyncrl.replay.group import GroupState
 from asyncrl.step_metrics import staleness_metrics
 
 
 def test_groups_that_would_be_too_stale_at_the_next_step_are_dropped_and_make_room(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=2)
-    queue.abort_staleness = 0
+    queue = make_queue(tmp_path, batch=1, staleness=2, abort_staleness=0)
     queue.announce(0)
     taken, ready, streaming = (queue.admit(make_task()) for _ in range(3))
     assert not queue.can_admit()
@@ -32,8 +31,7 @@ def test_groups_that_would_be_too_stale_at_the_next_step_are_dropped_and_make_ro
 
 
 def test_a_group_without_a_token_is_not_stale(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=1)
-    queue.abort_staleness = 0
+    queue = make_queue(tmp_path, batch=1, staleness=1, abort_staleness=0)
     queue.announce(0)
     first, waiting = queue.admit(make_task()), queue.admit(make_task())
     finish(queue, first, version=0)
@@ -45,8 +43,7 @@ def test_a_group_without_a_token_is_not_stale(tmp_path: Path) -> None:
 
 
 def test_old_tokens_that_were_confirmed_late_are_found_at_the_take(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=1)
-    queue.abort_staleness = 0
+    queue = make_queue(tmp_path, batch=1, staleness=1, abort_staleness=0)
     queue.announce(0)
     first, late = queue.admit(make_task()), queue.admit(make_task())
     finish(queue, first, version=0)

@@ -8,12 +8,14 @@ import pytest
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Segment, Task
-from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.recovery import batch_of, load_batch, restore
+from asyncrl.replay.group import Group, GroupState, batch_of
+from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.waits import Waits
@@ -52,7 +54,7 @@ async def _nothing():
 
 
 def generated(queue: ReplayQueue, *lengths: int) -> Group:
-    """A group whose trajectories have ended, with so many tokens each."""
+    """A group whose trajectories have ended, with these numbers of tokens."""
     queue.announce(0)
     group = queue.admit(make_task())
     for trajectory, length in zip(group.trajectories, lengths, strict=True):
@@ -62,14 +64,11 @@ def generated(queue: ReplayQueue, *lengths: int) -> Group:
 
 
 def journal_queue(folder: Path, **settings: object) -> ReplayQueue:
+    chosen = {"groups_per_batch": 1, "samples_per_group": 2, "max_staleness": 0, "num_steps": 4, **settings}
     return ReplayQueue(
         Journal(folder / "journal.sqlite"),
-        groups_per_batch=1,
-        samples_per_group=2,
-        max_staleness=0,
-        num_steps=4,
+        QueueSettings(**chosen),  # type: ignore[arg-type]
         has_signal=correctness_differs,
-        **settings,  # type: ignore[arg-type]
     )
 
 

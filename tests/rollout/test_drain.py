@@ -1,18 +1,25 @@
-"""Draining before a publish: what has begun ends with its version, nothing begins, nobody waits for ever."""
+"""Draining before a publish: what has begun ends with its version, nothing begins, and no wait is endless."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from fakes.fleets import TAKEN
 from fakes.records import make_task
 from fakes.stage import Stage, stage
 
 from asyncrl.errors import QueueError
-from asyncrl.records import Finish, PublishOutcome, Segment
-from asyncrl.replay.group import DropReason, GroupState
+from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.replay.group import GroupState
 from asyncrl.rollout.drain import Drain
-from asyncrl.serving.fleet import ServerState
 from asyncrl.serving.publication import Publication
+
+
+@pytest.fixture
+async def found(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with stage(tmp_path) as found:
+        yield found
 
 
 def start_drain(found: Stage) -> "asyncio.Task[None]":
@@ -30,105 +37,92 @@ async def let_all_run() -> None:
 async def announce(found: Stage, folder: Path) -> None:
     found.queue.num_steps_taken = 1
     found.queue.announce(1)
-    outcomes = {url: PublishOutcome(True, 0.0) for url in found.fleet.servers}
-    await found.fleet.announce(Publication(1, folder, {}), outcomes)
+    publication = Publication(1, folder, {})
+    publication.write_manifest()
+    await found.fleet.announce(publication, dict.fromkeys(found.fleet.servers, TAKEN))
 
 
-def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_announcement(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            here, _ = await found.stream_some()
-            drain = start_drain(found)
-            await asyncio.sleep(0)
-            assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is not None
-            assert not drain.done()
-            here.let_go()
-            await asyncio.wait_for(drain, 20.0)
-            assert all(t.finish is not None for t in found.group.trajectories)
-            assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is None
-            await announce(found, tmp_path)
-            assert found.fleet.pick(2, is_new=True) is not None
-
-    asyncio.run(scenario())
+async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_announcement(
+    found: Stage, tmp_path: Path
+) -> None:
+    here, _ = await found.stream_some()
+    drain = start_drain(found)
+    await asyncio.sleep(0)
+    assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is not None
+    assert not drain.done()
+    here.let_go()
+    await asyncio.wait_for(drain, 20.0)
+    assert all(t.finish is not None for t in found.group.trajectories)
+    assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is None
+    await announce(found, tmp_path)
+    assert found.fleet.pick(2, is_new=True) is not None
 
 
-def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            here, there = await found.stream_some()
-            drain = start_drain(found)
-            here.break_streams = 1
-            here.let_go()
-            await asyncio.wait_for(drain, 20.0)
-            assert all(t.finish is not None for t in found.group.trajectories)
-            assert len(here.bodies) + len(there.bodies) == 2
-            assert found.queue.conservation()["dropped: outlived"] == 0
-
-    asyncio.run(scenario())
+async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found: Stage) -> None:
+    here, there = await found.stream_some()
+    drain = start_drain(found)
+    here.break_streams = 1
+    here.let_go()
+    await asyncio.wait_for(drain, 20.0)
+    assert all(t.finish is not None for t in found.group.trajectories)
+    assert len(here.bodies) + len(there.bodies) == 2
+    assert found.queue.conservation()["dropped: outlived"] == 0
 
 
-def test_a_drain_waits_for_evaluations_on_the_same_servers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            await found.work
-            (server, _) = found.fleet.servers.values()
-            found.fleet.acquire(server, 4)
-            drain = start_drain(found)
-            await let_all_run()
-            assert not drain.done()
-            found.fleet.release(server, 4)
-            await asyncio.wait_for(drain, 20.0)
-
-    asyncio.run(scenario())
+async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: Stage) -> None:
+    await found.work
+    (server, _) = found.fleet.servers.values()
+    found.fleet.acquire(server, 4)
+    drain = start_drain(found)
+    await let_all_run()
+    assert not drain.done()
+    found.fleet.release(server, 4)
+    await asyncio.wait_for(drain, 20.0)
 
 
-def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            await found.work
-            group = found.queue.admit(make_task(2))
-            begun, ended = group.trajectories
-            found.queue.append(group, begun, [Segment(0, [5, 6], [-0.5, -0.5])], None)
-            found.queue.append(group, ended, [Segment(0, [5, 6, 1], [-0.5] * 3)], Finish.STOP)
-            found.generator.ends_with_its_version = True
-            drain = start_drain(found)
-            await let_all_run()
-            # It could go on, and does not; a group of the controller would.
-            assert not drain.done()
-            for server in found.fleet.servers.values():
-                server.state = ServerState.STALE
-            found.waits.notify()
-            await asyncio.wait_for(drain, 20.0)
-            for server in found.fleet.servers.values():
-                server.state = ServerState.SERVING
-            await announce(found, tmp_path)
-            assert [trajectory async for trajectory in found.generator.run(group)] == []
-            assert (group.state, group.reason) == (GroupState.DROPPED, DropReason.OUTLIVED)
-            assert found.queue.conservation()["dropped: outlived"] == 5
-
-    asyncio.run(scenario())
+async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(
+    found: Stage, tmp_path: Path
+) -> None:
+    await found.work
+    group = found.queue.admit(make_task(2))
+    begun, ended = group.trajectories
+    found.queue.append(group, begun, [Segment(0, [5, 6], [-0.5, -0.5])], None)
+    found.queue.append(group, ended, [Segment(0, [5, 6, 1], [-0.5] * 3)], Finish.STOP)
+    found.generator.ends_with_its_version = True
+    drain = start_drain(found)
+    await let_all_run()
+    # It could continue, and does not; a group of the controller would.
+    assert not drain.done()
+    found.may_restart = asyncio.Event()
+    for server in list(found.fleet.serving()):
+        found.fleet.fail(server, "test")
+    await asyncio.wait_for(drain, 20.0)
+    await announce(found, tmp_path)
+    found.may_restart.set()
+    await asyncio.wait_for(_both_serve(found), 20.0)
+    assert [trajectory async for trajectory in found.generator.run(group)] == []
+    assert (group.state, group.reason) == (GroupState.DROPPED, DropReason.OUTLIVED)
+    assert found.queue.conservation()["dropped: outlived"] == 5
 
 
-def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            await found.stream_some()
-            drain = start_drain(found)
-            await asyncio.sleep(0)
-            await announce(found, tmp_path)
-            with pytest.raises(QueueError, match="given up"):
-                await asyncio.wait_for(drain, 20.0)
-            assert found.fleet.pick(2, is_new=True) is not None
-
-    asyncio.run(scenario())
+async def _both_serve(found: Stage) -> None:
+    await found.waits.wait_until(lambda: len(found.fleet.serving()) == 2, owner="test", blocker="servers")
 
 
-def test_a_drain_without_a_batch_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with stage(tmp_path) as found:
-            drain = Drain(found.queue, found.fleet, found.generator, found.waits)
-            with pytest.raises(QueueError, match="no batch is out"):
-                await drain.run(1)
-            assert found.fleet.pick(2, is_new=True) is not None
+async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
+    found: Stage, tmp_path: Path
+) -> None:
+    await found.stream_some()
+    drain = start_drain(found)
+    await asyncio.sleep(0)
+    await announce(found, tmp_path)
+    with pytest.raises(QueueError, match="given up"):
+        await asyncio.wait_for(drain, 20.0)
+    assert found.fleet.pick(2, is_new=True) is not None
 
-    asyncio.run(scenario())
+
+async def test_a_drain_without_a_batch_is_refused(found: Stage) -> None:
+    drain = Drain(found.queue, found.fleet, found.generator, found.waits)
+    with pytest.raises(QueueError, match="no batch is out"):
+        await drain.run(1)
+    assert found.fleet.pick(2, is_new=True) is not None

@@ -1,6 +1,5 @@
 """Faults of verifiers: told once per cause, and a verifier that gives no verdict any more ends the run."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ class Clock:
 
 
 def test_faults_without_a_verdict_between_end_the_run_with_the_verifiers_own_error() -> None:
-    clock, notes = Clock(), list[str]()
-    faults, task = FaultWatch(3, notes.append, clock=clock), make_task(4)
+    clock = Clock()
+    faults, task = FaultWatch(3, clock=clock), make_task(4)
     for _ in range(3):
         faults.failed(task, "the verifier raised KeyError: 'a' (v.py:3)")
     clock.seconds = MIN_SECONDS
@@ -33,7 +32,7 @@ def test_faults_without_a_verdict_between_end_the_run_with_the_verifiers_own_err
 
 def test_one_verdict_between_or_a_short_outage_ends_nothing() -> None:
     clock = Clock()
-    faults, task = FaultWatch(3, lambda text: None, clock=clock), make_task()
+    faults, task = FaultWatch(3, clock=clock), make_task()
     for _ in range(100):
         faults.failed(task, "away")
     clock.seconds = MIN_SECONDS
@@ -47,15 +46,16 @@ def test_one_verdict_between_or_a_short_outage_ends_nothing() -> None:
         faults.failed(task, "away")
 
 
-def test_the_first_fault_of_each_cause_is_told_with_its_row_and_last_line() -> None:
-    notes: list[str] = []
-    faults = FaultWatch(3, notes.append)
+def test_the_first_fault_of_each_cause_is_told_with_its_row_and_last_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = FaultWatch(3)
     faults.gave_up(make_task(1), "the verifier raised KeyError: 'a' (v.py:3)")
     faults.gave_up(make_task(2), "the verifier raised KeyError: 'b' (v.py:3)")
     faults.gave_up(make_task(3), "the verifier raised TypeError: b (v.py:3)")
-    assert len(notes) == 2
-    assert "train:1" in notes[0] and "KeyError: 'a' (v.py:3)" in notes[0]
-    assert "train:3" in notes[1] and "TypeError: b (v.py:3)" in notes[1]
+    first, second = caplog.messages
+    assert "train:1" in first and "KeyError: 'a' (v.py:3)" in first
+    assert "train:3" in second and "TypeError: b (v.py:3)" in second
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,15 @@ def test_faults_are_grouped_by_cause_the_most_frequent_first() -> None:
     assert len(many) == 9 and sum(f.num_verdicts for f in many) == 19
 
 
-def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_score(tmp_path: Path) -> None:
+async def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_score(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "v.py").write_text(
         "class V:\n    def parse_reference(self, raw): return raw\n"
         "    def verify(self, response, reference):\n        return response['x']\n"
     )
-    notes: list[str] = []
     task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
-
-    async def grade() -> str:
-        grader = Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1, note=notes.append)
-        async with grader:
-            return (await grader.grade(task, "r")).outcome
-
-    assert asyncio.run(grade()) == "fault"
-    (note,) = notes
-    assert "train:7" in note and "TypeError: string indices" in note and "v.py:4)" in note
+    async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
+        assert (await grader.grade(task, "r")).outcome == "fault"
+    (said,) = caplog.messages
+    assert "train:7" in said and "TypeError: string indices" in said and "v.py:4)" in said

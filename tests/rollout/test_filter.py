@@ -1,4 +1,4 @@
-"""Dynamic sampling: by raw correctness, and never for ever."""
+"""Dynamic sampling: by raw correctness, and never without end."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from fakes.records import correctness_differs, finish, generate, make_queue, mak
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Score, Segment, Trajectory
-from asyncrl.replay.group import DropReason, Group
+from asyncrl.records import DropReason, Score, Segment, Trajectory
+from asyncrl.replay.group import Group
 from asyncrl.rollout.filter import SignalFilter, group_signal
 
 
@@ -85,7 +85,7 @@ def test_a_fault_is_no_answer_to_compare_with() -> None:
     assert not has_signal(group)
 
 
-def test_after_many_in_a_row_one_is_let_through_so_that_the_run_goes_on() -> None:
+def test_after_many_in_a_row_one_is_let_through_so_that_the_run_continues() -> None:
     found = SignalFilter(is_on=True, max_in_a_row=2, has_signal=correctness_differs)
     flat = make_group(make_score(0.0), make_score(0.0))
     assert [found.lets_through(flat) for _ in range(6)] == [False, False, True, False, False, True]

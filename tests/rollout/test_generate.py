@@ -1,65 +1,59 @@
 """One group's trajectories over streams that end early: rounds, aborts, moves between servers."""
 
-import asyncio
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
 
-from asyncrl.records import Finish, SamplingParams
+from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.client import new_session
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
 
-def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        # The engine ends a request at its limit, here 3 tokens a round; a trajectory may have 8.
-        async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
-            engine.version = "0"
-            queue, waits = make_queue(tmp_path), Waits()
-            queue.announce(0)
-            fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
-            fleet.serve_fixed(0)
-            sampling = SamplingParams(1.0, 8, (STOP,))
-            generator = Generator(queue, fleet, waits, sampling, 64, 30.0, 1, "run", tokens_per_round=3)
-            group = queue.admit(make_task())
-            ended = [trajectory async for trajectory in generator.run(group)]
-            assert len(ended) == 2 and all(t.finish is Finish.LENGTH for t in ended)
-            assert [t.num_response_tokens() for t in ended] == [8, 8]
-            limits = [[p["max_new_tokens"] for p in body["sampling_params"]] for body in engine.bodies]
-            assert limits == [[3, 3], [3, 3], [2, 2]]
-            # The prompt has 3 tokens.
-            lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
-            assert lengths == [[3, 3], [6, 6], [9, 9]]
-            assert fleet.num_running() == 0
-
-    asyncio.run(scenario())
-
-
-def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:
-    async def scenario() -> None:
-        async with fleet_of_two() as fleet:
-            first, second = fleet.servers.values()
-            fleet.acquire(second, 4)
-            assert fleet.pick(4) is first
-            assert fleet.pick(4, before=second) is second
-            fleet.acquire(second, 1)
-            assert fleet.pick(4, before=second) is first
-
-    asyncio.run(scenario())
+async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_prefix(tmp_path: Path) -> None:
+    # The engine ends a request at its limit, here 3 tokens a round; a trajectory may have 8.
+    async with FakeEngine(num_tokens=100, chunk_tokens=2) as engine, new_session() as session:
+        engine.version = "0"
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, 8, (STOP,))
+        generator = Generator(
+            queue, fleet, waits, sampling, 64, 30.0, 1, "run", state=RunState(waits), tokens_per_round=3
+        )
+        group = queue.admit(make_task())
+        ended = [trajectory async for trajectory in generator.run(group)]
+        assert len(ended) == 2 and all(t.finish is Finish.LENGTH for t in ended)
+        assert [t.num_response_tokens() for t in ended] == [8, 8]
+        limits = [[p["max_new_tokens"] for p in body["sampling_params"]] for body in engine.bodies]
+        assert limits == [[3, 3], [3, 3], [2, 2]]
+        # The prompt has 3 tokens.
+        lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
+        assert lengths == [[3, 3], [6, 6], [9, 9]]
+        assert fleet.num_running() == 0
 
 
-def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_that_has_it() -> None:
-    async def scenario() -> None:
-        async with fleet_of_two(version=1) as fleet:
-            first, second = fleet.servers.values()
-            assert fleet.pick(1, at_least=1) is first
-            assert fleet.pick(1, at_least=2) is None
-            # A publish reached the second server; its tokens say so before the trainer does.
-            second.seen_version = 2
-            assert fleet.pick(1, at_least=2) is second
+async def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:
+    async with fleet_of_two() as fleet:
+        first, second = fleet.servers.values()
+        fleet.acquire(second, 4)
+        assert fleet.pick(4) is first
+        assert fleet.pick(4, before=second) is second
+        fleet.acquire(second, 1)
+        assert fleet.pick(4, before=second) is first
 
-    asyncio.run(scenario())
+
+async def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_announced_to_have_it() -> None:
+    async with fleet_of_two(version=1) as fleet:
+        first, second = fleet.servers.values()
+        assert fleet.pick(1, at_least=1) is first
+        assert fleet.pick(1, at_least=2) is None
+        # Both may hold version 2; only of the second one the trainer said so.
+        await fleet.announce(Publication(2, Path("v2"), {}), {second.url: PublishOutcome(True, 0.0)})
+        assert fleet.pick(1, at_least=2) is second

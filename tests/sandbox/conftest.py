@@ -1,5 +1,5 @@
-"""The suites of programs as parameters, the boxes they run in, and the host's canaries that none of them may
-touch."""
+"""The suites of programs as parameters, the boxes they run in, and the host's canaries that none
+of them may touch."""
 
 import os
 import shutil

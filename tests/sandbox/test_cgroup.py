@@ -1,5 +1,5 @@
-"""Where control groups are made, and what is written into them: on directories that stand in for the
-kernel's."""
+"""Where control groups are made, and what is written into them: on directories that stand
+in for the kernel's."""
 
 import os
 

@@ -60,7 +60,7 @@ def test_what_is_piped_in_is_the_programs_standard_input(tmp_path, capsys, monke
     assert (code, json.loads(out)["stdout"]) == (0, "cba\n")
 
 
-def test_output_that_is_no_text_is_given_in_base64_besides(tmp_path, capsys):
+def test_output_that_is_no_text_is_also_given_in_base64(tmp_path, capsys):
     program = tmp_path / "p.sh"
     program.write_text(r"printf '\377\000a'")
     _, out, _ = call(capsys, "run", "--lang", "bash", str(program))

@@ -44,55 +44,48 @@ def helpers():
     return found
 
 
-def test_a_keeper_that_dies_below_a_linked_program_is_a_fault_of_ours_and_retried():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await sandbox.start()
-            if sandbox.tier is not Tier.NAMESPACES:
-                pytest.skip("only namespaces have keepers")
-            program, judge = await warm(sandbox, ANSWERS), await warm(sandbox, ASKS.replace("200", "9999"))
-            (worker,) = sandbox._idle
-            _, keeper = psutil.Process(worker._process.pid).children()
-            running = asyncio.create_task(sandbox.run_linked(program, judge))
-            while not keeper.children():
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(0.05)
-            keeper.kill()
-            return await running
-
-    _, judged = asyncio.run(main())
+async def test_a_keeper_that_dies_below_a_linked_program_is_a_fault_of_ours_and_retried():
+    async with SandboxPool(ONE) as sandbox:
+        await sandbox.start()
+        if sandbox.tier is not Tier.NAMESPACES:
+            pytest.skip("only namespaces have keepers")
+        program, judge = await warm(sandbox, ANSWERS), await warm(sandbox, ASKS.replace("200", "9999"))
+        (worker,) = sandbox._idle
+        _, keeper = psutil.Process(worker._process.pid).children()
+        running = asyncio.create_task(sandbox.run_linked(program, judge))
+        while not keeper.children():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        keeper.kill()
+        _, judged = await running
     assert (judged.status, judged.stdout) == (Status.OK, b"right\n"), judged
 
 
 @pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.LANDLOCK])
-def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_answer_wrong(tier):
+async def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_answer_wrong(tier):
     """Each attempt ends right, or with SandboxError when it was hit three times."""
     dice = random.Random(20)
 
-    async def main():
-        settings = replace(ONE, tiers=(tier,))
-        if tier is Tier.LANDLOCK:
-            settings = replace(settings, python="/usr/bin/python3", packages=())
-        async with SandboxPool(settings) as sandbox:
-            await sandbox.start()
-            if sandbox.tier is None:
-                pytest.skip(f"no {tier.value}: {sandbox.reasons}")
-            program, judge = await warm(sandbox, ANSWERS), await warm(sandbox, ASKS)
-            seen, faults, kills = [], 0, 0
-            for _ in range(24):
-                running = asyncio.create_task(sandbox.run_linked(program, judge))
-                await asyncio.sleep(dice.random() * 0.03)
-                alive = helpers()
-                if alive:
-                    dice.choice(alive).kill()
-                    kills += 1
-                try:
-                    seen.append((await running)[1].stdout)
-                except SandboxError:
-                    faults += 1
-            return seen, faults, kills
-
-    seen, faults, kills = asyncio.run(main())
+    settings = replace(ONE, tiers=(tier,))
+    if tier is Tier.LANDLOCK:
+        settings = replace(settings, python="/usr/bin/python3", packages=())
+    async with SandboxPool(settings) as sandbox:
+        await sandbox.start()
+        if sandbox.tier is None:
+            pytest.skip(f"no {tier.value}: {sandbox.reasons}")
+        program, judge = await warm(sandbox, ANSWERS), await warm(sandbox, ASKS)
+        seen, faults, kills = [], 0, 0
+        for _ in range(24):
+            running = asyncio.create_task(sandbox.run_linked(program, judge))
+            await asyncio.sleep(dice.random() * 0.03)
+            alive = helpers()
+            if alive:
+                dice.choice(alive).kill()
+                kills += 1
+            try:
+                seen.append((await running)[1].stdout)
+            except SandboxError:
+                faults += 1
     assert kills > 12
     assert set(seen) == {b"right\n"} and len(seen) + faults == 24
 
@@ -102,52 +95,41 @@ def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_answer_wr
     "os.closerange(0, 100); time.sleep(0.2)", "os.fork() and os.kill(0, 9)",
     "link.shutdown(2); time.sleep(0.2)",
 ])  # fmt: skip
-def test_a_linked_program_that_ends_itself_is_a_result_and_no_fault(ending):
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            program = await warm(sandbox, TALKER.format("import os, time\nlink.recv(4)\n" + ending))
-            judge = await warm(sandbox, TALKER.format("link.send(b'ping')\nprint(link.recv(4))"))
-            return await sandbox.run_linked(program, judge)
-
-    program, judged = asyncio.run(main())
+async def test_a_linked_program_that_ends_itself_is_a_result_and_no_fault(ending):
+    async with SandboxPool(ONE) as sandbox:
+        program = await warm(sandbox, TALKER.format("import os, time\nlink.recv(4)\n" + ending))
+        judge = await warm(sandbox, TALKER.format("link.send(b'ping')\nprint(link.recv(4))"))
+        program, judged = await sandbox.run_linked(program, judge)
     assert (judged.status, judged.stdout) == (Status.OK, b"b''\n"), (program, judged)
 
 
-def test_files_that_are_given_need_no_room_on_the_disk():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            limits = replace(LIMITS, disk_bytes=1 << 20)
-            given = (("a", bytes(5 << 20)), ("b", b"x" * 5000))
-            source = (
-                "import os\nprint(os.path.getsize('a'))\nopen('c', 'wb').write(bytes(1 << 19))\n"
-                "try: open('d', 'wb').write(bytes(1 << 20)); print('too much')\n"
-                "except OSError: print('full')\n"
-            )
-            command = replace(await warm(sandbox, source), limits=limits)
-            return await sandbox.run(replace(command, files=(*command.files, *given)))
-
-    result = asyncio.run(main())
+async def test_files_that_are_given_need_no_room_on_the_disk():
+    async with SandboxPool(ONE) as sandbox:
+        limits = replace(LIMITS, disk_bytes=1 << 20)
+        given = (("a", bytes(5 << 20)), ("b", b"x" * 5000))
+        source = (
+            "import os\nprint(os.path.getsize('a'))\nopen('c', 'wb').write(bytes(1 << 19))\n"
+            "try: open('d', 'wb').write(bytes(1 << 20)); print('too much')\n"
+            "except OSError: print('full')\n"
+        )
+        command = replace(await warm(sandbox, source), limits=limits)
+        result = await sandbox.run(replace(command, files=(*command.files, *given)))
     assert result.stdout == b"5242880\nfull\n", result
 
 
-def test_what_is_left_to_be_collected_may_be_too_large_or_no_file():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            results = []
-            for act in (
-                "truncate -s 100M left",
-                "mkdir left",
-                "mkfifo left",
-                "ln -s /etc/passwd left",
-                "true",
-            ):
-                command = Command(("/bin/sh", "-c", act), collect=("left",), limits=LIMITS)
-                results.append(
-                    await sandbox.run(replace(command, limits=replace(LIMITS, disk_bytes=128 << 20)))
-                )
-            return results
-
-    large, *others = asyncio.run(main())
+async def test_what_is_left_to_be_collected_may_be_too_large_or_no_file():
+    async with SandboxPool(ONE) as sandbox:
+        results = []
+        for act in (
+            "truncate -s 100M left",
+            "mkdir left",
+            "mkfifo left",
+            "ln -s /etc/passwd left",
+            "true",
+        ):
+            command = Command(("/bin/sh", "-c", act), collect=("left",), limits=LIMITS)
+            results.append(await sandbox.run(replace(command, limits=replace(LIMITS, disk_bytes=128 << 20))))
+        large, *others = results
     assert (large.status, large.files) == (Status.OUTPUT_LIMIT, (b"",)), large
     assert [(other.status, other.files) for other in others] == [(Status.OK, (b"",))] * 4
     assert os.path.exists("/etc/passwd")

@@ -1,4 +1,4 @@
-"""What one run could leave to the next, and take from those beside it."""
+"""What one run could leave to the next, and take from its neighbours."""
 
 import os
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_what_a_program_wrote_cannot_be_read_back_and_never_blocks_the_worker(bo
         assert result.wall_seconds < 6
 
 
-def test_a_fork_bomb_takes_no_processes_from_the_worker_beside_it(box):
+def test_a_fork_bomb_takes_no_processes_from_another_worker(box):
     if box.tier is Tier.LANDLOCK and box.user == "nobody":
         pytest.skip(
             "not enforced there: the kernel counts by user, and all workers are one (the doctor says so)"

@@ -1,6 +1,5 @@
 """A caller with over a thousand open descriptors, as one with as many streams has, still gets verdicts."""
 
-import asyncio
 import contextlib
 import os
 import resource
@@ -41,15 +40,11 @@ def test_a_pipe_is_readable_once_it_holds_something_or_hung_up():
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_workers_answer_a_caller_with_a_thousand_descriptors():
-    async def verdicts():
-        async with VerifierPool() as pool:
-            reference = pool.parse_reference("math", {}, "x^2+2x+1")
-            math = await pool.verify("math", {}, "\\boxed{(x+1)^2}", reference)
-            gold = pool.parse_reference("code", {}, {"tests": [{"call": "f(1)", "expect": "2"}]})
-            code = await pool.verify("code", {}, "```python\ndef f(x): return x + 1\n```", gold)
-            return math, code
-
-    math, code = asyncio.run(verdicts())
+async def test_workers_answer_a_caller_with_a_thousand_descriptors():
+    async with VerifierPool() as pool:
+        reference = pool.parse_reference("math", {}, "x^2+2x+1")
+        math = await pool.verify("math", {}, "\\boxed{(x+1)^2}", reference)
+        gold = pool.parse_reference("code", {}, {"tests": [{"call": "f(1)", "expect": "2"}]})
+        code = await pool.verify("code", {}, "```python\ndef f(x): return x + 1\n```", gold)
     assert math.outcome is Outcome.CORRECT, math
     assert code.outcome is Outcome.CORRECT, code

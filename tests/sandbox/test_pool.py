@@ -34,82 +34,64 @@ def descendants():
     return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
 
 
-def test_without_any_tier_programs_are_refused_with_the_reasons():
-    async def main():
-        async with SandboxPool(BROKEN) as sandbox:
-            return await sandbox.run(
-                await sandbox.build("print(1)", lang="python", limits=LIMITS)
-            ), sandbox.tier
-
-    result, tier = asyncio.run(main())
+async def test_without_any_tier_programs_are_refused_with_the_reasons():
+    async with SandboxPool(BROKEN) as sandbox:
+        result = await sandbox.run(await sandbox.build("print(1)", lang="python", limits=LIMITS))
+        tier = sandbox.tier
     assert (result.status, result.tier, tier, result.stdout) == (Status.REFUSED, None, None, b"")
     assert "namespaces:" in result.detail and "landlock:" in result.detail and "doctor" in result.detail
 
 
-def test_the_unsafe_mode_is_recorded_in_the_result():
-    async def main():
-        settings = replace(
-            ONE, tiers=(Tier.UNSAFE,), allow_unsafe=True, python="/usr/bin/python3", packages=()
-        )
-        async with SandboxPool(settings) as sandbox:
-            return await run(sandbox, "print(1)")
-
+async def test_the_unsafe_mode_is_recorded_in_the_result():
     if not os.path.exists("/usr/bin/python3"):
         pytest.skip("no /usr/bin/python3")
-    result = asyncio.run(main())
+    settings = replace(ONE, tiers=(Tier.UNSAFE,), allow_unsafe=True, python="/usr/bin/python3", packages=())
+    async with SandboxPool(settings) as sandbox:
+        result = await run(sandbox, "print(1)")
     assert (result.status, result.tier, result.stdout) == (Status.OK, Tier.UNSAFE, b"1\n")
 
 
-def test_an_interpreter_that_cannot_run_is_named():
-    async def main():
+async def test_an_interpreter_that_cannot_run_is_named():
+    with pytest.raises(ValueError, match="'/no/python' cannot be run"):
         async with SandboxPool(replace(ONE, python="/no/python")) as sandbox:
             await sandbox.start()
 
-    with pytest.raises(ValueError, match="'/no/python' cannot be run"):
-        asyncio.run(main())
 
-
-def test_a_worker_killed_in_the_middle_costs_a_retry_and_no_wrong_answer():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await sandbox.start()
-            (worker,) = sandbox._idle
-            os.kill(worker._process.pid, signal.SIGKILL)
-            return await run(sandbox, "print('again')")
-
-    assert asyncio.run(main()).stdout == b"again\n"
+async def test_a_worker_killed_in_the_middle_costs_a_retry_and_no_wrong_answer():
+    async with SandboxPool(ONE) as sandbox:
+        await sandbox.start()
+        (worker,) = sandbox._idle
+        os.kill(worker._process.pid, signal.SIGKILL)
+        found = await run(sandbox, "print('again')")
+    assert found.stdout == b"again\n"
 
 
 @pytest.mark.parametrize("which", [[0], [1], [0, 1]], ids=["zygote", "keeper", "both"])
-def test_a_helper_killed_in_the_middle_costs_a_restart(which):
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await sandbox.start()
-            (worker,) = sandbox._idle
-            helpers = psutil.Process(worker._process.pid).children()
-            for index in which:
-                helpers[index].kill()
-            return await run(sandbox, "print('again')")
-
-    assert asyncio.run(main()).stdout == b"again\n"
+async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
+    async with SandboxPool(ONE) as sandbox:
+        await sandbox.start()
+        (worker,) = sandbox._idle
+        helpers = psutil.Process(worker._process.pid).children()
+        for index in which:
+            helpers[index].kill()
+        found = await run(sandbox, "print('again')")
+    assert found.stdout == b"again\n"
 
 
-def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await sandbox.start()
-            (worker,) = sandbox._idle
-            _, keeper = psutil.Process(worker._process.pid).children()
-            running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
-            while not keeper.children():
-                await asyncio.sleep(0.001)
-            keeper.kill()
-            return await running
-
-    assert asyncio.run(main()).stdout == b"again\n"
+async def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
+    async with SandboxPool(ONE) as sandbox:
+        await sandbox.start()
+        (worker,) = sandbox._idle
+        _, keeper = psutil.Process(worker._process.pid).children()
+        running = asyncio.create_task(run(sandbox, "import time; time.sleep(0.2); print('again')"))
+        while not keeper.children():
+            await asyncio.sleep(0.001)
+        keeper.kill()
+        found = await running
+    assert found.stdout == b"again\n"
 
 
-def test_a_run_finds_no_trace_of_the_runs_before_it():
+async def test_a_run_finds_no_trace_of_the_runs_before_it():
     source = """
 import os
 open("mark", "w").write("x"); open("/tmp/mark", "w").write("x"); open("/dev/shm/mark", "w").write("x")
@@ -124,31 +106,25 @@ print(os.listdir("."), os.listdir("/tmp"), os.listdir("/dev/shm"), os.getpid(), 
 print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
 """
 
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            first = await run(sandbox, looking)
-            for _ in range(3):
-                assert (await run(sandbox, source)).status is Status.OK
-            return first, await run(sandbox, looking)
-
-    first, last = asyncio.run(main())
+    async with SandboxPool(ONE) as sandbox:
+        first = await run(sandbox, looking)
+        for _ in range(3):
+            assert (await run(sandbox, source)).status is Status.OK
+        last = await run(sandbox, looking)
     assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 2\n['1', '2']\n"
 
 
-def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await run(sandbox, "x = bytearray(64 << 20)\nfor _ in range(10**7): pass")
-            return await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
-
-    result = asyncio.run(main())
+async def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
+    async with SandboxPool(ONE) as sandbox:
+        await run(sandbox, "x = bytearray(64 << 20)\nfor _ in range(10**7): pass")
+        result = await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
     assert result.status is Status.TIME_LIMIT
     assert 0.05 < result.cpu_seconds < 0.5
     assert result.peak_memory_bytes < 48 << 20
 
 
-def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
-    async def main():
+async def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
+    with pytest.raises(SandboxError, match="worker"):
         async with SandboxPool(ONE) as sandbox:
             await sandbox.start()
             (worker,) = sandbox._idle
@@ -156,90 +132,73 @@ def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
             os.kill(worker._process.pid, signal.SIGKILL)
             await run(sandbox, "print(1)")
 
-    with pytest.raises(SandboxError, match="worker"):
-        asyncio.run(main())
 
-
-def test_a_cancelled_run_ends_its_program():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            await sandbox.start()
-            task = asyncio.create_task(
-                run(sandbox, "import time; time.sleep(60)", limits=replace(LIMITS, wall_seconds=90))
-            )
-            while len(descendants() - others) < 4:
-                await asyncio.sleep(0.01)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (await run(sandbox, "print(1)")).stdout == b"1\n"
-
+async def test_a_cancelled_run_ends_its_program():
     others = descendants()
     started = time.monotonic()
-    asyncio.run(main())
+    async with SandboxPool(ONE) as sandbox:
+        await sandbox.start()
+        task = asyncio.create_task(
+            run(sandbox, "import time; time.sleep(60)", limits=replace(LIMITS, wall_seconds=90))
+        )
+        while len(descendants() - others) < 4:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await run(sandbox, "print(1)")).stdout == b"1\n"
     assert time.monotonic() - started < 30
     assert descendants() == others
 
 
-def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
-    async def main():
-        gaps, done = [], False
+async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
+    gaps, done = [], False
 
-        async def pulse():
-            while not done:
-                before = time.monotonic()
-                await asyncio.sleep(0.01)
-                gaps.append(time.monotonic() - before)
+    async def pulse():
+        while not done:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - before)
 
-        async with SandboxPool(replace(ONE, workers=2)) as sandbox:
-            await sandbox.start()
-            heart = asyncio.create_task(pulse())
-            results = await asyncio.gather(*(run(sandbox, f"print({n})") for n in range(40)))
-            done = True
-            await heart
-            return results, gaps, len(sandbox._idle)
-
-    results, gaps, workers = asyncio.run(main())
+    async with SandboxPool(replace(ONE, workers=2)) as sandbox:
+        await sandbox.start()
+        heart = asyncio.create_task(pulse())
+        results = await asyncio.gather(*(run(sandbox, f"print({n})") for n in range(40)))
+        done = True
+        await heart
+        workers = len(sandbox._idle)
     assert [int(result.stdout) for result in results] == list(range(40))
     assert workers == 2
     assert sorted(gaps)[len(gaps) // 2] < 0.1
 
 
-def test_linked_boxes_talk_and_share_nothing_else():
+async def test_linked_boxes_talk_and_share_nothing_else():
     talker = "import os, socket\ns = socket.socket(fileno=3)\n{}\n"
 
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            program = await sandbox.build(
-                talker.format(
-                    "open('/tmp/x', 'w').write('x'); s.send(b'ping'); s.recv(4); import time; time.sleep(60)"
-                ),
-                lang="python",
-                limits=LIMITS,
-            )
-            judge = await sandbox.build(
-                talker.format("print(s.recv(4), os.listdir('/tmp'), os.getpid()); s.send(b'pong')"),
-                lang="python",
-                limits=LIMITS,
-            )
-            return await sandbox.run_linked(program, judge)
-
-    program, judge = asyncio.run(main())
+    async with SandboxPool(ONE) as sandbox:
+        program = await sandbox.build(
+            talker.format(
+                "open('/tmp/x', 'w').write('x'); s.send(b'ping'); s.recv(4); import time; time.sleep(60)"
+            ),
+            lang="python",
+            limits=LIMITS,
+        )
+        judge = await sandbox.build(
+            talker.format("print(s.recv(4), os.listdir('/tmp'), os.getpid()); s.send(b'pong')"),
+            lang="python",
+            limits=LIMITS,
+        )
+        program, judge = await sandbox.run_linked(program, judge)
     assert (judge.status, judge.stdout) == (Status.OK, b"b'ping' [] 2\n")
     # The program sleeps on; it ends with its judge.
     assert program.wall_seconds < 5 and program.exit_code is None
 
 
-def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers():
-    async def main():
-        async with SandboxPool(ONE) as sandbox:
-            good = await sandbox.build(
-                '#include <cstdio>\nint main(){puts("hi");}', lang="cpp", limits=LIMITS
-            )
-            bad = await sandbox.build("int main() { return x; }", lang="cpp", limits=LIMITS)
-            return [await sandbox.run(good) for _ in range(3)], bad
-
-    runs, bad = asyncio.run(main())
+async def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers():
+    async with SandboxPool(ONE) as sandbox:
+        good = await sandbox.build('#include <cstdio>\nint main(){puts("hi");}', lang="cpp", limits=LIMITS)
+        bad = await sandbox.build("int main() { return x; }", lang="cpp", limits=LIMITS)
+        runs = [await sandbox.run(good) for _ in range(3)]
     assert [result.stdout for result in runs] == [b"hi\n"] * 3
     assert max(result.cpu_seconds for result in runs) < 0.2
     assert (bad.status, bad.phase) == (Status.WRONG_EXIT, "compile")
@@ -303,18 +262,14 @@ async def soak(sandbox, num_runs):
 
 
 @pytest.mark.parametrize("num_runs", [200, pytest.param(5000, marks=pytest.mark.slow)])
-def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
-    async def main():
-        async with SandboxPool(replace(ONE, workers=2)) as sandbox:
-            await sandbox.start()
-            inside_before = len(psutil.Process().children(recursive=True))
-            before, after = await soak(sandbox, num_runs)
-            assert len(psutil.Process().children(recursive=True)) == inside_before
-            return before, after
-
+async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
     others = descendants()
     outside = (mounts(), groups(), len(os.listdir("/proc/self/fd")))
-    before, after = asyncio.run(main())
+    async with SandboxPool(replace(ONE, workers=2)) as sandbox:
+        await sandbox.start()
+        inside_before = len(psutil.Process().children(recursive=True))
+        before, after = await soak(sandbox, num_runs)
+        assert len(psutil.Process().children(recursive=True)) == inside_before
     assert after[0] <= before[0], "descriptors of the host process"
     assert after[1] < before[1] * 1.1 + (2 << 20), "memory of the workers"
     assert descendants() == others

@@ -19,7 +19,7 @@ from sandbox import cgroup
 from sandbox.pool import SandboxPool
 from sandbox.result import Tier
 from tests.sandbox.conftest import settings_for
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 HONEST = (
@@ -137,7 +137,7 @@ async def verify_all(verifier, tasks, counts):
 )
 @pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.LANDLOCK], ids=lambda tier: tier.value)
 @pytest.mark.parametrize("user", ["me", "nobody"])
-def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
+async def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
     user, tier, num_verifications, seconds_between, public_folder
 ):
     if user == "nobody" and os.getuid() != 0:
@@ -154,7 +154,7 @@ def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
 
     before = living(), left_behind(), Path("/proc/self/mountinfo").read_text()
 
-    async def main():
+    with adopting_orphans():
         async with SandboxPool(replace(settings_for(user, tier, public_folder), workers=3)) as sandbox:
             await sandbox.start()
             if sandbox.tier is None:
@@ -163,13 +163,9 @@ def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
             killer = asyncio.create_task(kill_at_random(dice, seconds_between, counts, before[0]))
             wrong = await verify_all(verifier, tasks, counts)
             killer.cancel()
-            return wrong
-
-    with adopting_orphans():
-        wrong = asyncio.run(main())
         deadline = time.monotonic() + 20
         while (living(), left_behind()) != before[:2] and time.monotonic() < deadline:
-            time.sleep(0.05)
+            await asyncio.sleep(0.05)
         assert (living(), left_behind(), Path("/proc/self/mountinfo").read_text()) == before
     assert wrong == []
     assert counts["kills"] >= num_verifications // 40, counts

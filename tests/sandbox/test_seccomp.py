@@ -42,8 +42,8 @@ def answer(program, number, arguments=(), architecture=ARCHITECTURES["x86_64"]):
 
 
 def both(machine, name, *arguments):
-    """The two filters of a program with namespaces, as the kernel combines them: the stricter answer
-    counts."""
+    """The two filters of a program with namespaces, as the kernel combines them:
+    the stricter answer counts."""
     number = syscalls.NUMBERS[machine][name]
     answers = [
         answer(rules, number, arguments, ARCHITECTURES[machine])

@@ -8,13 +8,14 @@ from typing import Any
 
 from simulation.world import World
 
-from asyncrl.journal import writer as journal
-from asyncrl.journal.writer import COMMIT_INTERVAL_SECONDS, Journal, JournalError, Statement
+from asyncrl.journal.connection import open_for_writing
+from asyncrl.journal.counters import Statement
+from asyncrl.journal.writer import COMMIT_INTERVAL_SECONDS, Journal, JournalError
 
 
 def new_disk() -> sqlite3.Connection:
     """What survives the controller."""
-    return journal._open(Path(":memory:"))
+    return open_for_writing(Path(":memory:"))
 
 
 class SimulatedJournal(Journal):

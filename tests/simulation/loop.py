@@ -17,7 +17,7 @@ class Livelock(AssertionError):
 
 
 class Deadlock(AssertionError):
-    """Nothing can run and no timer is set: whoever waits would wait for ever."""
+    """Nothing can run and no timer is set: whoever waits would never wake."""
 
 
 class DrivenLoop(asyncio.BaseEventLoop):

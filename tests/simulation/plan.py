@@ -109,9 +109,9 @@ def draw(seed: int) -> Plan:
     )
     # Drawn last, from a generator of its own, so that earlier seeds keep the rest of their plan.
     more = random.Random(f"fleet {seed}")
-    if more.random() < 0.3 and plan.max_staleness and plan.order != "stalest":
+    if more.random() < 0.3 and plan.max_staleness:
         plan.oversampling = more.choice((1.0, 1.25, 1.5, 2.0))
-    if more.random() < 0.3 and plan.max_staleness and plan.order != "stalest":
+    if more.random() < 0.3 and plan.max_staleness:
         plan.abort_staleness = more.randrange(plan.max_staleness)
     span = 3.0 + plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
     if rng.random() < 0.75:

@@ -6,6 +6,8 @@ A run that is killed, stopped or out of disk is started again, as a user would, 
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import logging
 import random
 import tempfile
@@ -24,8 +26,10 @@ from simulation.trainer import SimulatedService, Trainer, TrainerDied
 from simulation.verifying import Codec, SimulatedPool
 from simulation.world import World
 
-from asyncrl.controller import Controller, Inputs
+from asyncrl.assemble import assemble
+from asyncrl.controller import Controller
 from asyncrl.errors import ServerError
+from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import JournalError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
@@ -35,10 +39,11 @@ MAX_SECONDS = 3600.0
 """Of the driven clock, for a whole schedule."""
 
 
-class Notebook:
-    """What the user sees."""
+class Notebook(logging.Handler):
+    """What the user sees: steps, evaluations, warnings."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
         self._world = world
 
     def step(self, row: dict[str, Any]) -> None:
@@ -47,16 +52,17 @@ class Notebook:
     def evaluation(self, row: dict[str, Any]) -> None:
         self._world.note(f"evaluation {row['when']} {row['step']}")
 
-    def note(self, text: str) -> None:
-        self._world.note(text)
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.note(record.getMessage())
 
 
 class Schedule:
-    """Owns the servers and the order of events of one world."""
+    """Owns the servers and the order of events of one world; the supervisor of its controllers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, notebook: Notebook) -> None:
         self.world = world
         self.plan = world.plan
+        self._notebook = notebook
         self.servers = {
             url: Server(world, url) for url in (f"http://server-{n}" for n in range(self.plan.num_servers))
         }
@@ -91,13 +97,13 @@ class Schedule:
         self.world.note(f"controller {self.num_lives} starts, to {kind}")
         journal = SimulatedJournal(self.world)
         session = SimulatedSession(self.world, self.servers)
-        controller = Controller(
+        controller = assemble(
             make_inputs(self.plan),
             journal=journal,
             session=session,  # type: ignore[arg-type]
+            supervisor=self,
+            observer=self._notebook,
             server_urls=list(self.servers),
-            restart_server=self._restart,
-            observer=Notebook(self.world),
         )
         self.controller = controller
         life = asyncio.create_task(self._serve(controller), name="controller")
@@ -112,9 +118,7 @@ class Schedule:
 
     async def _serve(self, controller: Controller) -> None:
         async with controller:
-            await controller.run(
-                lambda: self._keep_training(controller), kill_trainer=lambda why: self._kill_trainer(why)
-            )
+            await controller.run(functools.partial(self._keep_training, controller))
 
     async def _end(
         self,
@@ -128,7 +132,7 @@ class Schedule:
         if kind == "stop":
             controller.stop()
             # The launcher gives the trainer some seconds to save, then kills it.
-            timer = asyncio.get_running_loop().call_later(5.0, self._kill_trainer, "stop")
+            timer = asyncio.get_running_loop().call_later(5.0, self.kill_trainer, "stop")
             await life
             timer.cancel()
             self.table = controller.queue.conservation()
@@ -153,32 +157,38 @@ class Schedule:
 
     async def _keep_training(self, controller: Controller) -> None:
         """The launcher: restarts a trainer that died."""
-        service = controller._service
+        service = controller.service
         assert isinstance(service, SimulatedService)
         while True:
             self.trainer = asyncio.create_task(Trainer(self.world, service, self.servers).run())
             try:
                 return await asyncio.shield(self.trainer)
             except TrainerDied:
-                if controller.is_stopped:
+                if controller.state.is_stopped:
                     return
             except asyncio.CancelledError:
                 # The watchdog killed the trainer, or somebody this task.
                 if not self.trainer.cancelled():
                     self.trainer.cancel()
                     raise
-                if controller.is_stopped:
+                if controller.state.is_stopped:
                     return
 
-    def _kill_trainer(self, why: str) -> None:
+    def kill_trainer(self, why: str) -> None:
         self.world.note(f"the trainer is killed: {why}")
         self.trainer.cancel()
 
-    async def _restart(self, url: str) -> None:
+    async def restart_server(self, url: str) -> None:
         await self.servers[url].restart()
 
+    async def end_server(self, url: str) -> None:
+        """Its process outlives its place in the fleet."""
+
+    def record_server_change(self, action: str, url: str) -> None:
+        """Every life of the controller starts with all servers."""
+
     def _change_fleet(self, action: str, url: str) -> None:
-        if self.controller._loops is None:
+        if not self.controller.state.is_open:
             return
         try:
             self.controller.fleet.change_and_list(action, url)
@@ -261,9 +271,9 @@ def run_schedule(seed: int, plan: Plan | None = None) -> World:
     with tempfile.TemporaryDirectory(prefix="simulation-", dir=_fast_folder()) as folder:
         world = World(plan or draw(seed), Path(folder), random.Random(f"world {seed}"), new_disk())
         loop = DrivenLoop(random.Random(f"order {seed}"))
-        with _simulated(world), contextlib.closing(loop):
+        with _simulated(world) as notebook, contextlib.closing(loop):
             try:
-                loop.run_until_complete(_run(world))
+                loop.run_until_complete(_run(world, notebook))
             except (Exception, Deadlock, Livelock) as error:
                 world.violations.append(f"the run ended with {_explain(error)}")
             _cancel_all(loop)
@@ -272,25 +282,30 @@ def run_schedule(seed: int, plan: Plan | None = None) -> World:
     return world
 
 
-async def _run(world: World) -> None:
-    await Schedule(world).run()
+async def _run(world: World, notebook: Notebook) -> None:
+    await Schedule(world, notebook).run()
 
 
 @contextlib.contextmanager
-def _simulated(world: World) -> Iterator[None]:
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def _simulated(world: World) -> Iterator[Notebook]:
+    lives = itertools.count()
+    notebook, ours, others = Notebook(world), logging.getLogger("asyncrl"), logging.getLogger("asyncio")
+    is_quiet, ours.propagate, others.disabled = others.disabled, False, True
+    ours.addHandler(notebook)
     try:
         with (
             mock.patch(
-                "asyncrl.controller.QueueService",
+                "asyncrl.assemble.QueueService",
                 lambda take, commit, *, drain, **_: SimulatedService(world, take, commit, drain),
             ),
+            # One name per life of the controller, and the same when the seed is replayed.
+            mock.patch("asyncrl.assemble.secrets.token_hex", lambda _: f"life{next(lives)}"),
             mock.patch("asyncrl.rollout.grade.VerifierPool", lambda **_: SimulatedPool(world)),
         ):
-            yield
+            yield notebook
     finally:
-        logging.disable(level)
+        ours.removeHandler(notebook)
+        ours.propagate, others.disabled = True, is_quiet
 
 
 def _cancel_all(loop: DrivenLoop) -> None:

@@ -135,7 +135,7 @@ class Server:
     # What clients reach
 
     async def call(self, path: str, body: Any) -> Reply:
-        """The reply, unless the process dies first; the work goes on when the caller leaves."""
+        """The reply, unless the process dies first; the work continues when the caller leaves."""
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._replies[reply] = None
         self._spawn(self._answer(path, body, reply))
@@ -216,7 +216,7 @@ class Server:
             await asyncio.sleep(self.world.delay(0.2))
         elif mode == "retract":
             for request in self.running:
-                # Back to the waiting queue, tokens kept; a prefill computes all keys and values anew.
+                # Back to the waiting queue, tokens kept; a prefill computes all keys and values again.
                 request.is_prefilled = False
                 request.num_cached = 0
                 request.cached_weights = set()

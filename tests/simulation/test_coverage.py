@@ -1,4 +1,4 @@
-"""The schedules reach what they are there for: every way a stream is recalled, and both ways it then ends."""
+"""The schedules reach what they should: every reason to end a stream early, and both ways it then ends."""
 
 from unittest import mock
 
@@ -18,9 +18,9 @@ def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
     found: set[str] = set()
     end, cut, judge = EarlyAbort._end, Connection.cut, SpeedGauge.judge
 
-    async def noting_end(recall: EarlyAbort, connections: list[Connection]) -> None:
+    async def noting_end(early_abort: EarlyAbort, connections: list[Connection]) -> None:
         for one in connections:
-            if recall.parking.is_over():
+            if early_abort.oversampling.is_over():
                 found.add("parked")
             elif one.group.state is not GroupState.OPEN:
                 found.add("dropped")
@@ -28,7 +28,7 @@ def test_streams_are_parked_dropped_drained_hedged_and_cut() -> None:
                 found.add("drained")
             else:
                 found.add("hedged")
-        await end(recall, connections)
+        await end(early_abort, connections)
 
     def noting_cut(connection: Connection) -> None:
         found.add("cut")

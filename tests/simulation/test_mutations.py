@@ -18,8 +18,8 @@ from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving import publication
+from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.wire import Confirmation
 from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
@@ -29,8 +29,8 @@ Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
 def two_batches_too_many(queue: ReplayQueue) -> bool:
     if queue.is_catching_up() or queue.version is None:
         return False
-    bound = min(queue.max_staleness + queue.version + 3, queue.num_steps)
-    return queue.num_admitted - queue.num_dropped < bound * queue.groups_per_batch
+    bound = min(queue.settings.max_staleness + queue.version + 3, queue.settings.num_steps)
+    return queue.num_admitted - queue.num_dropped < bound * queue.settings.groups_per_batch
 
 
 def whoever_is_ready(live: Any, step: int, *, batch_size: int, **_: Any) -> Any:
@@ -100,7 +100,7 @@ def a_lost_trainer_that_nobody_notices() -> Any:
     return mock.patch.object(TakeDesk, "_has_lost_versions", lambda *_: False)
 
 
-def a_dead_trainers_take_that_goes_on() -> Any:
+def a_dead_trainers_take_that_continues() -> Any:
     return mock.patch.object(TakeDesk, "_is_newest", lambda *_: True)
 
 
@@ -169,14 +169,14 @@ def repeated_groups_that_are_compacted() -> Any:
 
 
 def repetitions_that_are_not_journaled() -> Any:
-    return mock.patch("asyncrl.replay.replay_queue.repetition_rows", lambda *_: [])
+    return mock.patch("asyncrl.journal.statements.repeated", lambda *_: [])
 
 
 def a_publish_that_does_not_drain() -> Any:
     return mock.patch.object(Drain, "_is_idle", lambda *_: True)
 
 
-def trajectories_that_go_on_after_a_drain() -> Any:
+def trajectories_that_continue_after_a_drain() -> Any:
     return mock.patch("asyncrl.rollout.generate._has_outlived_version", lambda *_: False)
 
 
@@ -191,7 +191,7 @@ def trajectories_that_go_on_after_a_drain() -> Any:
         one_prefix_cache_for_all_versions,
         groups_that_are_due_and_left_behind,
         a_lost_trainer_that_nobody_notices,
-        a_dead_trainers_take_that_goes_on,
+        a_dead_trainers_take_that_continues,
         a_fault_that_counts_as_wrong,
         weights_that_are_not_compared,
         a_batch_given_before_it_is_on_disk,
@@ -203,7 +203,7 @@ def trajectories_that_go_on_after_a_drain() -> Any:
         repeated_groups_that_are_compacted,
         repetitions_that_are_not_journaled,
         a_publish_that_does_not_drain,
-        trajectories_that_go_on_after_a_drain,
+        trajectories_that_continue_after_a_drain,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:

@@ -120,7 +120,7 @@ class Trainer:
             await self._point("before take")
             request = TakeRequest(version, outcomes, str(publication.folder), metrics)
             while (reply := await self._dying("during take", self._service.take(request))).must_republish:
-                world.note(f"trainer {self.life} writes version {version} anew")
+                world.note(f"trainer {self.life} writes version {version} again")
                 publication = self._write(version)
             # From here on the controller knows this trainer's history.
             world.valid_weights = tuple(self.weights)

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import torch
 from fakes.models import random_batch
+from fakes.shapes import tiny_shape
 
+from asyncrl.model.flops import token_flops
 from asyncrl.records import Sequence
 from asyncrl.trainer.batch import make_bundles, make_micro_batch, plan_micro_batches, rank_micro_batches
 
@@ -114,3 +116,11 @@ def test_interleaved_stages_get_micro_batches_in_turns():
         plan = plan_micro_batches(batch.sequences, budget_tokens=40, num_ranks=2, multiple=multiple)
         assert [len(rank) % multiple for rank in plan] == [0, 0]
         assert sorted(i for rank in plan for micro in rank for i in micro) == list(range(10))
+
+
+def test_attention_and_output_layer_are_counted_where_they_are_computed():
+    shape, micro = tiny_shape(), make_micro_batch([sequence([1, 2], [3, 4, 5])], 0)
+    # 4 tokens go in (the last is a target only) and look at 1 + 2 + 3 + 4 = 10: two products of 4 heads x 8,
+    # two operations each, three times with the backward pass, in 2 layers; 3 of them reach 32 x 40 weights
+    attention, output = 10 * 2 * (4 * 8) * 2 * 3 * 2, 3 * 6 * 32 * 40
+    assert micro.flops(shape) == 4 * token_flops(shape) + attention + output

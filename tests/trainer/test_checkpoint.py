@@ -36,7 +36,7 @@ def train(learner: Learner, first: int, last: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_learner_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+def test_a_restored_learner_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
     straight = warming_learner(folder, dtype)
     wanted = train(straight, 0, 5)
     first = warming_learner(folder, dtype)
@@ -68,8 +68,11 @@ def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
     assert torch.equal(torch.rand(3), wanted)
 
 
-def test_without_any_checkpoint_there_is_nothing_to_load(folder: Path, tmp_path: Path):
-    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(warming_learner(folder)) is None
+def test_without_any_checkpoint_the_base_model_is_loaded(folder: Path, tmp_path: Path):
+    base, learner = copy_weights(warming_learner(folder).model), warming_learner(folder)
+    train(learner, 0, 1)
+    assert Checkpoints(tmp_path / "none", num_kept=2).load_newest(learner) == 0
+    assert all(torch.equal(base[name], tensor) for name, tensor in copy_weights(learner.model).items())
 
 
 def test_the_newest_ones_are_kept_and_the_order_is_by_number(folder: Path, tmp_path: Path):
@@ -131,7 +134,7 @@ def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
+def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_copied(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     straight, learner = warming_learner(folder), warming_learner(folder)
@@ -149,7 +152,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_what_was_co
     metrics = train(learner, 0, 1)
     checkpoints.begin(learner, 1)
     metrics += train(learner, 1, 3)
-    assert committed == [] and checkpoints.newest() is None
+    assert committed == [] and checkpoints.newest() == 0
     may_write.set()
     checkpoints.wait()
     assert committed == [(1, True)]

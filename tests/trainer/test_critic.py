@@ -1,4 +1,4 @@
-"""PPO's critic beside a real policy: its gradient, its steps, its checkpoints, and what it leaves alone."""
+"""PPO's critic next to a real policy: its gradient, its steps, its checkpoints, and what it leaves alone."""
 
 import dataclasses
 import math
@@ -220,7 +220,7 @@ def test_other_advantages_build_no_critic(folder: Path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_critic_goes_on_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
+def test_a_restored_critic_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
     sections = {"model": {"dtype": dtype}, "critic": {"warmup_steps": 1}}
     straight = critic_learner(folder, **sections)
     wanted = train(straight, 0, 5)
@@ -242,7 +242,7 @@ def test_a_checkpoint_without_a_critic_is_refused(folder: Path, tmp_path: Path):
         checkpoints.load_newest(critic_learner(folder))
 
 
-def test_a_policy_goes_on_alone_from_a_checkpoint_with_a_critic(folder: Path, tmp_path: Path):
+def test_a_policy_continues_alone_from_a_checkpoint_with_a_critic(folder: Path, tmp_path: Path):
     learner = critic_learner(folder)
     train(learner, 0, 1)
     checkpoints = Checkpoints(tmp_path, num_kept=2)

@@ -11,7 +11,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.batch import make_micro_batch
 from asyncrl.trainer.convert import export_weights, load_weights
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.model import PolicyModel, build_model, build_policy
+from asyncrl.trainer.model import PolicyModel, bfloat16_device, build_model, build_policy
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -86,3 +86,11 @@ def test_recomputed_activations_give_the_same_gradient(recompute: str, tmp_path:
         gradients.append(dict(export_weights(policy, lambda parameter: parameter.grad)))
     stored, again = gradients
     assert all(torch.equal(again[name], tensor) for name, tensor in stored.items())
+
+
+def test_only_bfloat16_on_a_gpu_has_a_peak_to_compare_with(monkeypatch: pytest.MonkeyPatch):
+    assert bfloat16_device(torch.bfloat16) is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
+    assert bfloat16_device(torch.bfloat16) == "Some GPU"
+    assert bfloat16_device(torch.float32) is None

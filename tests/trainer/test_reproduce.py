@@ -1,8 +1,11 @@
 """`asyncrl reproduce` on a run of a real trainer whose batches came from a real journal."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +17,15 @@ from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
 
 from asyncrl import cli
+from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
-from asyncrl.replay.recovery import load_batch
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.settings import QueueSettings
 
 NUM_STEPS = 4
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "keep_checkpoints": 2}
@@ -32,14 +36,8 @@ def record_batches(path: Path, recipe: str) -> None:
     """Takes the random batches of all steps through a queue into the journal at `path`."""
     journal = Journal(path)
     record_start(journal, 0, recipe)
-    queue = ReplayQueue(
-        journal,
-        groups_per_batch=4,
-        samples_per_group=3,
-        max_staleness=0,
-        num_steps=NUM_STEPS,
-        has_signal=correctness_differs,
-    )
+    settings = QueueSettings(groups_per_batch=4, samples_per_group=3, max_staleness=0, num_steps=NUM_STEPS)
+    queue = ReplayQueue(journal, settings, has_signal=correctness_differs)
     for step in range(NUM_STEPS):
         queue.announce(step)
         sequences = random_batch(step).sequences
@@ -98,7 +96,7 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
-def test_two_ranks_repeat_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(record_run(tmp_path, num_processes=2)), "4"]) == 0
     assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
 
@@ -111,7 +109,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("parallel", LAYOUTS)
-def test_ranks_that_share_the_model_repeat_what_they_recorded(
+def test_ranks_that_share_the_model_reproduce_what_they_recorded(
     parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     trainer = {"parallel": parallel, "optimizer_steps_per_batch": 2}
@@ -205,4 +203,20 @@ def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.Cap
     journal.write(("UPDATE groups SET state = 'trained'", ()), *compact(0, 2))
     journal.close()
     assert cli.main(["reproduce", str(run), "2"]) == 2
-    assert "the tokens of steps 1 to 2 were let go" in capsys.readouterr().err
+    assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
+
+
+def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path):
+    command = [
+        sys.executable,
+        "-m",
+        "asyncrl.trainer.reproduce",
+        "--run-folder",
+        str(recorded),
+        "--step",
+        "4",
+    ]
+    environment = os.environ | {"WORLD_SIZE": "2"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "WORLD_SIZE is 2 but trainer.num_processes is 1" in ended.stderr

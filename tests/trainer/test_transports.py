@@ -19,7 +19,7 @@ from asyncrl.trainer.transports import buckets
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     home = tmp_path_factory.mktemp("models")
-    # Matrices of 1 MiB, which threads digest, beside smaller ones.
+    # Matrices of 1 MiB, which threads digest, and smaller ones.
     return [write_model(home / f"model-{seed}", seed=seed, ffn_size=2048) for seed in range(3)]
 
 

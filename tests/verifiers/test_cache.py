@@ -1,6 +1,5 @@
 """What the pool remembers: by everything that decides, within bounds, and nothing that was luck."""
 
-import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable
@@ -70,27 +69,23 @@ def folder(tmp_path: Path) -> Path:
 Ask = Callable[..., Awaitable[Verdict]]
 
 
-def with_pool(folder: Path, work: Callable[[Ask, VerifierPool], Awaitable[None]], **limits: Any) -> int:
+async def with_pool(folder: Path, work: Callable[[Ask, VerifierPool], Awaitable[None]], **limits: Any) -> int:
     """How many verifications were run and not remembered."""
     log = folder / "log"
     log.touch()
+    async with VerifierPool(1, 0.5, **limits) as pool:
 
-    async def run() -> None:
-        async with VerifierPool(1, 0.5, **limits) as pool:
+        async def ask(response: str, gold: object, name: str = "Forgetful", **options: object) -> Verdict:
+            options["log"] = str(log)
+            verifier = f"./own.py:{name}"
+            reference = pool.parse_reference(verifier, options, gold, folder=folder)
+            return await pool.verify(verifier, options, response, reference, folder=folder)
 
-            async def ask(response: str, gold: object, name: str = "Forgetful", **options: object) -> Verdict:
-                options["log"] = str(log)
-                verifier = f"./own.py:{name}"
-                reference = pool.parse_reference(verifier, options, gold, folder=folder)
-                return await pool.verify(verifier, options, response, reference, folder=folder)
-
-            await work(ask, pool)
-
-    asyncio.run(run())
+        await work(ask, pool)
     return len(log.read_text())
 
 
-def test_a_verifier_that_forgets_the_reference_in_its_key_gets_no_verdict_of_another_reference(
+async def test_a_verifier_that_forgets_the_reference_in_its_key_gets_no_verdict_of_another_reference(
     folder: Path,
 ) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
@@ -103,10 +98,10 @@ def test_a_verifier_that_forgets_the_reference_in_its_key_gets_no_verdict_of_ano
                 assert (await ask("1", True, name)).outcome is Outcome.WRONG
         assert pool.num_cached == 8
 
-    assert with_pool(folder, work) == 8
+    assert await with_pool(folder, work) == 8
 
 
-def test_options_and_an_edited_source_file_have_verdicts_of_their_own(folder: Path) -> None:
+async def test_options_and_an_edited_source_file_have_verdicts_of_their_own(folder: Path) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         assert (await ask("2", 2)).outcome is Outcome.CORRECT
         assert (await ask("2", 2, suffix="x")).outcome is Outcome.WRONG
@@ -118,11 +113,11 @@ def test_options_and_an_edited_source_file_have_verdicts_of_their_own(folder: Pa
         await ask("2", 2)
         assert pool.num_cached == 1
 
-    with_pool(folder, work)
+    await with_pool(folder, work)
 
 
 @pytest.mark.parametrize("response", ["spin", "memory", "late"])
-def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> None:
+async def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         for _ in range(2):
             verdict = await ask(response, 1)
@@ -132,20 +127,20 @@ def test_a_verdict_by_a_limit_is_not_remembered(folder: Path, response: str) -> 
             )
         assert pool.num_cached == len(pool._cache) == 0
 
-    assert with_pool(folder, work) >= 2
+    assert await with_pool(folder, work) >= 2
 
 
 @pytest.mark.parametrize("gold", ["lock", "restless"])
-def test_a_reference_that_cannot_be_pickled_twice_alike_is_not_cached(folder: Path, gold: str) -> None:
+async def test_a_reference_that_cannot_be_pickled_twice_alike_is_not_cached(folder: Path, gold: str) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         for _ in range(2):
             assert (await ask(gold, gold, "Waiting")).outcome in (Outcome.CORRECT, Outcome.WRONG)
         assert len(pool._cache) == 0
 
-    assert with_pool(folder, work) == 2
+    assert await with_pool(folder, work) == 2
 
 
-def test_whatever_the_callers_side_of_a_verifier_does_there_is_a_verdict(folder: Path) -> None:
+async def test_whatever_the_callers_side_of_a_verifier_does_there_is_a_verdict(folder: Path) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         bug = await ask("1", 1, "Raising")
         assert bug.outcome is Outcome.FAULT and "KeyError" in bug.detail
@@ -153,16 +148,16 @@ def test_whatever_the_callers_side_of_a_verifier_does_there_is_a_verdict(folder:
         nothing = await ask("nothing", 1, "Waiting")
         assert nothing.outcome is Outcome.FAULT and "expected a Verdict" in nothing.detail
 
-    with_pool(folder, work)
+    await with_pool(folder, work)
 
 
-def test_the_pools_cache_is_bounded_in_bytes(folder: Path) -> None:
+async def test_the_pools_cache_is_bounded_in_bytes(folder: Path) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         for number in range(30):
             await ask(f"{number}", 1)
         assert 0 < pool._cache.num_bytes <= 4000 and len(pool._cache) < 10
 
-    with_pool(folder, work, cache_bytes=4000)
+    await with_pool(folder, work, cache_bytes=4000)
 
 
 def key(number: int) -> bytes:

@@ -1,5 +1,5 @@
-"""Every case of tests/verifiers/cases: {"gold", "response", "expect", "why"}, one a mathematician would agree
-with."""
+"""Every case of tests/verifiers/cases: {"gold", "response", "expect", "why"}, one a
+mathematician would agree with."""
 
 import json
 from pathlib import Path

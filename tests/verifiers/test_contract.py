@@ -1,6 +1,5 @@
 """The contract kit passes the built-ins and fails a verifier that breaks a promise, saying which."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -58,18 +57,17 @@ class Lenient(Honest):
 """
 
 
-def checks(tmp_path: Path, name: str) -> dict[str, Check]:
+async def checks(tmp_path: Path, name: str) -> dict[str, Check]:
     (tmp_path / "own.py").write_text(BROKEN)
-    found = asyncio.run(
-        check_contract(
-            f"./own.py:{name}", {}, ["42"], folder=tmp_path, right=[("42", "so 42")], wrong=[("42", "so 43")]
-        )
+    found = await check_contract(
+        f"./own.py:{name}", {}, ["42"], folder=tmp_path, right=[("42", "so 42")], wrong=[("42", "so 43")]
     )
     return {check.promise: check for check in found}
 
 
-def test_an_honest_verifier_keeps_every_promise(tmp_path: Path) -> None:
-    assert [check for check in checks(tmp_path, "Honest").values() if not check.passed] == []
+async def test_an_honest_verifier_keeps_every_promise(tmp_path: Path) -> None:
+    found = await checks(tmp_path, "Honest")
+    assert [check for check in found.values() if not check.passed] == []
 
 
 @pytest.mark.parametrize(
@@ -86,13 +84,13 @@ def test_an_honest_verifier_keeps_every_promise(tmp_path: Path) -> None:
         ("Missing", "it loads by its name", "has no class 'Missing'"),
     ],
 )
-def test_a_broken_promise_is_named(tmp_path: Path, name: str, promise: str, detail: str) -> None:
-    check = checks(tmp_path, name)[promise]
+async def test_a_broken_promise_is_named(tmp_path: Path, name: str, promise: str, detail: str) -> None:
+    check = (await checks(tmp_path, name))[promise]
     assert not check.passed and detail in check.detail
 
 
 @pytest.mark.parametrize("name", ["math", "exact", "numeric", "choice"])
-def test_the_built_ins_keep_the_contract(name: str) -> None:
+async def test_the_built_ins_keep_the_contract(name: str) -> None:
     gold = "B" if name == "choice" else "42"
-    found = asyncio.run(check_contract(name, {}, [gold]))
+    found = await check_contract(name, {}, [gold])
     assert [check for check in found if not check.passed] == []

@@ -1,10 +1,11 @@
 """Answers marked by tags, by a line of their own, or only by being the last number."""
 
 import time
+from typing import get_args
 
 import pytest
 
-from verifiers.extract import FALLBACKS, extract_answer
+from verifiers.extract import Fallback, extract_answer
 from verifiers.marked_answer import answer_line, answer_tag, last_number
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
@@ -69,7 +70,7 @@ def test_none_of_them_is_looked_at_without_its_option() -> None:
 
 def test_a_box_outranks_every_mark_and_a_mark_in_the_thought_is_none() -> None:
     response = "<think><answer>1</answer></think> \\boxed{2}"
-    assert extract_answer(response, fallbacks=FALLBACKS).answer == "2"
+    assert extract_answer(response, fallbacks=get_args(Fallback)).answer == "2"
     assert extract_answer("<think><answer>1</answer></think> so", fallbacks=["answer_tag"]).answer is None
 
 

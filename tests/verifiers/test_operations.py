@@ -4,8 +4,9 @@ import pytest
 
 from verifiers.math.nodes import Call, Listing, Node, Relation
 from verifiers.math.operations import ARITHMETIC, foreign_operation, operation_kinds
-from verifiers.math.parse import parse_answer
+from verifiers.math.parser import parse_answer
 from verifiers.math.verifier import MathVerifier
+from verifiers.registry import load_verifier
 
 
 def foreign(gold: str, response: str) -> str | None:
@@ -55,7 +56,7 @@ def test_one_side_of_a_chain_without_an_operation_is_the_answer() -> None:
     assert foreign("x^2+y^2=25", r"x^2+y^2=20+5") == ARITHMETIC
 
 
-def test_a_node_that_is_not_known_here_is_told_by_its_name() -> None:
+def test_a_call_is_told_by_its_name() -> None:
     integral: Node = Call("integral", (parse_answer("x"),))
     assert foreign_operation(parse_answer("7"), integral) == "integral"
     assert foreign_operation(integral, integral) is None
@@ -71,4 +72,4 @@ def test_the_verdict_names_the_operation_and_the_option() -> None:
     verdict = math.verify(r"\boxed{17 \cdot 23}", math.parse_reference("391"))
     assert ARITHMETIC in verdict.detail and "operations: any" in verdict.detail
     with pytest.raises(ValueError, match="operations"):
-        MathVerifier(operations="all")
+        load_verifier("math", {"operations": "all"})

@@ -1,6 +1,5 @@
 """Operations in golds: hostile answers in the pool, agreement with mpmath, what is asked of sympy."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verifiers.math import symbolic
-from verifiers.math.evaluate import numeric_value
-from verifiers.math.parse import Unreadable, parse_answer
+from verifiers.math import algebra
+from verifiers.math.arithmetic import numeric_value
+from verifiers.math.parser import parse_answer
+from verifiers.math.tokens import Unreadable
 from verifiers.math.verifier import MathVerifier
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
@@ -80,31 +80,27 @@ async def graded(pool: VerifierPool, gold: str, answer: str) -> Verdict:
             return verdict
 
 
-def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
-    async def grade() -> list[tuple[str, str]]:
-        async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
-            verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
-            healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
-            assert healthy.outcome is Outcome.CORRECT, healthy
-            assert 0 < pool.num_killed
-            return [
-                (answer, verdict.detail)
-                for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
-                if verdict.outcome is not Outcome.WRONG
-            ]
-
-    assert asyncio.run(grade()) == []
+async def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
+    async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
+        verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
+        healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
+        assert healthy.outcome is Outcome.CORRECT, healthy
+        assert 0 < pool.num_killed
+        found = [
+            (answer, verdict.detail)
+            for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
+            if verdict.outcome is not Outcome.WRONG
+        ]
+    assert found == []
 
 
-def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itself() -> None:
+async def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itself() -> None:
     gold = r"\int_0^1 (x+a)^{60}(x+b)^{60}(x+c)^{60} dx"
 
-    async def grade() -> list[Outcome]:
-        async with VerifierPool(timeout_seconds=0.5) as pool:
-            answers = ("1", gold, gold.replace("x", "t"))
-            return [(await graded(pool, gold, answer)).outcome for answer in answers]
-
-    assert asyncio.run(grade()) == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
+    async with VerifierPool(timeout_seconds=0.5) as pool:
+        answers = ("1", gold, gold.replace("x", "t"))
+        found = [(await graded(pool, gold, answer)).outcome for answer in answers]
+    assert found == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
 
 
 def test_a_large_determinant_of_numbers_is_evaluated_and_one_too_large_to_read_is_not() -> None:
@@ -123,7 +119,7 @@ def test_what_sympy_raises_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*arguments: object, **options: object) -> None:
         raise AttributeError("a defect in sympy")
 
-    monkeypatch.setattr(symbolic.sympy, "limit", broken)
+    monkeypatch.setattr(algebra.sympy, "limit", broken)
     verifier = MathVerifier()
     verdict = verifier.verify(boxed("1"), verifier.parse_reference(r"\lim_{x \to 0} \frac{\tan x}{x}"))
     assert verdict.outcome is Outcome.WRONG
@@ -203,7 +199,7 @@ def functions(draw: st.DrawFn) -> Function:
 
 
 def value_of(text: str, values: dict[str, Fraction] | None = None) -> Any:
-    node = symbolic.value_of(parse_answer(text))
+    node = algebra.value_of(parse_answer(text))
     return numeric_value(node, values or {})[0]
 
 

@@ -75,19 +75,16 @@ async def pool_of(
         yield pool
 
 
-def ask(
+async def ask(
     folder: Path, *responses: str, name: str = "Odd", reference: Any = None, **limits: Any
 ) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        async with pool_of(**limits) as pool:
-            jobs = [pool.verify(f"./own.py:{name}", {}, text, reference, folder=folder) for text in responses]
-            return list(await asyncio.gather(*jobs))
-
-    return asyncio.run(run())
+    async with pool_of(**limits) as pool:
+        jobs = [pool.verify(f"./own.py:{name}", {}, text, reference, folder=folder) for text in responses]
+        return list(await asyncio.gather(*jobs))
 
 
-def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Path) -> None:
-    verdicts = ask(folder, "a", "spin", "b", "spin", "c", timeout_seconds=0.5)
+async def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Path) -> None:
+    verdicts = await ask(folder, "a", "spin", "b", "spin", "c", timeout_seconds=0.5)
     assert [verdict.outcome.value for verdict in verdicts] == [
         "correct",
         "wrong",
@@ -99,127 +96,115 @@ def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Pat
     assert 0.4 < verdicts[1].seconds < 5
 
 
-def test_a_response_that_takes_all_memory_or_stack_is_wrong(folder: Path) -> None:
-    memory, deep, after = ask(folder, "memory", "deep", "a")
+async def test_a_response_that_takes_all_memory_or_stack_is_wrong(folder: Path) -> None:
+    memory, deep, after = await ask(folder, "memory", "deep", "a")
     assert memory.outcome is Outcome.WRONG and "memory limit" in memory.detail
     assert deep.outcome is Outcome.WRONG and "recursion limit" in deep.detail
     assert after.outcome is Outcome.CORRECT
 
 
-def test_a_worker_that_dies_once_is_replaced_and_the_verdict_is_not_lost(folder: Path) -> None:
-    (verdict,) = ask(folder, f"die {int(signal.SIGKILL)} once", reference=str(folder / "died"))
+async def test_a_worker_that_dies_once_is_replaced_and_the_verdict_is_not_lost(folder: Path) -> None:
+    (verdict,) = await ask(folder, f"die {int(signal.SIGKILL)} once", reference=str(folder / "died"))
     assert verdict.outcome is Outcome.CORRECT
     assert (folder / "died").exists()
 
 
-def test_a_response_that_crashes_every_worker_is_wrong(folder: Path) -> None:
-    crash, leave, after = ask(folder, f"die {int(signal.SIGSEGV)}", "exit", "a")
+async def test_a_response_that_crashes_every_worker_is_wrong(folder: Path) -> None:
+    crash, leave, after = await ask(folder, f"die {int(signal.SIGSEGV)}", "exit", "a")
     assert crash.outcome is Outcome.WRONG and "SIGSEGV" in crash.detail
     assert leave.outcome is Outcome.WRONG and "status 3" in leave.detail
     assert after.outcome is Outcome.CORRECT
 
 
-def test_a_worker_killed_from_outside_twice_is_a_fault(folder: Path) -> None:
-    (verdict,) = ask(folder, f"die {int(signal.SIGKILL)}")
+async def test_a_worker_killed_from_outside_twice_is_a_fault(folder: Path) -> None:
+    (verdict,) = await ask(folder, f"die {int(signal.SIGKILL)}")
     assert verdict.outcome is Outcome.FAULT and "SIGKILL" in verdict.detail
 
 
-def test_a_verifier_that_fails_is_a_fault_and_says_how(folder: Path) -> None:
-    bug, away, nothing = ask(folder, "raise", "unavailable", "nothing")
+async def test_a_verifier_that_fails_is_a_fault_and_says_how(folder: Path) -> None:
+    bug, away, nothing = await ask(folder, "raise", "unavailable", "nothing")
     assert bug.outcome is Outcome.FAULT and "KeyError: 'a bug'" in bug.detail
     assert away.outcome is Outcome.FAULT and away.detail == "the server is away"
     assert nothing.outcome is Outcome.FAULT and "expected a Verdict" in nothing.detail
     assert all(verdict.score is None for verdict in (bug, away, nothing))
 
 
-def test_waiting_without_using_the_cpu_is_not_held_against_the_response(folder: Path) -> None:
+async def test_waiting_without_using_the_cpu_is_not_held_against_the_response(folder: Path) -> None:
     # 0.5 s of sleep against a limit of 0.2 s: no CPU time was used, so the deadline is extended.
-    slept, too_long = ask(folder, "sleep 0.5", "sleep 60", timeout_seconds=0.2)
+    slept, too_long = await ask(folder, "sleep 0.5", "sleep 60", timeout_seconds=0.2)
     assert slept.outcome is Outcome.CORRECT
     assert too_long.outcome is Outcome.FAULT and "overloaded" in too_long.detail
 
 
-def test_a_verifier_with_its_own_limit_that_is_late_is_a_fault(folder: Path) -> None:
-    late, spun = ask(folder, "sleep 60", "spin", name="Patient", timeout_seconds=0.1)
+async def test_a_verifier_with_its_own_limit_that_is_late_is_a_fault(folder: Path) -> None:
+    late, spun = await ask(folder, "sleep 60", "spin", name="Patient", timeout_seconds=0.1)
     assert late.outcome is Outcome.FAULT and "did not answer in 0.5 s" in late.detail
     assert spun.outcome is Outcome.FAULT
 
 
-def test_workers_are_recycled(folder: Path) -> None:
-    verdicts = ask(folder, *["pid"] * 6, recycle_after=2)
+async def test_workers_are_recycled(folder: Path) -> None:
+    verdicts = await ask(folder, *["pid"] * 6, recycle_after=2)
     assert len({verdict.extracted for verdict in verdicts}) == 3
 
 
-def test_the_event_loop_is_never_blocked(folder: Path) -> None:
-    async def run() -> float:
-        async with pool_of(2, 0.5) as pool:
-            jobs = [
-                asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
-                for _ in range(3)
-            ]
-            longest, last = 0.0, time.perf_counter()
-            while not all(job.done() for job in jobs):
-                await asyncio.wait(jobs, timeout=0.01)
-                now = time.perf_counter()
-                longest, last = max(longest, now - last), now
-            return longest
-
-    assert asyncio.run(run()) < 0.3
+async def test_the_event_loop_is_never_blocked(folder: Path) -> None:
+    async with pool_of(2, 0.5) as pool:
+        jobs = [
+            asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+            for _ in range(3)
+        ]
+        longest, last = 0.0, time.perf_counter()
+        while not all(job.done() for job in jobs):
+            await asyncio.wait(jobs, timeout=0.01)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+    assert longest < 0.3
 
 
-def test_cancelling_one_verification_leaves_the_pool_usable(folder: Path) -> None:
-    async def run() -> Verdict:
-        async with pool_of(1, 5.0) as pool:
-            job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
-            done, _ = await asyncio.wait({job}, timeout=0.3)
-            assert not done
-            job.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await job
-            return await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
-
-    assert asyncio.run(run()).outcome is Outcome.CORRECT
+async def test_cancelling_one_verification_leaves_the_pool_usable(folder: Path) -> None:
+    async with pool_of(1, 5.0) as pool:
+        job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+        done, _ = await asyncio.wait({job}, timeout=0.3)
+        assert not done
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        found = await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+    assert found.outcome is Outcome.CORRECT
 
 
-def test_a_template_that_was_killed_is_replaced(folder: Path) -> None:
-    async def run() -> list[Verdict]:
-        async with pool_of(1, 2.0) as pool:
-            first = await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
-            for process in psutil.Process().children(recursive=True):
-                process.kill()
-            return [first, await pool.verify("./own.py:Odd", {}, "b", None, folder=folder)]
-
-    assert [verdict.outcome for verdict in asyncio.run(run())] == [Outcome.CORRECT, Outcome.CORRECT]
+async def test_a_template_that_was_killed_is_replaced(folder: Path) -> None:
+    async with pool_of(1, 2.0) as pool:
+        first = await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+        for process in psutil.Process().children(recursive=True):
+            process.kill()
+        found = [first, await pool.verify("./own.py:Odd", {}, "b", None, folder=folder)]
+    assert [verdict.outcome for verdict in found] == [Outcome.CORRECT, Outcome.CORRECT]
 
 
-def test_closing_leaves_no_process_behind(folder: Path) -> None:
-    async def run() -> list[psutil.Process]:
-        # Processes of an earlier test may still be on their way out.
-        others = set(psutil.Process().children(recursive=True))
-        async with pool_of(2, 30.0) as pool:
-            job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
-            children: list[psutil.Process] = []
-            while len(children) < 3:
-                await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
-                children = [p for p in psutil.Process().children(recursive=True) if p not in others]
-        assert (await job).outcome is Outcome.FAULT
-        return children
-
-    children = asyncio.run(run())
+async def test_closing_leaves_no_process_behind(folder: Path) -> None:
+    # Processes of an earlier test may still be on their way out.
+    others = set(psutil.Process().children(recursive=True))
+    async with pool_of(2, 30.0) as pool:
+        job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
+        children: list[psutil.Process] = []
+        while len(children) < 3:
+            await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
+            children = [p for p in psutil.Process().children(recursive=True) if p not in others]
+    assert (await job).outcome is Outcome.FAULT
     assert len(children) == 3
     assert_all_end(children)
 
 
-def test_closing_while_a_worker_is_being_forked_ends_that_verification_as_a_fault(folder: Path) -> None:
-    async def run() -> Verdict:
+async def test_closing_while_a_worker_is_being_forked_ends_that_verification_as_a_fault(folder: Path) -> None:
+    async with asyncio.timeout(10):
         async with pool_of(2, 30.0) as pool:
             job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "a", None, folder=folder))
             # One turn of the loop: the request to fork is on its way, its reply is not.
             done, _ = await asyncio.wait({job}, timeout=0)
             assert not done
-        return await job
-
-    assert asyncio.run(asyncio.wait_for(run(), 10)).outcome is Outcome.FAULT
+        found = await job
+    assert found.outcome is Outcome.FAULT
 
 
 def test_workers_die_with_a_parent_that_is_killed(folder: Path) -> None:
@@ -254,30 +239,25 @@ def assert_all_end(processes: list[psutil.Process]) -> None:
     ]
 
 
-def test_equal_answers_are_graded_once(folder: Path) -> None:
-    async def run() -> tuple[int, set[str]]:
-        async with pool_of() as pool:
-            reference = pool.parse_reference("math", {}, "x^2+2x+1")
-            verdicts = [
-                await pool.verify("math", {}, f"{number} steps, so \\boxed{{(x+1)^2}}", reference)
-                for number in range(10)
-            ]
-            return pool.num_cached + pool.num_fast, {verdict.outcome.value for verdict in verdicts}
-
-    assert asyncio.run(run()) == (9, {"correct"})
+async def test_equal_answers_are_graded_once(folder: Path) -> None:
+    async with pool_of() as pool:
+        reference = pool.parse_reference("math", {}, "x^2+2x+1")
+        verdicts = [
+            await pool.verify("math", {}, f"{number} steps, so \\boxed{{(x+1)^2}}", reference)
+            for number in range(10)
+        ]
+        found = pool.num_cached + pool.num_fast, {verdict.outcome.value for verdict in verdicts}
+    assert found == (9, {"correct"})
 
 
-def test_the_cache_is_bounded_and_keeps_options_and_golds_apart() -> None:
-    async def run() -> None:
-        async with pool_of(cache_size=3) as pool:
-            for gold, answer, expected in [("x^2", "x \\cdot x", True), ("x^3", "x \\cdot x", False)] * 3:
-                reference = pool.parse_reference("math", {}, gold)
-                for options in ({}, {"think": "required"}):
-                    verdict = await pool.verify("math", options, f"\\boxed{{{answer}}}", reference)
-                    assert (verdict.outcome is Outcome.CORRECT) is (expected and not options)
-            assert 0 < len(pool._cache) <= 3
-
-    asyncio.run(run())
+async def test_the_cache_is_bounded_and_keeps_options_and_golds_apart() -> None:
+    async with pool_of(cache_size=3) as pool:
+        for gold, answer, expected in [("x^2", "x \\cdot x", True), ("x^3", "x \\cdot x", False)] * 3:
+            reference = pool.parse_reference("math", {}, gold)
+            for options in ({}, {"think": "required"}):
+                verdict = await pool.verify("math", options, f"\\boxed{{{answer}}}", reference)
+                assert (verdict.outcome is Outcome.CORRECT) is (expected and not options)
+        assert 0 < len(pool._cache) <= 3
 
 
 def test_it_is_usable_from_many_threads() -> None:
@@ -300,12 +280,12 @@ def test_it_is_usable_from_many_threads() -> None:
     assert sum(verdict.outcome is Outcome.CORRECT for verdict in found) == 11
 
 
-def test_wrong_settings_and_wrong_use_are_refused() -> None:
+async def test_wrong_settings_and_wrong_use_are_refused() -> None:
     for settings in ({"num_workers": 0}, {"timeout_seconds": 0.0}, {"recycle_after": 0}):
         with pytest.raises(ValueError, match="expected"):
             VerifierPool(**settings)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not started"):
-        asyncio.run(VerifierPool().verify("math", {}, "x", None))
+        await VerifierPool().verify("math", {}, "x", None)
 
 
 HOSTILE = [
@@ -357,32 +337,27 @@ async def run_jobs(jobs: list[tuple[str, Any, str, str | None]], workers: int) -
     return complaints
 
 
-def test_hostile_verifications_among_others_lose_none_and_spoil_none() -> None:
-    assert asyncio.run(run_jobs(mixed_jobs(1000, 0.05), 2)) == []
+async def test_hostile_verifications_among_others_lose_none_and_spoil_none() -> None:
+    assert await run_jobs(mixed_jobs(1000, 0.05), 2) == []
 
 
 @pytest.mark.slow
-def test_10_000_mixed_verifications_with_5_percent_hostile_lose_none_and_spoil_none() -> None:
-    assert asyncio.run(run_jobs(mixed_jobs(10_000, 0.05), 2)) == []
+async def test_10_000_mixed_verifications_with_5_percent_hostile_lose_none_and_spoil_none() -> None:
+    assert await run_jobs(mixed_jobs(10_000, 0.05), 2) == []
 
 
 @pytest.mark.slow
-def test_a_worker_does_not_grow_without_bound() -> None:
-    """10 000 symbolic verifications in one worker: its memory stays within 30 MB of where it was after 1
-    000."""
+async def test_a_worker_does_not_grow_without_bound() -> None:
+    """10 000 symbolic verifications in one worker: its memory stays within 30 MB of where it
+    was after 1 000."""
 
-    async def run() -> list[int]:
-        sizes = []
-        async with pool_of(1, 5.0, recycle_after=10**9, cache_size=1) as pool:
-            for number in range(10_000):
-                reference = pool.parse_reference("math", {}, f"x^2-{number}")
-                await pool.verify("math", {}, f"\\boxed{{(x-{number})(x+1)}}", reference)
-                if number in (1_000, 9_999):
-                    workers = [
-                        p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()
-                    ]
-                    sizes.append(sum(p.memory_info().rss for p in workers))
-        return sizes
-
-    before, after = asyncio.run(run())
+    sizes = []
+    async with pool_of(1, 5.0, recycle_after=10**9, cache_size=1) as pool:
+        for number in range(10_000):
+            reference = pool.parse_reference("math", {}, f"x^2-{number}")
+            await pool.verify("math", {}, f"\\boxed{{(x-{number})(x+1)}}", reference)
+            if number in (1_000, 9_999):
+                workers = [p for p in psutil.Process().children(recursive=True) if p.ppid() != os.getpid()]
+                sizes.append(sum(p.memory_info().rss for p in workers))
+    before, after = sizes
     assert after - before < 30 << 20

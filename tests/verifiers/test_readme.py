@@ -1,6 +1,5 @@
 """The examples of verifiers/README.md work as they stand there."""
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -19,15 +18,13 @@ def test_the_first_example_gives_the_verdict_it_shows() -> None:
     assert (verdict.outcome.value, verdict.score) == ("correct", 1.0)
 
 
-def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: Path) -> None:
+async def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
     verifier = load_verifier("./my.py:Palindrome", folder=tmp_path)
     assert verifier.verify("<think>hm</think>level", 5).score == 1.0
     assert verifier.verify("hello", 5).score == 0.0
-    checks = asyncio.run(
-        check_contract(
-            "./my.py:Palindrome", {}, [5], folder=tmp_path, right=[(5, "level")], wrong=[(5, "hello")]
-        )
+    checks = await check_contract(
+        "./my.py:Palindrome", {}, [5], folder=tmp_path, right=[(5, "level")], wrong=[(5, "hello")]
     )
     assert [check for check in checks if not check.passed] == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.registry import BUILT_IN, load_verifier
+from verifiers.registry import BUILT_IN, check_options, load_verifier
 
 OWN = """
 from verifiers.verdict import Outcome, Verdict
@@ -69,7 +69,7 @@ def test_wrong_names_are_answered_with_the_nearest_right_one(tmp_path: Path) -> 
 
 
 def test_unknown_and_mistyped_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="could not be built"):
+    with pytest.raises(ValueError, match="no option 'fallback'. Did you mean 'fallbacks'"):
         load_verifier("math", {"fallback": ["hashes"]})
     with pytest.raises(ValueError, match="one of final_answer, hashes, last_line.*Did you mean 'hashes'"):
         load_verifier("math", {"fallbacks": ["hash"]})
@@ -77,10 +77,66 @@ def test_unknown_and_mistyped_options_are_refused() -> None:
         load_verifier("exact", {"ignore_case": "yes"})
 
 
-def test_importing_verifiers_and_the_pool_imports_neither_torch_nor_sympy() -> None:
+def test_options_that_a_verifier_of_ones_own_does_not_take_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    with pytest.raises(ValueError, match="could not be built.*'wonted'"):
+        load_verifier("./mine.py:Parity", {"wonted": "odd"}, folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("remote", {}, "needs the option 'url', expected a string"),
+        (
+            "length",
+            {"max_length": 0},
+            "'max_length' of verifier 'length' is 0, expected a whole number of a",
+        ),
+        ("length", {"max_length": True}, "is True, expected a whole number"),
+        ("length", {"max_length": 5, "buffer": 6}, "'buffer'.*at most max_length"),
+        ("numeric", {"relative_tolerance": 2}, r"is 2, expected a number in \[0, 1\]"),
+        ("numeric", {"relative_tolerance": float("nan")}, "is nan, expected a number"),
+        ("code", {"float_tolerance": 1}, r"expected a number in \[0, 1\)"),
+        ("code", {"workers": 0.5}, "is 0.5, expected a whole number or null"),
+        ("code", {"limits": 5}, "'limits' of verifier 'code' is 5, expected an object or null"),
+        ("regex", {"match": "ful"}, "is 'ful', expected one of full, search. Did you mean 'full'"),
+        ("format", {"tags": 3}, "is 3, expected a list of strings"),
+        ("verifiers.exact:ExactVerifier", {"think": "maybe"}, "expected one of optional, required, ignore"),
+        ("weighted", {"parts": [{"name": "exact", "options": {"ignorecase": 1}}]}, "mean 'ignore_case'"),
+    ],
+)
+def test_the_sentence_names_the_option_the_value_and_what_was_expected(
+    name: str, options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        load_verifier(name, options)
+
+
+def test_a_list_may_be_words_with_commas_and_a_whole_number_may_be_written_with_a_point() -> None:
+    found = check_options("numeric", {"fallbacks": "hashes,last_line"})
+    assert found == {"fallbacks": ("hashes", "last_line")}
+    assert check_options("length", {"max_length": 5.0, "factor": 2}) == {"max_length": 5, "factor": 2.0}
+
+
+def test_a_worker_that_grades_with_options_imports_no_pydantic() -> None:
+    program = (
+        "import pickle, sys; from verifiers.worker import _answer;"
+        "specification = pickle.dumps(('exact', {'ignore_case': False}, None));"
+        "found = _answer(specification, 'a', pickle.dumps(frozenset('a')), {}, 1 << 40);"
+        "print(found.outcome.value, 'pydantic' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["correct", "False"]
+
+
+def test_importing_verifiers_and_the_pool_imports_nothing_heavy() -> None:
+    heavy = {"torch", "sympy", "numpy", "mpmath", "jsonschema", "pydantic", "aiohttp"}
     program = (
         "import sys, verifiers.pool, verifiers.registry, verifiers.monitor;"
-        "print(sorted({'torch', 'sympy', 'numpy', 'mpmath', 'jsonschema'} & set(sys.modules)))"
+        f"print(sorted({heavy} & set(sys.modules)))"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(

@@ -1,5 +1,6 @@
 """The remote verifier against a real HTTP server: every failure of the server is a fault, never a score."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Verdict
 
@@ -35,7 +37,16 @@ class Handler(BaseHTTPRequestHandler):
         if status == 0:
             self.server.held.wait(10)
             return
+        self._answer(status, reply)
+
+    def do_GET(self) -> None:
+        self.server.requests.append({"path": self.path})
+        self._answer(*self.server.script[-1])
+
+    def _answer(self, status: int, reply: bytes) -> None:
         self.send_response(status)
+        if 300 <= status < 400:
+            self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", str(len(reply)))
         self.end_headers()
         self.wfile.write(reply)
@@ -102,6 +113,48 @@ def test_a_server_that_does_not_answer_or_is_not_there_is_a_fault(server: Server
     server.held.set()
     gone = load_verifier("remote", {"url": "http://127.0.0.1:9/", "attempts": 2, "backoff_seconds": 0})
     assert gone.verify("hi", None).outcome.value == "fault"
+
+
+def test_a_reply_that_does_not_end_is_a_fault(server: Server) -> None:
+    found = ask(server, (200, b" " * 1_000_001), attempts=1)
+    assert found.outcome.value == "fault" and "more than 1000000 bytes" in found.detail
+
+
+def test_the_verdict_may_be_fetched_elsewhere_but_the_response_is_not_sent_there(server: Server) -> None:
+    assert ask(server, (303, b""), CORRECT).outcome.value == "correct"
+    assert server.requests[1] == {"path": "/elsewhere"}
+    for status in (307, 308):
+        server.requests.clear()
+        assert f"status {status}" in ask(server, (status, b""), CORRECT, attempts=3).detail
+        assert len(server.requests) == 1
+
+
+def test_a_proxy_of_the_environment_is_used_but_for_the_hosts_that_it_excepts(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+    server.script = [CORRECT]
+    options = {"url": "http://grader.invalid/verify", "attempts": 1}
+    assert load_verifier("remote", options).verify("hi", None).outcome.value == "correct"
+    monkeypatch.setenv("no_proxy", "grader.invalid")
+    assert load_verifier("remote", options).verify("hi", None).outcome.value == "fault"
+    assert len(server.requests) == 1
+
+
+async def test_a_server_that_lets_wait_holds_no_worker_of_the_pool(server: Server) -> None:
+    server.script = [(0, b"")]
+    options = {"url": f"http://127.0.0.1:{server.server_port}/", "attempts": 1, "timeout_seconds": 60}
+    async with VerifierPool(1) as pool:
+        waiting = asyncio.create_task(pool.verify("remote", options, "hi", None))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        reference = pool.parse_reference("regex", {}, "a+")
+        assert (await pool.verify("regex", {}, "aaa", reference)).outcome.value == "correct"
+        assert not waiting.done()
+        server.held.set()
+        assert (await waiting).outcome.value == "fault"
 
 
 def test_any_text_can_be_sent(server: Server) -> None:

@@ -1,6 +1,5 @@
 """The border where text of programs and models enters, alone and in front of a whole pool."""
 
-import asyncio
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -103,16 +102,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", ["Odd", "Fast", "Waits"])
-def test_every_way_through_the_pool_gives_storable_verdicts(tmp_path: Path, name: str) -> None:
+async def test_every_way_through_the_pool_gives_storable_verdicts(tmp_path: Path, name: str) -> None:
     (tmp_path / "odd.py").write_text(VERIFIER)
 
-    async def grade() -> list[Verdict]:
-        async with VerifierPool(num_workers=1, timeout_seconds=30) as pool:
-            return [
-                await pool.verify(f"./odd.py:{name}", {}, response, "", folder=tmp_path) for response in CASES
-            ]
-
-    responses = dict(zip(CASES, asyncio.run(grade()), strict=True))
+    async with VerifierPool(num_workers=1, timeout_seconds=30) as pool:
+        found = [
+            await pool.verify(f"./odd.py:{name}", {}, response, "", folder=tmp_path) for response in CASES
+        ]
+    responses = dict(zip(CASES, found, strict=True))
     for response, (outcome, said) in CASES.items():
         verdict = responses[response]
         assert verdict.outcome.value == outcome, verdict.detail
@@ -122,13 +119,11 @@ def test_every_way_through_the_pool_gives_storable_verdicts(tmp_path: Path, name
             assert storable(text) == text
 
 
-def test_a_fault_says_the_line_of_the_verifier(tmp_path: Path) -> None:
+async def test_a_fault_says_the_line_of_the_verifier(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(VERIFIER)
 
-    async def grade(name: str) -> Verdict:
-        async with VerifierPool(num_workers=1, timeout_seconds=30) as pool:
-            return await pool.verify(f"./odd.py:{name}", {}, "raise", "", folder=tmp_path)
-
     line = VERIFIER.splitlines().index(next(row for row in VERIFIER.splitlines() if "ud800" in row)) + 1
-    for name in ("Odd", "Fast", "Waits"):
-        assert asyncio.run(grade(name)).detail.endswith(f"odd.py:{line})")
+    async with VerifierPool(num_workers=1, timeout_seconds=30) as pool:
+        for name in ("Odd", "Fast", "Waits"):
+            verdict = await pool.verify(f"./odd.py:{name}", {}, "raise", "", folder=tmp_path)
+            assert verdict.detail.endswith(f"odd.py:{line})")

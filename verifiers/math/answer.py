@@ -3,8 +3,6 @@ before the parser.
 
 A number with thousands separators (1,234) is that number and never also a list."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,12 +11,10 @@ from verifiers.extract import last_box
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.notation import split_label, usual_notation
-from verifiers.math.parse import AnswerParser, Unreadable
-from verifiers.math.tokens import Token, plain_characters, tokenize
+from verifiers.math.parser import parse_tokens
+from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
-
-__all__ = ["Answer", "plain_number", "read_answer", "strip_wrapping"]
 
 _PREFIX = re.compile(
     r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)",
@@ -140,8 +136,7 @@ _BRACED_SYMBOL = re.compile(r"\{(\w)\}")
 
 
 def opaque_spelling(text: str) -> str:
-    """The spelling of a formula that has no reading, without styles, spaces and braces; empty when it is
-    broken."""
+    """The spelling of an unreadable formula without styles, spaces and braces; empty when it is broken."""
     if not _UNKNOWN_FORMULA.search(text) or not _is_balanced(text) or text[-1] in "+-=*/^_<>(\\":
         return ""
     return _BRACED_SYMBOL.sub(r"\1", _IGNORED.sub("", text))
@@ -190,10 +185,7 @@ def _read(text: str) -> tuple[Node, Unit | None]:
     tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
-    parser = AnswerParser(tokens)
-    node = parser.whole()
-    parser.expect_end()
-    return node, unit or currency
+    return parse_tokens(tokens), unit or currency
 
 
 def _has_leading_zero(token: Token, before: Token) -> bool:
@@ -321,7 +313,7 @@ def _may_be_unit(tokens: list[Token], at: int) -> bool:
     if token.kind in ("text", "word", "function"):
         return True
     if token.kind == "symbol":
-        # A letter is a unit beside other units (km/h) or alone at the end, apart from its number (5 m).
+        # A letter is a unit next to other units (km/h), or alone at the end after a space (5 m).
         return len(token.value) == 1 and known_unit(token.value)
     if token.kind == "number":
         return at > 0 and tokens[at - 1].value in ("^", "-") or (at > 1 and tokens[at - 1].value == "{")

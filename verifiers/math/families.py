@@ -1,15 +1,11 @@
-r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, whatever the letter and the
-representative."""
-
-from __future__ import annotations
+r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, in any letter and from any member."""
 
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
+from verifiers.math.matching import pair_off
 from verifiers.math.nodes import Listing, NamedSet, Node, Relation, Symbol
-from verifiers.math.scalars import free_symbols
-
-__all__ = ["same_family"]
+from verifiers.math.trees import free_symbols
 
 Family = tuple[str | None, tuple[Node, ...], str]
 """(name of the unknown, its expressions, the integer letter)"""
@@ -23,40 +19,31 @@ def same_family(gold: Node, response: Node) -> bool:
     response_lines = [_line(node, other[2]) for node in other[1]]
     if None in gold_lines or None in response_lines or len(gold_lines) != len(response_lines):
         return False
-    left = list(response_lines)
-    for line in gold_lines:
-        match = next((candidate for candidate in left if _same_lattice(line, candidate)), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return True
+    return pair_off(gold_lines, response_lines, _same_lattice)
 
 
 def _family(node: Node) -> Family | None:
     if not isinstance(node, Listing):
         return None
-    letters = [
-        item.sides[0].name
-        for item in node.items
-        if isinstance(item, Relation)
-        and item.operators == ("in",)
-        and item.sides[1] == NamedSet("Z")
-        and isinstance(item.sides[0], Symbol)
-    ]
-    rest = [item for item in node.items if not (isinstance(item, Relation) and item.operators == ("in",))]
-    if len(letters) != 1 or not rest:
-        return None
+    letters: list[str] = []
     names: set[str | None] = set()
     expressions: list[Node] = []
-    for item in rest:
-        if isinstance(item, Relation):
-            if item.operators != ("=",) or not isinstance(item.sides[0], Symbol):
+    for item in node.items:
+        match item:
+            case Relation(("in",), (Symbol(letter), NamedSet("Z"))):
+                letters.append(letter)
+            case Relation(("in",)):
+                pass
+            case Relation(("=",), (Symbol(name), value)):
+                names.add(name)
+                expressions.append(value)
+            case Relation():
                 return None
-            names.add(item.sides[0].name)
-            expressions.append(item.sides[1])
-        else:
-            expressions.append(item)
-    if len(names) > 1 or any(free_symbols(node) - {letters[0]} for node in expressions):
+            case _:
+                expressions.append(item)
+    if len(letters) != 1 or not expressions or len(names) > 1:
+        return None
+    if any(free_symbols(expression) - {letters[0]} for expression in expressions):
         return None
     return (names.pop() if names else None), tuple(expressions), letters[0]
 

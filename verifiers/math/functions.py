@@ -1,12 +1,8 @@
-"""The known functions by their names in the tree, for the numeric evaluation: each takes that evaluation,
-which has the context and the bounds, and the arguments."""
-
-from __future__ import annotations
+"""The known functions by their names in the tree. Each takes the numeric evaluation, which has the context
+and the bounds, and the arguments."""
 
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["NUMERIC_FUNCTIONS"]
 
 _MAX_ARGUMENT = 10**4
 

@@ -1,77 +1,18 @@
-"""Numbers as they are written: literals, digit by digit exact, repeating decimals, mixed numbers, bases."""
-
-from __future__ import annotations
+"""Numbers as they are written: digit by digit exact, repeating decimals, bases, degrees with minutes, the
+parts of a mixed number. Tokens only; the grammar is the parser's."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
-from verifiers.math.nodes import Based, Node, Number, Quotient, Sum
+from verifiers.math.cursor import Cursor
+from verifiers.math.nodes import Based, Degrees, Node, Number, Product, Quotient, Sum
 from verifiers.math.tokens import Token, Unreadable
-from verifiers.math.words import FRACTIONS
 
-if TYPE_CHECKING:
-    from verifiers.math.primary import PrimaryParser
-
-__all__ = ["read_based", "read_literal", "read_number"]
-
-
-def read_literal(parser: PrimaryParser) -> Node:
-    node = read_number(parser.advance())
-    repeating = _repeating_part(parser, node)
-    if repeating is not None:
-        return repeating
-    if parser.here.value in (r"\ldots", r"\dots", "...", r"\cdots") and node.places is not None:
-        parser.advance()
-        return Number(node.value, node.places, node.significant, open_ended=True)
-    return _mixed(parser, node) if node.places is None else node
-
-
-def _repeating_part(parser: PrimaryParser, node: Number) -> Node | None:
-    r"""0.1\overline{6}, 0.\dot{3}: the exact fraction."""
-    if parser.is_operator(".") and parser.peek().value in (r"\overline", r"\bar", r"\dot"):
-        parser.advance()
-        node = Number(node.value, 0)
-    if node.places is None or parser.here.value not in (r"\overline", r"\bar", r"\dot"):
-        return None
-    parser.advance()
-    digits = parser.raw_argument()
-    if parser.is_operator(r"\dot"):
-        raise Unreadable("dots over two digits")
-    if not digits.isdecimal() or not digits.isascii():
-        raise Unreadable(f"a repeating part {digits!r}")
-    scale = 10**node.places
-    return Number(node.value + Fraction(int(digits), scale * (10 ** len(digits) - 1)))
-
-
-def _mixed(parser: PrimaryParser, whole: Number) -> Node:
-    r"""2\frac{1}{2} and 2 1/2: a whole number and a proper fraction of literal integers, added."""
-    if parser.here.value in FRACTIONS:
-        at, here, saved = parser.at, parser.here, list(parser.tokens[parser.at : parser.at + 4])
-        fraction = parser.primary()
-        if _is_proper(fraction):
-            return Sum((whole, fraction))
-        parser.tokens[at : at + 4] = saved
-        parser.at, parser.here = at, here
-        return whole
-    top, slash, bottom = parser.here, parser.peek(), parser.peek(2)
-    if top.spaced and top.value.isdecimal() and slash.value == "/" and bottom.value.isdecimal():
-        fraction = Quotient(Number(Fraction(int(top.value))), Number(Fraction(int(bottom.value))))
-        if _is_proper(fraction) and parser.peek(3).value not in ("^", "!", "/"):
-            for _ in range(3):
-                parser.advance()
-            return Sum((whole, fraction))
-    return whole
-
-
-def read_based(parser: PrimaryParser, number: Number) -> Node:
-    base = parser.raw_argument().strip("()")
-    words = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-             "ten": 10,
-             "twelve": 12, "sixteen": 16}  # fmt: skip
-    value = int(base) if base.isdecimal() and len(base) < 3 else words.get(base)
-    if value is None or number.places is not None or not 2 <= value <= 36:
-        raise Unreadable(f"a number with the subscript {base!r}")
-    return Based(str(number.value), value)
+_DOTS = (r"\ldots", r"\dots", "...", r"\cdots")
+_OVERLINES = (r"\overline", r"\bar", r"\dot")
+_BASE_WORDS = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "twelve": 12, "sixteen": 16,
+}  # fmt: skip
 
 
 def read_number(token: Token) -> Number:
@@ -80,7 +21,9 @@ def read_number(token: Token) -> Number:
     mantissa, letter, exponent = text.lower().partition("e")
     if letter and abs(int(exponent)) > 5000:
         raise Unreadable(f"the exponent {exponent}")
-    value = Fraction(mantissa) if len(mantissa) < 4500 else _refuse_long(mantissa)
+    if len(mantissa) >= 4500:
+        raise Unreadable(f"a number of {len(mantissa)} digits")
+    value = Fraction(mantissa)
     if letter:
         value *= Fraction(10) ** int(exponent)
     whole, point, decimals = mantissa.partition(".")
@@ -91,16 +34,79 @@ def read_number(token: Token) -> Number:
     return Number(value, max(places, 0), significant)
 
 
-def _refuse_long(digits: str) -> Fraction:
-    raise Unreadable(f"a number of {len(digits)} digits")
+def take_decimal_end(cursor: Cursor, number: Number) -> Number | None:
+    r"""The number with the line or dots after it, 0.1\overline{6} (exact) or 0.123\ldots; None without."""
+    if cursor.sees(".") and cursor.peek().value in _OVERLINES:
+        cursor.advance()
+        number = Number(number.value, 0)
+    if number.places is None:
+        return None
+    if cursor.here.value in _OVERLINES:
+        cursor.advance()
+        return _repeating(number, number.places, cursor.raw_argument(), is_dotted=cursor.sees(r"\dot"))
+    if cursor.here.value in _DOTS:
+        cursor.advance()
+        return Number(number.value, number.places, number.significant, open_ended=True)
+    return None
 
 
-def _is_proper(node: Node) -> bool:
-    if not isinstance(node, Quotient):
-        return False
-    top, bottom = node.top, node.bottom
-    return (
-        isinstance(top, Number) and isinstance(bottom, Number)
-        and top.places is None and bottom.places is None
-        and 0 < top.value < bottom.value
-    )  # fmt: skip
+def _repeating(number: Number, places: int, digits: str, *, is_dotted: bool) -> Number:
+    if is_dotted:
+        raise Unreadable("dots over two digits")
+    if not digits.isdecimal() or not digits.isascii():
+        raise Unreadable(f"a repeating part {digits!r}")
+    return Number(number.value + Fraction(int(digits), 10**places * (10 ** len(digits) - 1)))
+
+
+def take_plain_fraction(cursor: Cursor) -> Quotient | None:
+    """The 1/2 of 2 1/2, taken; None when no proper fraction of two integers stands here."""
+    top, slash, bottom = cursor.here, cursor.peek(), cursor.peek(2)
+    if not (top.spaced and top.value.isdecimal() and slash.value == "/" and bottom.value.isdecimal()):
+        return None
+    fraction = Quotient(Number(Fraction(int(top.value))), Number(Fraction(int(bottom.value))))
+    if not is_proper_fraction(fraction) or cursor.peek(3).value in ("^", "!", "/"):
+        return None
+    cursor.go_to(cursor.at + 3)
+    return fraction
+
+
+def is_proper_fraction(node: Node) -> bool:
+    """Whether a fraction of literal integers lies between 0 and 1, as the one of a mixed number must."""
+    match node:
+        case Quotient(Number(top, None), Number(bottom, None)):
+            return 0 < top < bottom
+    return False
+
+
+def based(number: Number, subscript: str) -> Based:
+    base = subscript.strip("()")
+    value = int(base) if base.isdecimal() and len(base) < 3 else _BASE_WORDS.get(base)
+    if value is None or number.places is not None or not 2 <= value <= 36:
+        raise Unreadable(f"a number with the subscript {base!r}")
+    return Based(str(number.value), value)
+
+
+def scaled(node: Node, factor: int) -> Node:
+    """5 million is one number, not a product that is left to be computed."""
+    if isinstance(node, Number) and (node.value * factor).denominator == 1:
+        return Number(node.value * factor)
+    return Product((node, Number(Fraction(factor))))
+
+
+def take_minutes(cursor: Cursor, degrees: Node) -> Degrees:
+    """30 degrees with what may follow: the 15' 20'' of 30° 15' 20''."""
+    value = degrees
+    for mark, part in (("'", 60), ("''", 3600)):
+        token = cursor.here
+        if token.kind != "number" or cursor.peek().value != "'":
+            break
+        seconds = cursor.peek(2).value == "'"
+        if seconds != (mark == "''"):
+            continue
+        cursor.go_to(cursor.at + 1 + len(mark))
+        minutes = Fraction(token.value) / part
+        if isinstance(value, Number):
+            value = Number(value.value + minutes)
+        else:
+            value = Sum((value, Number(minutes)))
+    return Degrees(value)

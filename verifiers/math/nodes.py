@@ -1,18 +1,10 @@
-"""The tree of a mathematical answer. Data only: nodes are immutable, compare by structure and know no
-arithmetic."""
+"""The tree of a mathematical answer. Data only: immutable, compared by structure, without arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias
-
-__all__ = [
-    "Based", "Bound", "Bracket", "Call", "Constant", "Degrees", "Listing", "Matrix", "Modulo", "NamedSet",
-    "Node", "Number", "Opaque", "Operation", "Percent",
-    "Piecewise", "PlusMinus", "Power", "Product", "Quotient", "Ratio", "Relation", "SetBuilder", "SetOf",
-    "SetOperation", "Sum", "Symbol", "Text",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +203,6 @@ Node: TypeAlias = (
     | Degrees | Relation | Bracket | Listing | SetOf | SetBuilder | NamedSet | SetOperation | Matrix | Ratio
     | Modulo | Opaque | Operation | Bound | Piecewise | Text
 )  # fmt: skip
+
+SETS = (NamedSet, SetOf, SetOperation, SetBuilder)
+"""For isinstance: what is a set, whatever its members."""

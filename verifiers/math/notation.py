@@ -1,11 +1,7 @@
 r"""Spellings of published golds that are no usual LaTeX, put into it: y^{\prime}, -1./3, np.arcsin(10/13);
 and the label of 12 (inches of snow). Text only."""
 
-from __future__ import annotations
-
 import re
-
-__all__ = ["split_label", "usual_notation"]
 
 _PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![A-Za-z]))")
 # 5!=120 between numbers is a factorial and its value; x!=5 is not equal.
@@ -43,7 +39,6 @@ def _without_module(match: re.Match[str]) -> str:
 
 
 def split_label(text: str) -> tuple[str, str] | None:
-    """(number, words) of a number with its unit in words, 12 (inches of snow); None when it is no such
-    text."""
+    """(number, words) of a number with its unit in words, 12 (inches of snow); None of any other text."""
     match = _LABELLED.fullmatch(text)
     return (match.group(1), match.group(2)) if match is not None else None

@@ -5,21 +5,14 @@ operation (\gcd, 5!, \sin 60^\circ, \int ...) and plain arithmetic (17 \cdot 23,
 gold has one of the same kind, because otherwise repeating the problem would be an answer to it.
 
 Plain arithmetic is a sum with two or more literal numbers among its terms, or a product with two or more
-among its factors, that has no letter of the gold besides (2 \cdot 3x is a way to write 6x), or nothing else
+among its factors, that has no letter of the gold with it (2 \cdot 3x is a way to write 6x), or nothing else
 at all (the 2 \cdot 3 in 2 \cdot 3 + x). A literal number is an integer or a decimal as written, its negative,
 with a percent or degree sign, and the disguises 17^1 and \frac{34}{2}; a true fraction, a power, a root and a
 constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \cdot 10^3 and
-\frac{1}{2}+\frac{\pi}{3} are answers. A gold that leaves any operation on numbers undone allows plain
-arithmetic too.
-
-Works on the trees by the names of their nodes, so that a node of a kind that is not known here, such as an
-integral that another stage reads, only needs its name in the table."""
-
-from __future__ import annotations
+\frac{1}{2}+\frac{\pi}{3} are answers. A gold with any operation on numbers allows plain arithmetic too."""
 
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 
 from verifiers.math.nodes import (
     Based,
@@ -40,9 +33,8 @@ from verifiers.math.nodes import (
     Text,
 )
 from verifiers.math.relations import is_name, value_of_chain
-from verifiers.math.scalars import constants, exact_or_none, free_symbols, walk
-
-__all__ = ["ARITHMETIC", "foreign_operation", "operation_kinds"]
+from verifiers.math.scalars import exact_or_none
+from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
 
 ARITHMETIC = "arithmetic"
 """The kind of 17 \\cdot 23 and 3 + 4."""
@@ -51,18 +43,14 @@ _COUNTING = "factorial or binomial"
 _TRIGONOMETRY = "trigonometry"
 
 _KINDS: dict[str, str] = {
-    # kind of operation by the name of a call, or of a node's class in lower case
+    # by the name of a call or an operation
     **dict.fromkeys(("gcd", "lcm"), "gcd or lcm"),
-    **dict.fromkeys(("mod", "remainder"), "remainder"),
-    **dict.fromkeys(("floor", "ceiling", "round"), "rounding"),
-    **dict.fromkeys(("factorial", "double_factorial", "binomial", "permutation"), _COUNTING),
+    **dict.fromkeys(("floor", "ceiling"), "rounding"),
+    **dict.fromkeys(("factorial", "double_factorial", "binomial"), _COUNTING),
     **dict.fromkeys(("max", "min"), "maximum or minimum"),
-    **dict.fromkeys(("sum", "product", "series", "summation", "bigsum", "bigproduct"), "sum or product"),
-    **dict.fromkeys(("integral", "definiteintegral", "definite_integral"), "integral"),
-    **dict.fromkeys(("limit", "lim"), "limit"),
-    **dict.fromkeys(("derivative", "differential"), "derivative"),
-    **dict.fromkeys(("det", "determinant"), "determinant"),
-    **dict.fromkeys(("real", "imaginary", "argument", "conjugate"), "part of a complex number"),
+    **dict.fromkeys(("sum", "product"), "sum or product"),
+    "integral": "integral", "limit": "limit", "derivative": "derivative", "det": "determinant",
+    **dict.fromkeys(("real", "imaginary", "argument"), "part of a complex number"),
     "abs": "absolute value", "sign": "sign",
     **dict.fromkeys(
         ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "sinh",
@@ -79,8 +67,6 @@ _OPAQUE_KINDS = (
     (re.compile(r"\\(?:lim|limsup|liminf|sup|inf)(?![a-z])"), "limit"),
     (re.compile(r"\\(?:partial|nabla)(?![a-z])"), "derivative"),
 )
-_ARITHMETIC_CLASSES = (Sum, Product)
-_MINUS_ONE = Number(Fraction(-1))
 
 
 def foreign_operation(gold: Node, response: Node) -> str | None:
@@ -138,18 +124,19 @@ def _kinds(node: Node, letters: frozenset[str]) -> Iterator[str]:
 
 
 def _kind(item: Node, letters: frozenset[str]) -> str | None:
-    if isinstance(item, _ARITHMETIC_CLASSES):
-        return ARITHMETIC if _is_arithmetic(item, letters) else None
-    if isinstance(item, Call):
-        return _KINDS.get(item.name) if item.known else None
-    if isinstance(item, Operation):
-        return _KINDS.get(item.name)
-    if isinstance(item, SetOperation):
-        # Unions and differences are how such sets are written.
-        return "intersection" if item.operator == "intersection" else None
-    if isinstance(item, Opaque):
-        return next((kind for pattern, kind in _OPAQUE_KINDS if pattern.search(item.spelling)), None)
-    return _KINDS.get(type(item).__name__.casefold())
+    match item:
+        case Sum() | Product():
+            return ARITHMETIC if _is_arithmetic(item, letters) else None
+        case Call(name, known=known):
+            return _KINDS.get(name) if known else None
+        case Operation(name):
+            return _KINDS.get(name)
+        case SetOperation(operator):
+            # Unions and differences are how such sets are written.
+            return "intersection" if operator == "intersection" else None
+        case Opaque(spelling):
+            return next((kind for pattern, kind in _OPAQUE_KINDS if pattern.search(spelling)), None)
+    return None
 
 
 def _is_arithmetic(node: Sum | Product, letters: frozenset[str]) -> bool:
@@ -160,26 +147,29 @@ def _is_arithmetic(node: Sum | Product, letters: frozenset[str]) -> bool:
 
 def _members(node: Sum | Product) -> Iterator[Node]:
     """The terms or factors, those of a sum in a sum too, without the factor -1 that a minus sign makes."""
-    for member in node.terms if isinstance(node, Sum) else node.factors:
-        if type(member) is type(node):
-            assert isinstance(member, _ARITHMETIC_CLASSES)
-            yield from _members(member)
-        elif not (isinstance(node, Product) and member == _MINUS_ONE):
-            yield member
+    match node:
+        case Sum(terms):
+            for term in terms:
+                yield from _members(term) if isinstance(term, Sum) else (term,)
+        case Product(factors):
+            for factor in factors:
+                if factor != MINUS_ONE:
+                    yield from _members(factor) if isinstance(factor, Product) else (factor,)
 
 
 def _is_literal(node: Node) -> bool:
-    if isinstance(node, (Number, Based)):
-        return True
-    if isinstance(node, (Percent, Degrees)):
-        return _is_literal(node.value)
-    if isinstance(node, Product):
-        # -(5), written with a minus sign before what is no bare number.
-        factors = list(_members(node))
-        return len(factors) == 1 and _is_literal(factors[0])
-    if isinstance(node, Power):
-        return _is_literal(node.base) and exact_or_none(node.exponent) in (0, 1)
-    if isinstance(node, Quotient) and _is_literal(node.top) and _is_literal(node.bottom):
-        value = exact_or_none(node)
-        return value is not None and value.denominator == 1
+    match node:
+        case Number() | Based():
+            return True
+        case Percent(marked) | Degrees(marked):
+            return _is_literal(marked)
+        case Product():
+            # -(5), written with a minus sign before what is no bare number.
+            factors = list(_members(node))
+            return len(factors) == 1 and _is_literal(factors[0])
+        case Power(base, exponent):
+            return _is_literal(base) and exact_or_none(exponent) in (0, 1)
+        case Quotient(top, bottom) if _is_literal(top) and _is_literal(bottom):
+            value = exact_or_none(node)
+            return value is not None and value.denominator == 1
     return False

@@ -3,16 +3,12 @@
 Only what the quadrature is sure of: when its own estimate of the error is not far below the digits that were
 asked for (a pole, a kink, a slow tail), there is no number here, and sympy is asked instead."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from verifiers.math.nodes import Constant, Node, Number, Operation, Product
-
-__all__ = ["NotConverged", "integral"]
 
 _INFINITY = Constant("infinity")
 _ENDS = {_INFINITY: "inf", Product((Number(Fraction(-1)), _INFINITY)): "ninf"}
@@ -46,7 +42,7 @@ def integral(
 
 
 class _Same:
-    """An integrand that the cache does not look at: the node beside it says all."""
+    """An integrand that the cache ignores: the node in the same key determines it."""
 
     def __init__(self, integrand: Integrand) -> None:
         self.integrand = integrand

@@ -5,13 +5,11 @@ Everything that says "these reals" comes here (1 < x < 3, (1, 3), x > 1 and x < 
 its spelling does not matter. Only linear inequalities and |linear| are solved: anything else would be the
 task, not its answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, real_fraction
+from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
 from verifiers.math.nodes import (
     Bracket,
     Call,
@@ -28,9 +26,8 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.scalars import free_symbols, infinity_sign, same_scalar
-
-__all__ = ["Region", "same_region", "to_region"]
+from verifiers.math.scalars import same_scalar
+from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt
 
 _INFINITY = float("inf")
 MAX_PIECES = 40
@@ -92,26 +89,26 @@ _Read = tuple[str | None, list[Interval]]
 
 
 def _read(node: Node) -> _Read:
-    if isinstance(node, Bracket):
-        return None, [_interval_of(node)]
-    if isinstance(node, NamedSet):
-        if node.name == "R":
+    match node:
+        case Bracket():
+            return None, [_interval_of(node)]
+        case NamedSet("R"):
             return None, [_everything()]
-        if node.name == "empty":
+        case NamedSet("empty"):
             return None, []
-    if isinstance(node, SetOf):
-        return None, [_point(item) for item in node.items]
-    if isinstance(node, SetOperation):
-        return _operation(node)
-    if isinstance(node, SetBuilder) and isinstance(node.element, Symbol):
-        variable, intervals = _read(node.condition)
-        if variable not in (None, node.element.name):
-            raise _NotRegion
-        return None, intervals
-    if isinstance(node, Relation):
-        return _relation(node)
-    if isinstance(node, Listing):
-        return _listing(node)
+        case SetOf(items):
+            return None, list(map(_point, items))
+        case SetOperation():
+            return _operation(node)
+        case SetBuilder(Symbol(name), condition):
+            variable, intervals = _read(condition)
+            if variable not in (None, name):
+                raise _NotRegion
+            return None, intervals
+        case Relation():
+            return _relation(node)
+        case Listing():
+            return _listing(node)
     raise _NotRegion
 
 
@@ -232,10 +229,11 @@ def _operation(node: SetOperation) -> _Read:
     left_name, left = _read(node.left)
     right_name, right = _read(node.right)
     name = _one_name(left_name, right_name)
-    if node.operator == "union":
-        return name, [*left, *right]
-    if node.operator == "intersection":
-        return name, _intersection(left, right)
+    match node.operator:
+        case "union":
+            return name, [*left, *right]
+        case "intersection":
+            return name, _intersection(left, right)
     return name, _intersection(left, _complement(right))
 
 
@@ -250,11 +248,10 @@ def _one_name(*names: str | None) -> str | None:
 
 
 def _relation(node: Relation) -> _Read:
-    if node.operators == ("in",):
-        if not isinstance(node.sides[0], Symbol):
-            raise _NotRegion
-        inner, intervals = _read(node.sides[1])
-        return _one_name(node.sides[0].name, inner), intervals
+    match node:
+        case Relation(("in",), (Symbol(name), members)):
+            inner, intervals = _read(members)
+            return _one_name(name, inner), intervals
     if not set(node.operators) <= {"<", ">", "<=", ">=", "!="}:
         raise _NotRegion
     letters = free_symbols(node)
@@ -270,13 +267,14 @@ def _relation(node: Relation) -> _Read:
 def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:
     """The solutions of one inequality."""
     for side, other, turned in ((left, right, operator), (right, left, _TURNED[operator])):
-        if isinstance(side, Call) and side.name == "abs" and not free_symbols(other):
-            return _absolute(side.arguments[0], turned, other, name)
+        match side:
+            case Call("abs", (inner, *_)) if not free_symbols(other):
+                return _absolute(inner, turned, other, name)
     if infinity_sign(left) or infinity_sign(right):
         if operator not in ("<", ">", "<=", ">="):
             raise _NotRegion
         return [_everything()]
-    slope, at_zero = _line(Sum((left, Product((Number(Fraction(-1)), right)))), name)
+    slope, at_zero = _line(difference(left, right), name)
     if slope == 0:
         raise _NotRegion
     value = _solution(left, right, name, slope, at_zero)
@@ -299,20 +297,17 @@ def _solution(left: Node, right: Node, name: str, slope: Fraction, at_zero: Frac
         return left
     if at_zero is not None:
         return Number(-at_zero / slope)
-    intercept = _substituted(Sum((left, Product((Number(Fraction(-1)), right)))), name)
-    return Quotient(Product((Number(Fraction(-1)), intercept)), Number(slope))
+    intercept = _substituted(difference(left, right), name)
+    return Quotient(Product((MINUS_ONE, intercept)), Number(slope))
 
 
 def _substituted(node: Node, name: str) -> Node:
     """The tree with 0 for the unknown."""
-    if node == Symbol(name):
-        return Number(Fraction(0))
-    if isinstance(node, Sum):
-        return Sum(tuple(_substituted(term, name) for term in node.terms))
-    if isinstance(node, Product):
-        return Product(tuple(_substituted(factor, name) for factor in node.factors))
-    if isinstance(node, Quotient):
-        return Quotient(_substituted(node.top, name), _substituted(node.bottom, name))
+    match node:
+        case Symbol(found) if found == name:
+            return Number(Fraction(0))
+        case Sum() | Product() | Quotient():
+            return rebuilt(node, lambda part: _substituted(part, name))
     if name in free_symbols(node):
         raise _NotRegion
     return node
@@ -334,47 +329,46 @@ def _line(node: Node, name: str) -> tuple[Fraction, Fraction | None]:
 
 def _irrational_line(node: Node, name: str) -> Fraction:
     """The slope of rational * x + irrational constant."""
-    terms = node.terms if isinstance(node, Sum) else (node,)
     slope = Fraction(0)
-    for term in terms:
-        inner = term
-        sign = Fraction(1)
+    for term in node.terms if isinstance(node, Sum) else (node,):
+        inner, factor = term, Fraction(1)
         while isinstance(inner, Product) and len(inner.factors) == 2 and isinstance(inner.factors[0], Number):
-            sign *= inner.factors[0].value
+            factor *= inner.factors[0].value
             inner = inner.factors[1]
         if isinstance(inner, Sum):
-            slope += sign * _irrational_line(inner, name)
+            slope += factor * _irrational_line(inner, name)
         elif name in free_symbols(inner):
             if inner != Symbol(name):
                 raise _NotRegion
-            slope += sign
+            slope += factor
     return slope
 
 
 def _absolute(inner: Node, operator: str, bound: Node, name: str) -> list[Interval]:
-    """|linear| < bound and its kin."""
-    negative = Product((Number(Fraction(-1)), bound))
+    """The solutions of |linear| < bound, or with another sign."""
+    opposite = Product((MINUS_ONE, bound))
     if _finite(bound, closed=True).size < 0 or operator == "!=":
         raise _NotRegion
     below = _half(inner, operator.replace(">", "<"), bound, name)
-    above = _half(inner, operator.replace("<", ">"), negative, name)
+    above = _half(inner, operator.replace("<", ">"), opposite, name)
     if operator[0] == "<":
         return _intersection(below, above)
-    return [*_half(inner, operator, bound, name), *_half(inner, _TURNED[operator], negative, name)]
+    return [*_half(inner, operator, bound, name), *_half(inner, _TURNED[operator], opposite, name)]
 
 
 def _listing(node: Listing) -> _Read:
-    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection, unless that is
-    empty."""
-    parts = [_read(item) for item in node.items if not isinstance(item, (Number,))]
-    if len(parts) != len(node.items) or not any(isinstance(item, Relation) for item in node.items):
-        if node.joined_by not in ("and", "or") or len(parts) != len(node.items):
-            raise _NotRegion
+    """x < 1 or x > 3: a union. x > 1 and x < 3: an intersection. A comma: an intersection unless empty."""
+    if any(isinstance(item, Number) for item in node.items):
+        raise _NotRegion
+    has_relation = any(isinstance(item, Relation) for item in node.items)
+    if not has_relation and node.joined_by not in ("and", "or"):
+        raise _NotRegion
+    parts = [_read(item) for item in node.items]
     name = _one_name(*(part[0] for part in parts))
     together = parts[0][1]
     for _, intervals in parts[1:]:
         together = _intersection(together, intervals)
     union = [interval for _, intervals in parts for interval in intervals]
-    if not any(isinstance(item, Relation) for item in node.items) or node.joined_by == "or":
+    if not has_relation or node.joined_by == "or":
         return name, union
     return name, together if together or node.joined_by == "and" else union

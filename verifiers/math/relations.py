@@ -1,14 +1,11 @@
 """Equations and inequalities: what a chain of signs asserts, and when two of them assert the same."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
-from verifiers.math.evaluate import NotNumber, real_fraction
+from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.nodes import Bracket, Call, Node, Number, Product, Quotient, Relation, Sum, Symbol, Text
-from verifiers.math.scalars import exact_or_none, free_symbols, random_source, rounds_to, same_scalar
-
-__all__ = ["is_name", "same_equation", "same_name", "same_inequality", "solved_for", "value_of_chain"]
+from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
+from verifiers.math.trees import difference, free_symbols
 
 _POINTS = 4
 # Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.
@@ -18,18 +15,15 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 def is_name(node: Node) -> bool:
     """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
-    if isinstance(node, Quotient):
-        return _is_differential(node.top) and _is_differential(node.bottom)
-    if isinstance(node, Bracket):
-        return all(is_name(item) for item in node.items)
-    return (
-        isinstance(node, (Symbol, Text)) or (isinstance(node, Call) and not node.known) or bool(_points(node))
-    )
-
-
-def _is_differential(node: Node) -> bool:
-    """The dy or the dx of dy/dx."""
-    return isinstance(node, Product) and len(node.factors) == 2 and node.factors[0] == Symbol("d")
+    match node:
+        case Symbol() | Text() | Call(known=False):
+            return True
+        case Quotient(Product((Symbol("d"), _)), Product((Symbol("d"), _))):
+            # dy/dx
+            return True
+        case Bracket(_, _, items):
+            return all(map(is_name, items))
+    return bool(_points(node))
 
 
 def same_name(one: Node, other: Node) -> bool:
@@ -38,12 +32,12 @@ def same_name(one: Node, other: Node) -> bool:
 
 def _points(node: Node) -> str:
     r"""The points of a segment, AB or \overline{AB}; empty for anything else."""
-    if isinstance(node, Product) and all(
-        isinstance(factor, Symbol) and factor.name.isupper() for factor in node.factors
-    ):
-        return "".join(factor.name for factor in node.factors if isinstance(factor, Symbol))
-    if isinstance(node, Symbol) and node.name.startswith("overline ") and len(node.name) > len("overline x"):
-        return node.name.removeprefix("overline ")
+    match node:
+        case Product(factors):
+            names = [factor.name for factor in factors if isinstance(factor, Symbol)]
+            return "".join(names) if len(names) == len(factors) and all(map(str.isupper, names)) else ""
+        case Symbol(name) if name.startswith("overline ") and len(name) > len("overline x"):
+            return name.removeprefix("overline ")
     return ""
 
 
@@ -72,8 +66,7 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
 
 
 def _names_a_value(side: Node, value: Node) -> bool:
-    """Whether `side` stands for the value: a name, a tuple of names, or a quantity with letters set equal to
-    a number."""
+    """Whether `side` names the value: a name, a tuple of names, or a quantity with letters for a number."""
     if is_name(side):
         return True
     if isinstance(side, Sum) and exact_or_none(value) == 0:
@@ -87,9 +80,12 @@ def _names_a_value(side: Node, value: Node) -> bool:
 
 
 def _is_approximation(exact: Node, decimal: Node) -> bool:
-    return isinstance(decimal, Number) and (
-        rounds_to(exact, decimal, least=1) if decimal.places is not None else same_scalar(exact, decimal)
-    )
+    match decimal:
+        case Number(places=None):
+            return same_scalar(exact, decimal)
+        case Number():
+            return rounds_to(exact, decimal, least=1)
+    return False
 
 
 def solved_for(equation: Relation) -> tuple[Node, Node] | None:
@@ -101,11 +97,6 @@ def solved_for(equation: Relation) -> tuple[Node, Node] | None:
     if is_name(last) and len(equation.sides) == 2:
         return last, first
     return None
-
-
-def _difference(relation: Relation) -> Node:
-    left, right = relation.sides
-    return Sum((left, Product((Number(Fraction(-1)), right))))
 
 
 def same_equation(gold: Relation, response: Relation) -> bool:
@@ -149,9 +140,8 @@ def _reversed(chain: Relation) -> Relation:
 
 
 def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
-    """gold's difference / response's difference when that is one number wherever both are defined, else
-    None."""
-    first, second = _difference(gold), _difference(response)
+    """gold's difference / response's difference if that is one number wherever both are defined, or None."""
+    first, second = difference(*gold.sides), difference(*response.sides)
     letters = sorted(free_symbols(gold) | free_symbols(response))
     source = random_source(gold, response)
     ratios: list[Fraction] = []

@@ -3,10 +3,7 @@
 Numbers: exact fractions when both are rational, else 40 digits and as many more as the magnitudes inside call
 for. Functions: equal at random rational points, drawn from a seed that the response cannot choose in advance;
 a point outside the real domain of either side does not count. One rule rounds: an answer written as a decimal
-(only digits, alone) stands for the exact number it is the correct rounding of, when it has at least
-MIN_SIGNIFICANT digits."""
-
-from __future__ import annotations
+(only digits, alone) with MIN_SIGNIFICANT digits or more stands for the exact number that rounds to it."""
 
 import random
 import zlib
@@ -14,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from verifiers.math.evaluate import NotExact, NotNumber, exact_value, numeric_value, real_fraction
+from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, numeric_value, real_fraction
 from verifiers.math.nodes import (
     Call,
     Constant,
@@ -27,18 +24,7 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-
-__all__ = [
-    "constants",
-    "exact_or_none",
-    "free_symbols",
-    "has_call",
-    "infinity_sign",
-    "random_source",
-    "rounds_to",
-    "same_number",
-    "same_scalar",
-]
+from verifiers.math.trees import constants, free_symbols, has_call, infinity_sign, walk
 
 MIN_SIGNIFICANT = 6
 MIN_SIGNIFICANT_TRUNCATED = 9
@@ -49,41 +35,6 @@ MAX_SYMBOLS = 12
 _WANTED_POINTS = 4
 _MAX_POINTS = 10
 _PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, Call)
-
-
-def walk(node: Any) -> Any:
-    """The node and all below it, parents first."""
-    stack = [node]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, tuple):
-            stack.extend(reversed(item))
-        elif hasattr(item, "__dataclass_fields__"):
-            yield item
-            # Not dataclasses.fields(), which takes longer than all the rest here.
-            stack.extend([getattr(item, name) for name in reversed(item.__dataclass_fields__)])
-
-
-def free_symbols(node: Node) -> frozenset[str]:
-    return frozenset(item.name for item in walk(node) if isinstance(item, Symbol))
-
-
-def constants(node: Node) -> frozenset[str]:
-    return frozenset(item.name for item in walk(node) if isinstance(item, Constant))
-
-
-def has_call(node: Node, *, known: bool) -> bool:
-    return any(isinstance(item, Call) and item.known is known for item in walk(node))
-
-
-def infinity_sign(node: Node) -> int:
-    """1 for infinity, -1 for minus infinity, else 0."""
-    if node == Constant("infinity"):
-        return 1
-    if isinstance(node, Product) and len(node.factors) == 2 and node.factors[1] == Constant("infinity"):
-        factor = node.factors[0]
-        return -1 if isinstance(factor, Number) and factor.value == -1 else 0
-    return 0
 
 
 def same_scalar(gold: Node, response: Node) -> bool:
@@ -118,9 +69,9 @@ def _proven(gold: Node, response: Node) -> bool:
         # A letter too many: what no point decides is no spelling of a plain number.
         return False
     # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
-    from verifiers.math import symbolic
+    from verifiers.math import algebra
 
-    return symbolic.proves_equal(gold, response)
+    return algebra.proves_equal(gold, response)
 
 
 def exact_or_none(node: Node) -> Fraction | None:
@@ -203,8 +154,7 @@ def random_source(gold: Node, response: Node) -> random.Random:
 def _point(
     source: random.Random, symbols: list[str], attempt: int, *, other: Fraction = Fraction(-1)
 ) -> dict[str, Fraction]:
-    """One point: positive first, then some times `other`, with a prime denominator so that no rule of thumb
-    meets it."""
+    """One point: positive, then sometimes `other`. Its prime denominator keeps it off every special value."""
     values = {}
     for name in symbols:
         value = Fraction(source.randint(20, 300), 97)

@@ -2,13 +2,9 @@ r"""From the text of an answer to tokens. Owns LaTeX's spelling: spacing, styles
 
 One pass, linear in the text. Knows no grammar: `\left(` and `(` come out the same, `\mathbf{x}` is x."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from dataclasses import dataclass
-
-__all__ = ["Token", "Unreadable", "plain_characters", "tokenize"]
 
 MAX_TOKENS = 1500
 
@@ -183,8 +179,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _without_idle_quads(tokens: list[Token]) -> list[Token]:
-    r"""Wide spaces kept only between two parts of a formula, where they separate like a comma: x = 5 \quad y
-    = 3."""
+    r"""Wide spaces kept only where they separate two formulas like a comma: x = 5 \quad y = 3."""
     if not any(token.value in _QUADS for token in tokens):
         return tokens
     kept: list[Token] = []
@@ -203,7 +198,7 @@ _QUADS = (r"\quad", r"\qquad")
 
 
 def _is_loose(token: Token) -> bool:
-    """Whether a wide space beside this token is only space."""
+    """Whether a wide space next to this token is only space."""
     return token.kind in ("text", "word", "operator") and token.value not in (
         ")",
         "]",

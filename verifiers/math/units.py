@@ -4,14 +4,10 @@ The rule: a unit that only one side writes is not compared (the task often fixes
 same physical quantity; then the numbers are compared in a common unit (2 m = 200 cm). Counted things must be
 the same words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
-
-__all__ = ["Unit", "known_unit", "parse_unit", "ratio_of_units"]
 
 _SCALED: dict[str, tuple[str, str]] = {
     # spelling: (size in the base unit, base unit)
@@ -224,8 +220,7 @@ def _noun(word: str) -> str:
 
 
 def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
-    """What to multiply the response's number by before it is compared with the gold's; None: not the same
-    quantity."""
+    """The factor from the response's unit to the gold's; None when they are different quantities."""
     if not _same_multipliers(gold, response):
         return None
     if gold is None or response is None or not gold.powers or not response.powers:
@@ -252,11 +247,10 @@ def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
 
 
 def _says_of_what(*units: Unit) -> bool:
-    """Whether the nouns beside the sizes only name the thing: inches of snow, and not litres per person."""
+    """Whether the nouns only name what the units measure: inches of snow, but not litres per person."""
     return all(power > 0 for unit in units for name, power in unit.powers if name in unit.nouns)
 
 
 def _is_generic(unit: Unit) -> bool:
-    """Whether it only says "units", whatever these are: not compared with real ones, but square units are not
-    units."""
+    """Whether it only says "units", which agree with every real unit; square units are not units."""
     return all(name == "unit" for name, _ in unit.powers)

@@ -1,25 +1,23 @@
 """Vectors in their three spellings: a column or row, components in brackets, i, j, k with coefficients."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from verifiers.math.nodes import Bracket, Matrix, Node, Number, Product, Sum, Symbol
-
-__all__ = ["as_vector"]
 
 _UNIT_VECTORS = {"vector i": 0, "vector j": 1, "vector k": 2}
 
 
 def as_vector(node: Node) -> tuple[Node, ...] | None:
-    """The components, or None when the node is no vector. Round brackets are a pair, which the caller
-    decides."""
-    if isinstance(node, Matrix):
-        if len(node.rows[0]) == 1 and len(node.rows) > 1:
-            return tuple(row[0] for row in node.rows)
-        return node.rows[0] if len(node.rows) == 1 and len(node.rows[0]) > 1 else None
-    if isinstance(node, Bracket) and node.opening == "<":
-        return node.items
+    """The components, or None when the node is no vector. Round brackets are left to the caller."""
+    match node:
+        case Matrix(((_,), (_,), *_) as rows):
+            return tuple(row[0] for row in rows)
+        case Matrix(((_, _, *_) as row,)):
+            return row
+        case Matrix():
+            return None
+        case Bracket("<", _, items):
+            return items
     return _from_unit_vectors(node)
 
 

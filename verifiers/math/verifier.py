@@ -5,17 +5,16 @@ Every step but one is bounded by budgets of its own; the pool's time and memory 
 one is sympy, asked last, for what nothing else decides: only the size of its question is bounded here.
 Verdicts depend on the gold and the extracted answer only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
-from verifiers.extract import FALLBACKS, Extraction, extract_answer
+from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
-from verifiers.math.compare import same_answer
+from verifiers.math.comparison import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
@@ -23,10 +22,7 @@ from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
-from verifiers.options import read_string, read_strings
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
-
-__all__ = ["MathReference", "MathVerifier"]
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
@@ -67,12 +63,15 @@ class MathVerifier:
     every answer of the same value."""
 
     def __init__(
-        self, *, fallbacks: object = (), think: object = "optional", operations: object = "as_gold"
+        self,
+        *,
+        fallbacks: tuple[Fallback, ...] = (),
+        think: Think = "optional",
+        operations: Literal["as_gold", "any"] = "as_gold",
     ) -> None:
-        self._fallbacks = read_strings("math", "fallbacks", fallbacks, allowed=FALLBACKS)
-        self._think = read_string("math", "think", think, allowed=("optional", "required", "ignore"))
-        allowed = read_string("math", "operations", operations, allowed=("as_gold", "any"))
-        self._any_operation = allowed == "any"
+        self._fallbacks = fallbacks
+        self._think = think
+        self._any_operation = operations == "any"
         self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
@@ -260,8 +259,7 @@ def _is_words(gold: Answer) -> bool:
 
 
 def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None when it is something else, or several
-    letters."""
+    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None of anything else and of several letters."""
     text = strip_wrapping(answer)
     text = re.sub(
         r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text

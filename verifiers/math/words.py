@@ -1,21 +1,6 @@
-r"""The words of mathematics: which commands and names are functions, letters, relations. Data and one text
-clean-up."""
-
-from __future__ import annotations
+"""The words of mathematics: which names are functions, letters, signs, relations. Tables and one clean-up."""
 
 import re
-
-__all__ = [
-    "CONSTANTS",
-    "FRACTIONS",
-    "FUNCTIONS",
-    "GREEK",
-    "NAMED_SETS",
-    "NO_SOLUTION",
-    "RELATIONS",
-    "TEN_POWERS",
-    "clean_words",
-]
 
 GREEK = {
     name: name.removeprefix("var")
@@ -61,8 +46,31 @@ RELATIONS = {
 }  # fmt: skip
 
 FRACTIONS = (r"\frac", r"\dfrac", r"\tfrac", r"\cfrac")
+BINOMIALS = (r"\binom", r"\dbinom", r"\tbinom")
 
-NAMED_SETS = {"R": "R", "Q": "Q", "Z": "Z", "N": "N", "C": "C"}
+JOINERS = {
+    "and": "and", "or": "or", r"\land": "and", r"\lor": "or", r"\wedge": "and", r"\vee": "or", r"\&": "and",
+}  # fmt: skip
+SIGNS = {"+": "+", "-": "-", r"\pm": r"\pm", r"\mp": r"\mp", "+-": r"\pm"}
+TIMES_SIGNS = frozenset(("*", r"\cdot", r"\times", r"\ast", r"\bullet"))
+DIVISION_SIGNS = frozenset(("/", r"\div"))
+DEGREE_SIGNS = frozenset((r"\circ", r"\degree", r"\deg"))
+MODULO_SIGNS = frozenset(("mod", r"\mod", r"\bmod"))
+
+SET_OPERATIONS = {
+    r"\cup": "union", r"\bigcup": "union", r"\cap": "intersection", r"\setminus": "difference",
+    r"\backslash": "difference",
+}  # fmt: skip
+NAMED_SETS = frozenset("RQZNC")
+
+MATRICES = frozenset(
+    "pmatrix bmatrix matrix smallmatrix Bmatrix array psmallmatrix bsmallmatrix vmatrix".split()
+)
+PLAIN_ENVIRONMENTS = frozenset("aligned align equation gathered split align* equation*".split())
+
+# Letters that, before a bracket, are the writer's own functions: f(x) is not f times x.
+OWN_FUNCTIONS = frozenset("fghFGHP")
+_FUSED = ("arcsin", "arccos", "arctan", "sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "sqrt")
 
 NO_SOLUTION = {
     "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set",
@@ -91,6 +99,11 @@ _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname\*?|bf|rm|it)(?![A-Za-z])\s*"
 )
 _SPACE_COMMAND = re.compile(r"\\(?:quad|qquad|left|right|displaystyle)(?![A-Za-z])|\\[,;:!> ]|[~\s]+")
+
+
+def fused_function(word: str) -> str | None:
+    """The function of a run of letters that is a function and its letter, "sinx"; else None."""
+    return next((name for name in _FUSED if word.startswith(name) and len(word) == len(name) + 1), None)
 
 
 def clean_words(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A real server computes the prompt of a group once, and caches what somebody may go on with."""
+"""A real server computes the prompt of a group once, and caches what somebody may continue."""
 
 import asyncio
 import random
@@ -144,7 +144,7 @@ def test_what_reached_its_limit_can_be_resumed_from_the_cache_and_what_stopped_i
     start = prompt(6)
 
     async def work(session, **sampling: Any) -> tuple[dict[str, Any], int]:
-        """A greedy reply, and how much of it a request finds that goes on from its end."""
+        """A greedy reply, and how much of it a request finds that continues from its end."""
         salt = uuid.uuid4().hex
         greedy = {"temperature": 0.0} | sampling
         (reply,) = (await replies(session, url, body([start], cache_salt=salt, sampling=greedy))).values()

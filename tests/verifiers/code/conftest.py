@@ -7,7 +7,7 @@ import pytest
 
 from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 
 LIMITS = {"cpu_seconds": 1, "wall_seconds": 1.5, "memory_mb": 160, "stack_bytes": 64 << 20, "output_mb": 4}
 

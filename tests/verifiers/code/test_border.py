@@ -2,7 +2,7 @@
 
 import pytest
 
-from verifiers import code_values
+from verifiers.code import values
 from verifiers.verdict import Outcome
 
 
@@ -20,10 +20,10 @@ def test_a_verdict_holds_no_lone_surrogates_outside_of_the_pool_either(submit, t
 
 def test_a_long_decimal_is_refused_unread():
     digits = "7" * 1000
-    assert str(code_values.decode(["D", digits])) == digits
+    assert str(values.decode(["D", digits])) == digits
     for text in ("7" * 1101, "0." + "7" * 9000):
-        with pytest.raises(code_values.NotPlain, match=f"a decimal of {len(text)} characters"):
-            code_values.decode(["D", text])
+        with pytest.raises(values.NotPlain, match=f"a decimal of {len(text)} characters"):
+            values.decode(["D", text])
 
 
 def test_a_right_decimal_of_a_thousand_digits_passes(submit):

@@ -63,13 +63,13 @@ def test_a_cheat_never_passes_and_never_faults(verdicts, cheat, kind):
     assert verdict.score == 0.0, verdict
 
 
-def test_the_cheats_do_fool_a_grader_that_runs_tests_beside_the_program():
+def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
     """They are no straw men: a subprocess with rlimits accepts many of them."""
     python = "/usr/bin/python3" if shutil.which("/usr/bin/python3") else sys.executable
     tests = [TESTS["assert"], TESTS["judged"][:3], TESTS["stdin"]]
     assert accepts(python, HONEST.replace("int(input())", "int(input() or 3)"), TESTS["stdin"])
     slow = {
-        "loops for ever",
+        "loops without end",
         "loops when called",
         "stops itself",
         "prints many candidates",

@@ -4,8 +4,8 @@
 
 import pytest
 
-from verifiers.code import CodeVerifier
-from verifiers.code_stubs import stubs
+from verifiers.code.stubs import stubs
+from verifiers.code.verifier import CodeVerifier
 
 
 def parse(gold):
@@ -105,7 +105,7 @@ def test_useless_programs_are_made_for_every_kind_of_task():
     {"call": "print(f(1) == 2)", "stdout": "True\n"},
     {"call": "f(1) * 2", "expect": "1e400"},
 ])  # fmt: skip
-def test_calls_that_compare_beside_the_program_are_refused_where_no_judge_can_run_them(test):
+def test_calls_that_compare_in_the_program_s_box_are_refused_where_no_judge_can_run_them(test):
     with pytest.raises(ValueError, match="write an assert statement"):
         parse([test])
 

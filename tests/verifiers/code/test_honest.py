@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.code import CodeVerifier
-from verifiers.code_stubs import stubs
+from verifiers.code.stubs import stubs
+from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox.limits import Limits
-from verifiers import code_compare, code_match, code_values
-from verifiers.code_compare import same_output
-from verifiers.code_extract import extract_program
-from verifiers.code_grade import _judge_call
-from verifiers.code_tests import CallTest, parse_code_reference
+from verifiers.code import compare, match, values
+from verifiers.code.compare import same_output
+from verifiers.code.extract import extract_program
+from verifiers.code.grade import _judge_call
+from verifiers.code.tests import CallTest, parse_code_reference
 from verifiers.extract import extract_answer
 
 P = 2**61 - 1
@@ -110,7 +110,7 @@ def test_a_value_takes_no_more_memory_than_its_line():
 def test_a_large_right_value_is_right():
     # 20,000 members and 300 KB: more than is read where a small value is due.
     for value in (list(range(20_000)), set(range(20_000)), {n: str(n) for n in range(10_000)}, "é" * 60_000):
-        line = json.dumps({"value": code_values.encode(value)}).encode()
+        line = json.dumps({"value": values.encode(value)}).encode()
         assert _judge_call(CallTest("f()", value), line, 1e-6).passed
         assert _judge_call(CallTest("f()", value, "equal"), line, 1e-6).passed
         assert "where the expected one takes" in _judge_call(CallTest("f()", 5), line, 1e-6).why
@@ -142,7 +142,7 @@ OUTPUTS = {
 def test_no_output_takes_long_or_much_memory_to_compare(name):
     output = OUTPUTS[name]()
     for expected in ("", "1", "1.5", "1.0\n" * 1000):
-        for whitespace in code_compare.WHITESPACE:
+        for whitespace in compare.WHITESPACE:
             work = lambda: same_output(expected, output, whitespace=whitespace)  # noqa: B023, E731
             is_same = expected == "" and name in ("line ends", "carriage returns", "spaces")
             is_same = is_same and (whitespace, name) != ("exact", "spaces")
@@ -160,10 +160,10 @@ def test_no_output_takes_long_or_much_memory_to_compare(name):
 def test_the_comparison_reads_spaces_and_lines_as_python_does():
     everything = [chr(code) for code in range(0x11_0000)]
     assert [c for c in everything if c.isspace()] == [
-        c for c in everything if code_compare._RUN.match(c).group().isspace()
+        c for c in everything if compare._RUN.match(c).group().isspace()
     ]
     assert [c for c in everything if len(f"a{c}b".splitlines()) > 1] == [
-        c for c in everything if code_compare._LINE_END.match(c)
+        c for c in everything if compare._LINE_END.match(c)
     ]
 
 
@@ -181,7 +181,7 @@ def plain_comparison(expected: str, actual: str, whitespace: str) -> bool:
         ours, theirs = [sum(ours, [])], [sum(theirs, [])]
     same_shape = [len(line) for line in ours] == [len(line) for line in theirs]
     return same_shape and all(
-        code_compare._tokens_equal(a, b, 1e-6)
+        compare._tokens_equal(a, b, 1e-6)
         for line, other in zip(ours, theirs, strict=True)
         for a, b in zip(line, other, strict=True)
     )
@@ -190,7 +190,7 @@ def plain_comparison(expected: str, actual: str, whitespace: str) -> bool:
 @given(TEXTS, TEXTS, st.sampled_from(["lines", "tokens"]), st.sampled_from([1, 3, 1 << 16]))
 @settings(max_examples=120, deadline=None)
 def test_reading_by_pieces_gives_the_same_as_reading_whole(expected, actual, whitespace, piece):
-    kept, code_compare._PIECE_BYTES = code_compare._PIECE_BYTES, piece
+    kept, compare._PIECE_BYTES = compare._PIECE_BYTES, piece
     try:
         for text in (actual, expected.replace(" ", "  ").replace("\n", "\n\n ") + "\n"):
             found = same_output(expected, text.encode(), whitespace=whitespace)
@@ -198,7 +198,7 @@ def test_reading_by_pieces_gives_the_same_as_reading_whole(expected, actual, whi
                 # Only a run without plain spaces, longer than all that is expected, may be refused unread.
                 assert not found and len(text.encode()) > len(expected.encode()) + piece
     finally:
-        code_compare._PIECE_BYTES = kept
+        compare._PIECE_BYTES = kept
 
 
 NUMBERS = (
@@ -224,7 +224,7 @@ LIKE = st.recursive(
 @settings(max_examples=80, deadline=None)
 def test_encoded_values_are_equal_exactly_when_python_says_so(ours, theirs):
     for a, b in ((ours, theirs), (ours, ours), ([ours, theirs], [theirs, ours])):
-        assert code_match.equal_value(code_values.encode(a), code_values.encode(b)) == (a == b)
+        assert match.equal_value(values.encode(a), values.encode(b)) == (a == b)
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8))
@@ -233,17 +233,15 @@ def test_sets_of_numbers_are_the_same_by_value_with_true_apart_from_1(numbers):
     half = len(numbers) // 2
     ours, theirs = set(numbers[:half]), set(numbers[half:])
     as_kinds = [{(isinstance(x, bool), x) for x in members} for members in (ours, theirs)]
-    assert code_match.same_value(code_values.encode(ours), code_values.encode(theirs)) == (
-        as_kinds[0] == as_kinds[1]
-    )
+    assert match.same_value(values.encode(ours), values.encode(theirs)) == (as_kinds[0] == as_kinds[1])
 
 
 def test_values_are_shown_as_python_writes_them():
     for value in ([1, (2,), {"a": None}], {1.5}, "x'y", b"x", (), True, Fraction(1, 2), [[]], range(3)):
-        assert code_match.shown(code_values.encode(value)) == repr(value)
-    assert code_match.shown(["l", [["i", "0x1"]] * 1000], 10) == "[1, 1, 1, "
-    assert code_match.shown(["i", hex(1 << 5000)]) == "a number of 5001 bits"
-    assert "no encoded value" in code_match.shown(["d", [5]])
+        assert match.shown(values.encode(value)) == repr(value)
+    assert match.shown(["l", [["i", "0x1"]] * 1000], 10) == "[1, 1, 1, "
+    assert match.shown(["i", hex(1 << 5000)]) == "a number of 5001 bits"
+    assert "no encoded value" in match.shown(["d", [5]])
 
 
 TAGS = st.sampled_from(["l", "t", "S", "F", "d", "i", "f", "c", "q", "D", "b", "ba", "r", "o", "?"])

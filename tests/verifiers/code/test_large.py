@@ -14,9 +14,9 @@ import pytest
 from sandbox.command import Command
 from sandbox.limits import Limits
 from sandbox.result import Result, SandboxError, Status
-from verifiers.code import CodeVerifier
+from verifiers.code.verifier import CodeVerifier
 from verifiers.pool import VerifierPool
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import Outcome
 
 LIMITS = {"wall_seconds": 20, "cpu_seconds": 10}
 CHECKER = "import os\nassert os.path.getsize('output.txt') == int(open('expected.txt').read())"
@@ -41,7 +41,7 @@ def test_a_compiled_program_larger_than_the_disk_limit_is_run_or_wrong(grade, me
 @pytest.mark.parametrize(
     ("mebibytes", "output_mb", "outcome"), [(12, 16, "correct"), (65, 80, "wrong"), (90, 80, "wrong")]
 )
-def test_an_output_larger_than_the_disk_beside_a_checker_is_checked_or_wrong(
+def test_an_output_larger_than_the_disk_for_a_checker_is_checked_or_wrong(
     grade, mebibytes, output_mb, outcome
 ):
     program = f"import sys\nfor _ in range({mebibytes}): sys.stdout.write('x' * (1 << 20))"
@@ -107,21 +107,18 @@ class LateOnce:
         raise SandboxError("no judge here")
 
 
-def test_the_pool_remembers_a_program_by_its_task_and_forgets_a_time_limit():
+async def test_the_pool_remembers_a_program_by_its_task_and_forgets_a_time_limit():
     sandbox = LateOnce()
 
-    async def run() -> list[Verdict]:
-        options: dict[str, Any] = {"sandbox": sandbox}
-        async with VerifierPool() as pool:
-            references = [pool.parse_reference("code", options, [{"stdout": gold}]) for gold in ("1", "100")]
-            jobs = [(references[0], 3), (references[1], 2)]
-            return [
-                await pool.verify("code", options, "print(1)", reference)
-                for reference, times in jobs
-                for _ in range(times)
-            ]
-
-    verdicts = asyncio.run(run())
+    options: dict[str, Any] = {"sandbox": sandbox}
+    async with VerifierPool() as pool:
+        references = [pool.parse_reference("code", options, [{"stdout": gold}]) for gold in ("1", "100")]
+        jobs = [(references[0], 3), (references[1], 2)]
+        verdicts = [
+            await pool.verify("code", options, "print(1)", reference)
+            for reference, times in jobs
+            for _ in range(times)
+        ]
     # Late, right, from the cache; then the same program on a task where it is wrong.
     assert [verdict.outcome.value for verdict in verdicts] == [
         "wrong",

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers import code_values
-from verifiers.code_compare import same_output
-from verifiers.code_extract import extract_program
-from verifiers.code_match import same_value
+from verifiers.code import values
+from verifiers.code.compare import same_output
+from verifiers.code.extract import extract_program
+from verifiers.code.match import same_value
 
 
 @pytest.mark.parametrize(("expected", "actual", "whitespace", "same"), [
@@ -69,7 +69,7 @@ def test_without_a_tolerance_decimals_are_tokens_like_others():
 
 
 def test_nan_equals_nothing():
-    nan, inf, negative = (code_values.encode(x) for x in (math.nan, math.inf, -math.inf))
+    nan, inf, negative = (values.encode(x) for x in (math.nan, math.inf, -math.inf))
     assert not same_value(nan, nan)
     assert not same_value(["l", [nan]], ["l", [nan]])
     assert same_value(inf, inf) and not same_value(inf, negative)
@@ -81,7 +81,7 @@ def test_nan_equals_nothing():
     (3.2e-13, 0, False), (6.6e-34, 0.0, False), (3.2e-13, 3.2e-13 * (1 + 1e-9), True),
 ])  # fmt: skip
 def test_the_tolerance_is_relative_to_what_is_expected(expected, actual, same):
-    assert same_value(code_values.encode(expected), code_values.encode(actual)) == same
+    assert same_value(values.encode(expected), values.encode(actual)) == same
 
 
 PLAIN = st.recursive(
@@ -98,14 +98,14 @@ PLAIN = st.recursive(
 def test_plain_values_survive_the_border_with_their_types(value):
     import json
 
-    back = code_values.decode(code_values.loads(json.dumps(code_values.encode(value)).encode()))
+    back = values.decode(values.loads(json.dumps(values.encode(value)).encode()))
     assert back == value
     assert repr(type(back)) == repr(type(value))
 
 
 @given(PLAIN)
 def test_a_value_is_the_same_as_itself(value):
-    assert same_value(code_values.encode(value), code_values.encode(value))
+    assert same_value(values.encode(value), values.encode(value))
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -120,28 +120,28 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st
 )
 def test_whatever_comes_back_is_decoded_or_refused(form):
     try:
-        code_values.decode(form)
-    except code_values.NotPlain:
+        values.decode(form)
+    except values.NotPlain:
         pass
 
 
 @given(st.binary())
 def test_whatever_line_comes_back_is_read_or_refused(line):
     try:
-        code_values.loads(line)
-    except code_values.NotPlain:
+        values.loads(line)
+    except values.NotPlain:
         pass
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, [object()], type])
 def test_what_is_no_data_does_not_cross(value):
-    with pytest.raises(code_values.NotPlain):
-        code_values.encode(value)
+    with pytest.raises(values.NotPlain):
+        values.encode(value)
 
 
 def test_an_absurd_integer_does_not_cross():
-    with pytest.raises(code_values.NotPlain, match="bits"):
-        code_values.encode(1 << (1 << 25))
+    with pytest.raises(values.NotPlain, match="bits"):
+        values.encode(1 << (1 << 25))
 
 
 def test_subclasses_cross_as_their_plain_base():
@@ -151,7 +151,7 @@ def test_subclasses_cross_as_their_plain_base():
 
         __hash__ = int.__hash__
 
-    back = code_values.decode(code_values.encode([Always(5), Fraction(1, 2), Decimal("1.50")]))
+    back = values.decode(values.encode([Always(5), Fraction(1, 2), Decimal("1.50")]))
     assert type(back[0]) is int and back[0] == 5 and back[1:] == [Fraction(1, 2), Decimal("1.50")]
 
 

@@ -1,0 +1,247 @@
+"""Builds the parts of a run and connects them: the one place that shows who knows whom."""
+
+import functools
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import aiohttp
+
+from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.controller import Controller
+from asyncrl.evaluation.run import Evaluator
+from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.inputs import Inputs
+from asyncrl.journal.compaction import Compaction
+from asyncrl.journal.writer import Journal
+from asyncrl.loops import Loops
+from asyncrl.observe.observer import Observer
+from asyncrl.recipe import Recipe
+from asyncrl.replay.recovery import restore
+from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.replay.service import QueueService
+from asyncrl.replay.settings import QueueSettings
+from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.drain import Drain
+from asyncrl.rollout.early_abort import EarlyAbort
+from asyncrl.rollout.filter import SignalFilter, group_signal
+from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.tasks import TaskOrder
+from asyncrl.run_state import RunState
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.pinned import PinnedServers
+from asyncrl.snapshot import describe_run
+from asyncrl.step_metrics import Meters, StepReport
+from asyncrl.supervisor import ServerDesk, Supervisor
+from asyncrl.take import TakeDesk
+from asyncrl.waits import Waits
+from asyncrl.watched import RolloutSide, TrainerSide
+from asyncrl.zero_reward import ZeroReward
+
+
+def assemble(
+    inputs: Inputs,
+    *,
+    journal: Journal,
+    session: aiohttp.ClientSession,
+    supervisor: Supervisor,
+    observer: Observer,
+    server_urls: Sequence[str],
+    added_servers: Sequence[str] = (),
+    evaluation_urls: Sequence[str] = (),
+    run_folder: Path | None = None,
+) -> Controller:
+    """The controller of a run, with what the journal holds of earlier starts.
+
+    `evaluation_urls` are servers for evaluations alone; they need a `run_folder`. Raises InputError when the
+    journal asks for prompts that the data no longer hold.
+    """
+    recipe, run_id = inputs.recipe, secrets.token_hex(4)
+    waits = Waits()
+    state = RunState(waits)
+    journal.on_failure(state.fail_from_thread)
+    order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+    queue = _restored_queue(inputs, journal, order, waits)
+    make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor)
+    fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
+    loops = Loops(waits, functools.partial(describe_run, queue, fleet, waits))
+
+    oversampling = Oversampling(queue, recipe.rollout.oversampling)
+    generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
+    grader = _make_grader(inputs, run_folder)
+    pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
+    evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
+    heldout = HeldOutSchedule(
+        recipe.evaluation, inputs.heldout_tasks, evaluator, pinned, waits, state, loops, observer
+    )
+    report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
+    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state)
+    servers = ServerDesk(fleet, supervisor)
+    return Controller(
+        recipe=recipe,
+        waits=waits,
+        state=state,
+        loops=loops,
+        queue=queue,
+        order=order,
+        fleet=fleet,
+        added_servers=added_servers,
+        oversampling=oversampling,
+        generator=generator,
+        early_abort=EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds),
+        grader=grader,
+        completion=_make_completion(inputs, queue, generator, grader, waits),
+        heldout=heldout,
+        report=report,
+        service=QueueService(desk.take, desk.commit, drain=desk.drain, change_servers=servers.change),
+        watched=(
+            RolloutSide(recipe, queue, fleet, heldout, desk),
+            TrainerSide(recipe, desk, state, supervisor),
+        ),
+    )
+
+
+def make_evaluator(inputs: Inputs, run_id: str, fleet: Fleet, waits: Waits, grader: Grader) -> Evaluator:
+    """Evaluations on the servers of `fleet`; `run_id` opens every request id."""
+    return Evaluator(
+        fleet=fleet,
+        waits=waits,
+        grader=grader,
+        codec=inputs.codec,
+        sampling=inputs.evaluation_sampling(),
+        context_tokens=inputs.context_tokens,
+        silence_seconds=inputs.recipe.serving.request_timeout_seconds,
+        run_id=run_id,
+        counter=itertools.count(),
+    )
+
+
+def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: Waits) -> ReplayQueue:
+    recipe = inputs.recipe
+    queue = ReplayQueue(
+        journal,
+        QueueSettings.of(recipe),
+        has_signal=group_signal(find_advantage(recipe.algorithm), recipe.algorithm),
+        changed=waits.notify,
+    )
+    restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
+    return queue
+
+
+def _make_fleet(
+    recipe: Recipe,
+    session: aiohttp.ClientSession,
+    waits: Waits,
+    supervisor: Supervisor,
+    urls: Sequence[str],
+    interrupt: str = "continue",
+) -> Fleet:
+    return Fleet(
+        list(urls),
+        session=session,
+        waits=waits,
+        max_running_requests=recipe.serving.max_running_requests,
+        restart=supervisor.restart_server,
+        stop=supervisor.end_server,
+        install_seconds=recipe.serving.request_timeout_seconds,
+        interrupt=interrupt,
+    )
+
+
+def _make_pinned(
+    make_fleet: Callable[[Sequence[str]], Fleet], urls: Sequence[str], waits: Waits, run_folder: Path | None
+) -> PinnedServers | None:
+    """None when evaluations share the rollout servers."""
+    if not urls:
+        return None
+    assert run_folder is not None, "the pinned publications need a place"
+    return PinnedServers(make_fleet(urls), waits, run_folder / "evaluation")
+
+
+def _make_generator(
+    inputs: Inputs,
+    run_id: str,
+    queue: ReplayQueue,
+    fleet: Fleet,
+    waits: Waits,
+    state: RunState,
+    oversampling: Oversampling,
+) -> Generator:
+    rollout = inputs.recipe.rollout
+    return Generator(
+        queue=queue,
+        fleet=fleet,
+        waits=waits,
+        state=state,
+        sampling=inputs.rollout_sampling(),
+        context_tokens=inputs.context_tokens,
+        silence_seconds=inputs.recipe.serving.request_timeout_seconds,
+        max_retries=rollout.max_fault_retries,
+        run_id=run_id,
+        is_cache_recomputed=rollout.interrupt == "retract",
+        ends_with_its_version=rollout.interrupt == "drain",
+        tokens_per_round=rollout.tokens_per_round,
+        is_parked=oversampling.is_over,
+    )
+
+
+def _make_grader(inputs: Inputs, run_folder: Path | None) -> Grader:
+    recipe = inputs.recipe
+    return Grader(
+        recipe.verifying,
+        inputs.verifiers,
+        max_fault_retries=recipe.rollout.max_fault_retries,
+        prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
+    )
+
+
+def _make_completion(
+    inputs: Inputs, queue: ReplayQueue, generator: Generator, grader: Grader, waits: Waits
+) -> GroupCompletion:
+    algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
+    return GroupCompletion(
+        queue,
+        generator,
+        grader,
+        inputs.codec,
+        find_advantage(algorithm),
+        algorithm,
+        waits,
+        SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
+    )
+
+
+def _make_desk(
+    inputs: Inputs,
+    queue: ReplayQueue,
+    fleet: Fleet,
+    generator: Generator,
+    heldout: HeldOutSchedule,
+    report: StepReport,
+    waits: Waits,
+    state: RunState,
+) -> TakeDesk:
+    recipe = inputs.recipe
+    compaction = Compaction(
+        queue.journal,
+        keep_steps=recipe.replay.keep_steps,
+        keep_checkpoints=recipe.trainer.keep_checkpoints,
+        repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
+    )
+    return TakeDesk(
+        recipe=recipe,
+        queue=queue,
+        fleet=fleet,
+        generator=generator,
+        drainer=Drain(queue, fleet, generator, waits),
+        heldout=heldout,
+        report=report,
+        zero_reward=ZeroReward(inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens),
+        compaction=compaction,
+        waits=waits,
+        state=state,
+        is_resumed=queue.num_admitted > 0,
+    )

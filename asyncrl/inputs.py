@@ -1,0 +1,39 @@
+"""What a run works on: recipe, tasks, tokenizer and verifiers, read and checked before anything starts."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from asyncrl.recipe import Recipe
+from asyncrl.records import SamplingParams, Task
+from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.rollout.text import TextCodec
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Of one start of a run."""
+
+    recipe: Recipe
+    train_tasks: list[Task]
+    heldout_tasks: list[Task]
+    codec: TextCodec
+    verifiers: VerifierCache
+    context_tokens: int
+    has_moved_rows: bool = False
+    """data.train is not the file that the run's journal was written with."""
+    rendered: datetime = field(default_factory=datetime.now)
+    """The time that chat templates were told, local and without a zone: a later start tells them the same."""
+
+    def longest_prompt(self) -> int:
+        """Of the training tasks, in tokens."""
+        return max(len(task.prompt_tokens) for task in self.train_tasks)
+
+    def rollout_sampling(self) -> SamplingParams:
+        return self._sampling(self.recipe.rollout.temperature)
+
+    def evaluation_sampling(self) -> SamplingParams:
+        """Of evaluations that sample; greedy ones ignore the temperature."""
+        return self._sampling(self.recipe.evaluation.temperature)
+
+    def _sampling(self, temperature: float) -> SamplingParams:
+        return SamplingParams(temperature, self.recipe.rollout.max_new_tokens, self.codec.stop_token_ids)

@@ -1,0 +1,48 @@
+"""Batches that were taken, read back: what a trainer that repeats a step is given.
+
+Batches are named by the version of the trainer that took them; step version + 1 trains that version on it.
+"""
+
+from asyncrl.errors import QueueError
+from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
+from asyncrl.records import Batch, PolicyVersion, Segment, Sequence, Trajectory
+
+_BATCH = """
+SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
+FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
+      UNION ALL SELECT group_id, 1 FROM repetitions WHERE step = :version)
+JOIN trajectories t USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id
+WHERE advantage IS NOT NULL ORDER BY is_repeated, group_id, sample, position
+"""
+
+
+def load_batch(journal: Readable, version: PolicyVersion, temperature: float) -> Batch:
+    """The batch that the trainer of `version` took, in the order of its first take.
+
+    Raises QueueError when its tokens were compacted.
+    """
+    step = version + 1
+    if version < (boundary := compacted_before(journal)):
+        raise QueueError(
+            f"The tokens of steps 1 to {boundary} are compacted in {journal.path}: step {step} cannot be "
+            f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
+            f"run_folder; replay.keep_steps says how long tokens are kept."
+        )
+    rows = journal.read(_BATCH, {"version": version})
+    if not all(prompt for _, prompt, *_ in rows):
+        raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
+    found: dict[str, tuple[Trajectory, float, float]] = {}
+    for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
+        trajectory, _, _ = found.setdefault(
+            name, (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
+        )
+        if token_version is not None:
+            numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
+            trajectory.segments.append(Segment(token_version, *numbers, bool(is_continued)))
+    return Batch(
+        version,
+        temperature,
+        [Sequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()],
+    )

@@ -1,0 +1,96 @@
+"""The two ways to open a journal: for its one writer, and read only, also while it is written.
+
+Owns the refusal of files that are no journal of this schema version. A refused file is not written to.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from asyncrl.errors import InputError
+from asyncrl.journal.schema import AUTHOR_KEY, SCHEMA_KEY, SCHEMA_VERSION, create_tables, own_version
+
+WAL_BYTES = 64 * 2**20
+"""What the write-ahead log is cut back to after a large transaction."""
+BUSY_SECONDS = 10.0
+"""How long a reader waits while the file is locked, as for a recovery of the write-ahead log."""
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+AFRESH = "or set run_folder (or name) to a new one to start afresh"
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Readable(Protocol):
+    """A journal to query: `Journal` and `JournalReader`."""
+
+    path: Path
+
+    def read(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """Rows of a query on everything that is committed."""
+
+
+def open_for_writing(path: Path) -> sqlite3.Connection:
+    """The connection of the one writer, its tables made. Raises InputError and sqlite3.Error."""
+    is_new = not is_begun(path)
+    connection = sqlite3.connect(path, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: a take or commit that was answered must survive power loss, or a group could be trained twice.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+        if is_new:
+            create_tables(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """One consistent state of the journal, read only; never locks its writer out.
+
+    Raises InputError when the file cannot be read or is damaged.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as db:
+            db.execute("BEGIN")
+            yield db
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code in (None, sqlite3.SQLITE_ERROR):
+            # A defect of the query, not of the file.
+            raise
+        # The low byte: the others tell how it was found.
+        advice = f" Put it back, {AFRESH}." if code & 0xFF in DAMAGE_CODES else ""
+        raise InputError(f"{path} cannot be read as the journal of a run: {error}.{advice}") from error
+
+
+def is_begun(path: Path) -> bool:
+    """Whether `path` is a journal of this schema version; False for no file and for one without tables, whose
+    run was killed before it made them. Raises InputError for any other file."""
+    if not path.is_file():
+        return False
+    with snapshot(path) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return False
+        meta = dict(db.execute("SELECT key, value FROM meta").fetchall()) if "meta" in tables else {}
+    schema = meta.get(SCHEMA_KEY)
+    if schema != SCHEMA_VERSION:
+        author = f"asyncrl {meta[AUTHOR_KEY]}" if AUTHOR_KEY in meta else "another version of asyncrl"
+        raise InputError(
+            f"{path} was written by {author} with schema {schema or 'unknown'}, and asyncrl {own_version()} "
+            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {AFRESH}."
+        )
+    return True
+
+
+def find_damage(path: Path) -> str | None:
+    """What SQLite says is wrong with the file, None when it is whole. Reads all of it."""
+    with snapshot(path) as db:
+        ((words,),) = db.execute("PRAGMA quick_check(1)").fetchall()
+    return None if words == "ok" else str(words).splitlines()[-1]

@@ -1,0 +1,18 @@
+"""Facts about a run, each a row of `meta`: what it trains, on which data, how far it is compacted."""
+
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.counters import Statement
+
+
+def read_fact(journal: Readable, key: str) -> str | None:
+    """None while nobody has set it."""
+    return next((value for (value,) in journal.read("SELECT value FROM meta WHERE key = ?", (key,))), None)
+
+
+def set_fact(key: str, value: str) -> Statement:
+    return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)
+
+
+def set_first_fact(key: str, value: str) -> Statement:
+    """Changes nothing where the fact is known."""
+    return "INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value)

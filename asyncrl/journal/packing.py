@@ -1,0 +1,34 @@
+"""Tokens and log-probs as the journal stores them: little-endian 4-byte numbers."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+NUMBER_BYTES = 4
+"""Of a token and of a log-prob."""
+_IS_LITTLE = sys.byteorder == "little"
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """int32, little-endian."""
+    return _in_file_order(array("i", tokens)).tobytes()
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> bytes:
+    """float32, little-endian."""
+    return _in_file_order(array("f", logprobs)).tobytes()
+
+
+def unpack_tokens(blob: bytes) -> list[int]:
+    return _in_file_order(array("i", blob)).tolist()
+
+
+def unpack_logprobs(blob: bytes) -> list[float]:
+    return _in_file_order(array("f", blob)).tolist()
+
+
+def _in_file_order(values: "array[Any]") -> "array[Any]":
+    if not _IS_LITTLE:
+        values.byteswap()
+    return values

@@ -1,0 +1,148 @@
+"""The state of the replay queue as its journal has it: what a restarted controller resumes from.
+
+Reads only; `replay.recovery` builds the queue from it.
+"""
+
+from dataclasses import dataclass, field
+
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
+from asyncrl.records import Finish, PolicyVersion, Score, Segment, Trajectory
+
+_LIVE = "state IN ('open', 'ready')"
+
+_TOTALS = """
+SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(step) + 1, 0),
+       (SELECT coalesce(max(version), 0) FROM segments)
+FROM groups
+"""
+_TAKEN_TOKENS = """
+SELECT g.step, sum(length(s.tokens) / 4) FROM groups g JOIN trajectories t USING (group_id)
+JOIN segments s USING (trajectory_id) WHERE g.state = 'taken' AND t.advantage IS NOT NULL GROUP BY g.step
+"""
+_REPEATED_TOKENS = """
+SELECT r.step, sum(length(s.tokens) / 4) FROM repetitions r JOIN trajectories t USING (group_id)
+JOIN segments s USING (trajectory_id) WHERE t.advantage IS NOT NULL
+AND EXISTS (SELECT 1 FROM groups g WHERE g.step = r.step AND g.state = 'taken') GROUP BY r.step
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    num_admitted: int
+    num_dropped: int
+    num_steps_taken: int
+    """Also the version of the trainer that takes the next new batch."""
+    highest_token_version: PolicyVersion
+    """The newest that sampled a token; 0 without tokens."""
+
+
+@dataclass(slots=True)
+class StoredGroup:
+    """A group without its task, which is in the data file."""
+
+    group_id: int
+    task_id: str
+    prompt: str
+    admitted_version: PolicyVersion
+    state: str
+    taken_version: PolicyVersion | None
+    num_uses: int
+    """Batches that held it."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    scores: dict[str, Score] = field(default_factory=dict)
+    advantages: dict[str, float] = field(default_factory=dict)
+
+
+def read_totals(journal: Readable) -> Totals:
+    ((num_admitted, num_dropped, num_steps_taken, highest),) = journal.read(_TOTALS)
+    return Totals(num_admitted, num_dropped, num_steps_taken, highest)
+
+
+def newest_commit(journal: Readable) -> PolicyVersion:
+    """The newest version with a durable checkpoint; 0 before the first one."""
+    ((version,),) = journal.read("SELECT coalesce(max(version), 0) FROM commits")
+    return int(version)
+
+
+def taken_tokens(journal: Readable) -> dict[PolicyVersion, int]:
+    """Version that took a batch -> tokens of its new groups, of the batches that no checkpoint covers."""
+    return dict(journal.read(_TAKEN_TOKENS))
+
+
+def repeated_tokens(journal: Readable) -> dict[PolicyVersion, int]:
+    """The same of the groups that a batch repeats."""
+    return dict(journal.read(_REPEATED_TOKENS))
+
+
+def live_groups(journal: Readable, *, samples_per_group: int) -> list[StoredGroup]:
+    """Open and ready groups, whole, in admission order; a trajectory after the samples is a greedy one."""
+    return _groups(journal, samples_per_group, _LIVE)
+
+
+def groups_taken_since(
+    journal: Readable, version: PolicyVersion, *, samples_per_group: int
+) -> list[StoredGroup]:
+    """Groups that the trainer took first at `version` or later, whole, in admission order."""
+    return _groups(journal, samples_per_group, f"step >= {version}")
+
+
+def restored_tasks(journal: Readable, *, max_staleness: int, has_repetition: bool) -> list[tuple[str, str]]:
+    """(task id, prompt) of each group that a restart restores."""
+    where = _LIVE
+    if has_repetition:
+        where += f" OR step >= (SELECT max(step) + 1 FROM groups) - {max_staleness}"
+    return [
+        (task_id, prompt)
+        for task_id, prompt in journal.read(
+            f"SELECT task_id, prompt FROM groups WHERE {where} ORDER BY group_id"
+        )
+    ]
+
+
+def _groups(journal: Readable, samples_per_group: int, where: str) -> list[StoredGroup]:
+    groups = [
+        StoredGroup(*row)
+        for row in journal.read(
+            "SELECT group_id, task_id, prompt, admitted_version, state, step, (step IS NOT NULL) + "
+            "(SELECT count(*) FROM repetitions r WHERE r.group_id = groups.group_id) "
+            f"FROM groups WHERE {where} ORDER BY group_id"
+        )
+    ]
+    for group in groups:
+        _add_trajectories(journal, group, samples_per_group)
+    return groups
+
+
+def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
+    rows = journal.read(
+        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, advantage, "
+        "extracted, detail, verify_seconds FROM trajectories WHERE group_id = ? ORDER BY sample",
+        (group.group_id,),
+    )
+    for name, sample, prompt, finish, outcome, *scored in rows:
+        correctness, reward, advantage, extracted, detail, seconds = scored
+        trajectory = Trajectory(
+            name,
+            tuple(unpack_tokens(prompt)),
+            finish=Finish(finish) if finish else None,
+            is_greedy=sample == samples_per_group,
+        )
+        for segment in _segments(journal, name):
+            trajectory.extend(segment)
+        group.trajectories.append(trajectory)
+        if outcome is not None:
+            group.scores[name] = Score(outcome, correctness, reward, extracted, detail, seconds)
+        if advantage is not None:
+            group.advantages[name] = advantage
+
+
+def _segments(journal: Readable, trajectory_id: str) -> list[Segment]:
+    return [
+        Segment(version, unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued))
+        for version, is_continued, tokens, logprobs in journal.read(
+            "SELECT version, is_continued, tokens, logprobs FROM segments WHERE trajectory_id = ? "
+            "ORDER BY position",
+            (trajectory_id,),
+        )
+    ]

@@ -1,0 +1,99 @@
+"""What `JournalReader` returns for people: plain rows, which the page of trajectories sends as JSON.
+
+Steps count from 1: step n made version n.
+"""
+
+from typing import TypedDict
+
+
+class GroupSummary(TypedDict):
+    """A group with its trajectories summed up. Numbers are None where no trajectory has them."""
+
+    group_id: int
+    task_id: str
+    prompt: str
+    state: str
+    admitted_version: int
+    admitted_seconds: float
+    step: int | None
+    """That trained it first."""
+    reason: str | None
+    """Why it was dropped."""
+    num_trajectories: int
+    reward: float | None
+    """Mean."""
+    num_correct: int | None
+    num_wrong: int | None
+    num_no_answer: int | None
+    num_fault: int | None
+    tokens: int | None
+    version_min: int | None
+    version_max: int | None
+
+
+class SegmentRow(TypedDict):
+    position: int
+    """Of its first token in the response."""
+    version: int
+    is_continued: bool
+    """Sampled over a KV cache of an older version."""
+    tokens: list[int]
+    logprobs: list[float]
+
+
+class TrajectoryColumns(TypedDict):
+    """Of `trajectories`, without what was generated."""
+
+    trajectory_id: str
+    group_id: int
+    sample: int
+    finish: str | None
+    outcome: str | None
+    correctness: float | None
+    reward: float | None
+    advantage: float | None
+    extracted: str | None
+    detail: str | None
+    verify_seconds: float | None
+    runs: list[list[int]] | None
+    """[version, tokens, is_continued] of each former segment; None while the tokens themselves are there."""
+
+
+class TrajectoryRow(TrajectoryColumns):
+    prompt_tokens: list[int]
+    text: str | None
+    segments: list[SegmentRow]
+
+
+class GroupColumns(TypedDict):
+    """Of `groups`."""
+
+    group_id: int
+    task_id: str
+    prompt: str
+    state: str
+    admitted_version: int
+    admitted_seconds: float
+    step: int | None
+    """That trained it first."""
+    reason: str | None
+    """Why it was dropped."""
+    repeated_steps: list[int]
+    """Steps that trained it again."""
+
+
+class GroupRow(GroupColumns):
+    trajectories: list[TrajectoryRow]
+
+
+class StreamRow(TypedDict):
+    position: int
+    """The response token from which the server continued."""
+    server: str
+    started_seconds: float
+
+
+class CommitRow(TypedDict):
+    version: int
+    checkpoint_folder: str
+    committed_seconds: float

@@ -1,0 +1,210 @@
+"""The tables of a journal, RUN/journal.sqlite: the one place that says what it stores.
+
+A journal holds every group, segment, verdict, take and commit of a run. It stores the version of this schema
+and of the asyncrl that made it. Before 1.0 a journal of another schema version is refused: there is no
+migration, and no code for tables or columns that may be missing.
+
+Two counts appear. A *version* counts optimizer steps behind the weights, from 0 for the base model. A *step*
+is the one that made the version of the same number, so steps count from 1 and step n trains version n - 1
+into version n. Code says `version` and `step` accordingly, and people (terminal, page, metrics.jsonl) only
+see steps. Two older names hold a version: the columns `groups.step` and `repetitions.step`, and the field
+`step` of `Batch` and `TakeRequest`, the messages of wire 2. Both are the trainer's version when it took the
+batch. Whatever reads the columns for people adds 1.
+"""
+
+import functools
+import importlib.metadata
+import sqlite3
+from dataclasses import dataclass
+
+SCHEMA_VERSION = "2"
+"""Raise it with every change below."""
+SCHEMA_KEY = "schema_version"
+"""Key of `meta`: the SCHEMA_VERSION of the file."""
+AUTHOR_KEY = "asyncrl_version"
+"""Key of `meta`: the version of asyncrl that made the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    """SQL type and constraint."""
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    row: str
+    """What one row stands for."""
+    columns: tuple[Column, ...]
+    key: str = ""
+    """The primary key where it spans columns."""
+    index: str = ""
+    """A column that queries search by."""
+    has_rowid: bool = True
+
+    def statements(self) -> list[str]:
+        """The SQL that creates the table and its index."""
+        parts = [f"{column.name} {column.type}" for column in self.columns]
+        parts += [f"PRIMARY KEY ({self.key})"] if self.key else []
+        made = [f"CREATE TABLE {self.name} ({', '.join(parts)}){'' if self.has_rowid else ' WITHOUT ROWID'}"]
+        if self.index:
+            name = f"{self.name}_by_{self.index.removesuffix('_id')}"
+            made.append(f"CREATE INDEX {name} ON {self.name} ({self.index})")
+        return made
+
+
+TABLES = (
+    Table(
+        "groups",
+        "admitted group",
+        (
+            Column("group_id", "INTEGER PRIMARY KEY", "admission order, from 0"),
+            Column("task_id", "TEXT NOT NULL", "<file stem>:<line number>"),
+            Column("prompt", "TEXT NOT NULL", "the text that the model continues"),
+            Column("state", "TEXT NOT NULL", "open, ready, taken, trained, dropped"),
+            Column("admitted_version", "INTEGER NOT NULL", "the trainer's at admission: no token is older"),
+            Column("admitted_seconds", "REAL NOT NULL", "Unix time"),
+            Column("step", "INTEGER", "the version that was first trained on it: step - 1"),
+            Column("reason", "TEXT", "why it was dropped"),
+        ),
+        index="step",
+    ),
+    Table(
+        "trajectories",
+        "trajectory",
+        (
+            Column("trajectory_id", "TEXT PRIMARY KEY", "<group>-<sample>, such as 00000012-03"),
+            Column("group_id", "INTEGER NOT NULL", "its group"),
+            Column("sample", "INTEGER NOT NULL", "from 0 within its group"),
+            Column("prompt_tokens", "BLOB NOT NULL", "int32; empty once compacted"),
+            Column("finish", "TEXT", "stop, length"),
+            Column("outcome", "TEXT", "of its verdict: correct, wrong, no_answer, fault"),
+            Column("correctness", "REAL", "raw score in [0, 1]; none for a fault"),
+            Column("reward", "REAL", "correctness plus shaping"),
+            Column("advantage", "REAL", "over its group; none where it left the group"),
+            Column("extracted", "TEXT", "the answer that the verifier read"),
+            Column("detail", "TEXT", "why the verdict is what it is"),
+            Column("verify_seconds", "REAL", "how long grading took"),
+            Column("text", "TEXT", "the decoded response; none once compacted"),
+        ),
+        index="group_id",
+    ),
+    Table(
+        "segments",
+        "streamed chunk",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("position", "INTEGER NOT NULL", "of its first token in the response"),
+            Column("version", "INTEGER NOT NULL", "the weights that sampled it"),
+            Column("is_continued", "INTEGER NOT NULL", "sampled over a KV cache of an older version"),
+            Column("tokens", "BLOB NOT NULL", "int32"),
+            Column("logprobs", "BLOB NOT NULL", "float32, natural log"),
+        ),
+        key="trajectory_id, position",
+        has_rowid=False,
+    ),
+    Table(
+        "streams",
+        "request for a trajectory",
+        (
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("position", "INTEGER NOT NULL", "the response token where it began"),
+            Column("server", "TEXT NOT NULL", "URL"),
+            Column("started_seconds", "REAL NOT NULL", "Unix time"),
+        ),
+        index="trajectory_id",
+    ),
+    Table(
+        "repetitions",
+        "later use of a trained group",
+        (
+            Column("step", "INTEGER NOT NULL", "the version that was trained on it again: step - 1"),
+            Column("group_id", "INTEGER NOT NULL", "the group"),
+        ),
+        key="step, group_id",
+        index="group_id",
+        has_rowid=False,
+    ),
+    Table(
+        "commits",
+        "durable checkpoint",
+        (
+            Column("version", "INTEGER PRIMARY KEY", "of its weights"),
+            Column("checkpoint_folder", "TEXT NOT NULL", "where it lies"),
+            Column("committed_seconds", "REAL NOT NULL", "Unix time"),
+        ),
+    ),
+    Table(
+        "starts",
+        "start of the run, first or resumed",
+        (
+            Column("version", "INTEGER PRIMARY KEY", "of the checkpoint that it began from"),
+            Column("recipe", "TEXT NOT NULL", "YAML, resolved"),
+            Column("started_seconds", "REAL NOT NULL", "Unix time"),
+        ),
+    ),
+    Table(
+        "servers",
+        "change of the fleet",
+        (
+            Column("url", "TEXT NOT NULL", "of the server"),
+            Column("action", "TEXT NOT NULL", "add, remove"),
+            Column("is_local", "INTEGER NOT NULL", "whether it is a process of the run"),
+            Column("named", "TEXT NOT NULL", "JSON: the servers of the recipe at the time"),
+            Column("changed_seconds", "REAL NOT NULL", "Unix time"),
+        ),
+    ),
+    Table(
+        "compacted",
+        "trajectory whose tokens were removed",
+        (
+            Column("trajectory_id", "TEXT PRIMARY KEY", "its trajectory"),
+            Column("num_tokens", "INTEGER NOT NULL", "of its response"),
+            Column("version_min", "INTEGER NOT NULL", "the oldest that sampled a token"),
+            Column("version_max", "INTEGER NOT NULL", "the newest"),
+            Column("runs", "TEXT NOT NULL", "JSON: [version, tokens, is_continued] of each former segment"),
+        ),
+        has_rowid=False,
+    ),
+    Table(
+        "counters",
+        "token account",
+        (
+            Column("name", "TEXT PRIMARY KEY", "such as tokens_generated or tokens_dropped:<reason>"),
+            Column("value", "INTEGER NOT NULL", "in tokens"),
+        ),
+    ),
+    Table(
+        "meta",
+        "fact about the file",
+        (
+            Column("key", "TEXT PRIMARY KEY", "such as schema_version or 'digest of model.path'"),
+            Column("value", "TEXT NOT NULL", "as text"),
+        ),
+    ),
+)
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Makes all tables and stores both versions, in one transaction: a crash leaves a file without tables."""
+    with connection:
+        connection.execute("BEGIN")
+        for table in TABLES:
+            for statement in table.statements():
+                connection.execute(statement)
+        versions = [(SCHEMA_KEY, SCHEMA_VERSION), (AUTHOR_KEY, own_version())]
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", versions)
+
+
+@functools.cache
+def own_version() -> str:
+    """The version of the asyncrl that runs."""
+    return importlib.metadata.version("asyncrl")
+
+
+def tables_in_words() -> str:
+    """Each table with its columns, on one line: "name(column, ...), ..."."""
+    return ", ".join(f"{table.name}({', '.join(c.name for c in table.columns)})" for table in TABLES)

@@ -1,0 +1,121 @@
+"""What the replay queue writes into the journal: a statement per change of a group or a trajectory.
+
+Does not decide anything and touches no file; `Journal.write` takes what these functions return.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from asyncrl.journal.counters import Statement
+from asyncrl.journal.packing import pack_logprobs, pack_tokens
+from asyncrl.records import DropReason, Finish, PolicyVersion, Score, Segment, Task, Trajectory
+from verifiers.storable import storable
+
+
+def admitted(
+    group_id: int,
+    task: Task,
+    trajectories: Sequence[Trajectory],
+    *,
+    version: PolicyVersion,
+    seconds: float,
+) -> list[Statement]:
+    """A group is open, its trajectories without tokens."""
+    prompt = pack_tokens(task.prompt_tokens)
+    return [
+        (
+            "INSERT INTO groups VALUES (?, ?, ?, 'open', ?, ?, NULL, NULL)",
+            (group_id, storable(task.task_id), storable(task.prompt), version, seconds),
+        ),
+        *(
+            (
+                "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens) "
+                "VALUES (?, ?, ?, ?)",
+                (trajectory.trajectory_id, group_id, sample, prompt),
+            )
+            for sample, trajectory in enumerate(trajectories)
+        ),
+    ]
+
+
+def streamed(server: str, trajectories: Iterable[Trajectory], *, seconds: float) -> list[Statement]:
+    """A server continues the trajectories from where they are."""
+    return [
+        (
+            "INSERT INTO streams VALUES (?, ?, ?, ?)",
+            (trajectory.trajectory_id, trajectory.num_response_tokens(), server, seconds),
+        )
+        for trajectory in trajectories
+    ]
+
+
+def confirmed(trajectory: Trajectory, segment: Segment) -> Statement:
+    """`segment` follows what `trajectory` holds."""
+    return (
+        "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            trajectory.trajectory_id,
+            trajectory.num_response_tokens(),
+            segment.version,
+            int(segment.is_continued_in_place),
+            pack_tokens(segment.tokens),
+            pack_logprobs(segment.behavior_logprobs),
+        ),
+    )
+
+
+def finished(trajectory_id: str, finish: Finish) -> Statement:
+    return "UPDATE trajectories SET finish = ? WHERE trajectory_id = ?", (finish.value, trajectory_id)
+
+
+def graded(trajectory_id: str, score: Score, text: str) -> Statement:
+    """The verdict on a trajectory, whose decoded response is `text`."""
+    return (
+        "UPDATE trajectories SET outcome = ?, correctness = ?, reward = ?, extracted = ?, "
+        "detail = ?, verify_seconds = ?, text = ? WHERE trajectory_id = ?",
+        (
+            score.outcome,
+            score.correctness,
+            score.reward,
+            score.extracted,
+            score.detail,
+            score.seconds,
+            text,
+            trajectory_id,
+        ),
+    )
+
+
+def made_ready(group_id: int, advantages: Mapping[str, float]) -> list[Statement]:
+    """`advantages` by trajectory id; trajectories without one have left the group."""
+    return [
+        ("UPDATE groups SET state = 'ready' WHERE group_id = ?", (group_id,)),
+        *(
+            ("UPDATE trajectories SET advantage = ? WHERE trajectory_id = ?", (advantage, trajectory_id))
+            for trajectory_id, advantage in advantages.items()
+        ),
+    ]
+
+
+def dropped(group_id: int, reason: DropReason) -> Statement:
+    return "UPDATE groups SET state = 'dropped', reason = ? WHERE group_id = ?", (reason.value, group_id)
+
+
+def taken(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement]:
+    """The trainer of `version` took the groups, for the first time."""
+    return [
+        ("UPDATE groups SET state = 'taken', step = ? WHERE group_id = ?", (version, group_id))
+        for group_id in group_ids
+    ]
+
+
+def repeated(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement]:
+    """The trainer of `version` took the groups once more."""
+    return [("INSERT INTO repetitions VALUES (?, ?)", (version, group_id)) for group_id in group_ids]
+
+
+def committed(version: PolicyVersion, checkpoint_folder: str, *, seconds: float) -> list[Statement]:
+    """A durable checkpoint of `version`: the batches of all versions below it are trained."""
+    return [
+        ("UPDATE groups SET state = 'trained' WHERE state = 'taken' AND step < ?", (version,)),
+        ("INSERT OR REPLACE INTO commits VALUES (?, ?, ?)", (version, checkpoint_folder, seconds)),
+    ]

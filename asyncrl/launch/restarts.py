@@ -1,0 +1,101 @@
+"""When a trainer that died is started again, and when the run gives up."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from asyncrl.checkpoints import find_newest
+from asyncrl.controller import Controller
+from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
+
+log = logging.getLogger(__name__)
+
+STOP_TRAINER_SECONDS = 4.0
+"""After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
+loses is repeated from the journal."""
+
+
+async def wait_for_start(
+    starting: Coroutine[Any, Any, None], stopped: asyncio.Event, trainers: TrainerRanks
+) -> None:
+    """Waits for the servers, until the trainer fails or somebody asks to stop.
+
+    A trainer that is killed meanwhile starts again, MAX_RESTARTS times.
+    """
+    ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
+    ended = asyncio.create_task(trainers.wait())
+    try:
+        for attempt in itertools.count():
+            await asyncio.wait((ready, asked, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                break
+            error = ended.exception()
+            if attempt < MAX_RESTARTS and isinstance(error, TrainerFailed) and error.was_killed:
+                log.warning("%s It starts again.", str(error).splitlines()[0])
+                await trainers.restart()
+                ended = asyncio.create_task(trainers.wait())
+                continue
+            ended.result()
+            break
+        if ready.done():
+            ready.result()
+    finally:
+        for task in (ready, asked, ended):
+            task.cancel()
+        await asyncio.gather(ready, asked, ended, return_exceptions=True)
+
+
+async def keep_training(
+    trainers: TrainerRanks, controller: Controller, stopped: asyncio.Event, checkpoints: Path
+) -> None:
+    """Returns when the trainer ended well; restarts one that died, as long as it makes progress in between.
+
+    Raises TrainerFailed.
+    """
+    num_failures, steps_before = 0, controller.report.num_steps
+    num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
+    while True:
+        try:
+            return await _wait_or_stop(trainers, stopped)
+        except TrainerFailed as error:
+            if stopped.is_set():
+                return
+            steps, saved = controller.report.num_steps, controller.queue.committed_version
+            num_failures = num_failures + 1 if steps == steps_before else 1
+            is_hopeless = error.is_certain
+            if not error.was_killed:
+                # A trainer that cannot save still makes steps: the same ones again and again.
+                num_errors = num_errors + 1 if saved == saved_before else 1
+                # The same batch on the same weights fails with the same words: no accident.
+                failed = (controller.queue.version, str(error).rstrip().splitlines()[-1])
+                is_hopeless |= steps == 0 or (failed == failed_before and saved == saved_before)
+                failed_before = failed
+            if is_hopeless or max(num_failures, num_errors) > MAX_RESTARTS:
+                raise
+            steps_before, saved_before = steps, saved
+            log.error("%s", error)
+            newest = await asyncio.to_thread(find_newest, checkpoints)
+            log.warning("The trainer restarts from its last checkpoint, at step %d.", newest.version)
+            for remark in newest.remarks():
+                log.warning("%s", remark)
+            await trainers.restart()
+
+
+async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
+    """Waits for the trainer; once the run was asked to stop, for STOP_TRAINER_SECONDS at most."""
+    ended = asyncio.create_task(trainers.wait())
+    asked = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            await asyncio.wait((ended,), timeout=STOP_TRAINER_SECONDS)
+        if ended.done():
+            ended.result()
+        else:
+            log.warning("the trainer did not finish its step in time; it repeats it when the run resumes")
+    finally:
+        ended.cancel()
+        asked.cancel()

@@ -1,0 +1,56 @@
+"""Floating-point operations of a training step, and the peak of the hardware: their quotient is the MFU.
+
+Counts what the model needs, multiplications and additions each as one: 2 per weight of a matrix and token
+forward, twice that backward, and attention's scores (PaLM: Chowdhery et al. 2022, appendix B). Neither the
+embedding's look-up nor norms, nor activations computed again. A shared prompt is counted once, as it is
+computed; the output layer sees response tokens only. No torch.
+"""
+
+from asyncrl.model.folder import ModelShape
+
+PEAK_TERAFLOPS = {
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "H800": 989.0,
+    "H20": 148.0,
+    "A100": 312.0,
+    "A800": 312.0,
+    "L40S": 362.0,
+    "L40": 181.0,
+    "A10": 125.0,
+    "RTX 4090": 165.0,
+}
+"""Dense bfloat16 with float32 accumulation, by a part of the device's name; the first that fits counts."""
+
+
+def token_flops(shape: ModelShape) -> float:
+    """Of one packed token in forward and backward, without attention's scores and the output layer."""
+    attention = shape.hidden_size * shape.head_size * 2 * (shape.num_heads + shape.num_kv_heads)
+    if shape.num_experts is None:
+        feed_forward = 3 * shape.hidden_size * shape.ffn_size
+    else:
+        feed_forward = 3 * shape.hidden_size * shape.expert_ffn_size * shape.experts_per_token
+        feed_forward += shape.hidden_size * shape.num_experts
+    return 6.0 * shape.num_layers * (attention + feed_forward)
+
+
+def pass_flops(shape: ModelShape, *, num_tokens: int, num_targets: int, num_looks: float) -> float:
+    """Of one forward and backward over packed tokens, of which `num_targets` reach the output layer.
+
+    A token at position p looks at p + 1 tokens; `num_looks` is the sum over all.
+    """
+    layers = token_flops(shape) * num_tokens
+    output = 6.0 * shape.hidden_size * shape.vocab_size * num_targets
+    # Two products of head_size per look and head.
+    return layers + output + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
+
+
+def peak_flops(teraflops: float | None, device_name: str | None) -> float | None:
+    """Per second of one device: the recipe's figure, else that of a known GPU in bfloat16, else None."""
+    if teraflops is not None:
+        return teraflops * 1e12
+    if device_name is None:
+        return None
+    return next((peak * 1e12 for part, peak in PEAK_TERAFLOPS.items() if part in device_name), None)

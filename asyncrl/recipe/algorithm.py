@@ -1,0 +1,216 @@
+"""The section `algorithm`: the terms of the loss, and the checks of terms against each other."""
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from asyncrl.recipe.section import Count, Fraction, NonNegativeFloat, PositiveFloat, Section
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    """A validator that accepts one of `names`, or "package.module:name"."""
+
+    def check(value: str) -> str:
+        if value in names or ":" in value:
+            return value
+        known = ", ".join(f"'{name}'" for name in names)
+        raise PydanticCustomError("term", f'Input should be {known} or "package.module:name"')
+
+    return check
+
+
+ADVANTAGE_NAMES = (
+    *("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "pass_at_k"),
+    "gae",
+)
+WEIGHT_NAMES = ("none", "truncated", "sequence_truncated", "masked", "sequence_masked")
+REJECTION_NAMES = ("token_range", "geometric_mean", "second_moment", "token_veto")
+SURROGATE_NAMES = ("reinforce", "ppo_clip", "gspo", "cispo", "gmpo")
+RAW_ADVANTAGES = ("reinforce_pp", "gae")
+"""Advantages computed from the whole batch or by the critic, so that every group has a gradient."""
+WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline")
+CLIP_RANGES: dict[str, tuple[float | None, float]] = {
+    "cispo": (None, 0.2),
+    "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
+}
+"""(clip_low, clip_high) of a surrogate's paper, where they are not (0.2, 0.2)."""
+AdvantageName = Annotated[str, AfterValidator(_one_of(*ADVANTAGE_NAMES))]
+WeightName = Annotated[str, AfterValidator(_one_of(*WEIGHT_NAMES))]
+RejectionName = Annotated[str, AfterValidator(_one_of(*REJECTION_NAMES))]
+SurrogateName = Annotated[str, AfterValidator(_one_of(*SURROGATE_NAMES))]
+
+
+class Algorithm(Section):
+    """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
+    rejection and surrogate may be your own: "package.module:name" or "./file.py:name"."""
+
+    advantage: AdvantageName = "grpo"
+    """Reward to advantage.
+    grpo: minus group mean, over group std.
+    dr_grpo: minus group mean.
+    rloo: minus the mean of the group's other rewards.
+    remax: minus the reward of a greedy response.
+    reinforce_pp: whitened over the batch.
+    reinforce_pp_baseline: minus group mean, then whitened over the batch.
+    opo: minus the length-weighted group mean.
+    pass_at_k: what a response adds to the best of pass_k (PKPO).
+    gae: PPO with a critic (section `critic`)."""
+    pass_k: Annotated[int, Field(ge=2)] = 4
+    """k of pass_at_k. Must not exceed rollout.samples_per_group."""
+    gae_lambda: Fraction = 1.0
+    """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
+    gae_gamma: Fraction = 1.0
+    """Discount per token of gae."""
+    gae_is_whitened: bool = True
+    """Whitens gae's advantages over the tokens of the batch."""
+    importance_weight: WeightName = "truncated"
+    """Corrects staleness and engine mismatch, by the ratio of proximal to behavior policy.
+    none: no correction.
+    truncated: token ratio, clamped to [importance_floor, importance_cap].
+    sequence_truncated: sequence ratio (product of token ratios), clamped likewise.
+    masked: token ratio; 0 outside [mask_low, mask_high].
+    sequence_masked: sequence ratio; 0 above importance_cap."""
+    importance_cap: PositiveFloat = 2.0
+    """Upper bound of truncated, sequence_truncated and sequence_masked."""
+    importance_floor: NonNegativeFloat = 0.0
+    """Lower bound of truncated and sequence_truncated (0: none)."""
+    mask_low: NonNegativeFloat = 0.5
+    """Lower bound of the token ratio for masked and token_range."""
+    mask_high: PositiveFloat = 5.0
+    """Upper bound of the token ratio for masked and token_range."""
+    rejection: list[RejectionName] = []
+    """Filters; a token must pass all of them to enter the loss.
+    token_range: drops tokens outside [mask_low, mask_high].
+    geometric_mean: drops sequences outside [geometric_low, geometric_high].
+    second_moment: drops the tokens that moved furthest, until second_moment_limit holds (M2PO).
+    token_veto: drops sequences with a token below veto_low."""
+    geometric_low: NonNegativeFloat = 0.99
+    """Lower bound of a sequence's geometric mean ratio."""
+    geometric_high: PositiveFloat = 1.01
+    """Upper bound of a sequence's geometric mean ratio. Stale data needs a wider range."""
+    second_moment_limit: PositiveFloat = 0.04
+    """Maximum mean squared log-ratio of the tokens that moved away, per optimizer step."""
+    veto_low: PositiveFloat = 1e-4
+    """Lowest token ratio that token_veto tolerates."""
+    surrogate: SurrogateName = "ppo_clip"
+    """Policy loss.
+    reinforce: no ratio, no clip.
+    ppo_clip: token ratio, clipped.
+    gspo: geometric mean of the sequence's token ratios, clipped.
+    cispo: REINFORCE weighted by the clipped token ratio.
+    gmpo: geometric mean of the sequence's token ratios, each clipped before."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] | None = 0.2
+    """Policy ratios are clipped below 1 - clip_low; null: not at all.
+    Default: null for cispo, 0.3297 (ratio e^-0.4) for gmpo, otherwise 0.2."""
+    clip_high: PositiveFloat = 0.2
+    """Policy ratios are clipped above 1 + clip_high (DAPO: 0.28).
+    Default: 0.4918 (ratio e^0.4) for gmpo, otherwise 0.2."""
+    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """Bounds ppo_clip's loss by dual_clip x |advantage| for negative advantages; usually 3. Default: off."""
+    clip_around: Literal["proximal", "behavior"] = "proximal"
+    """Denominator of policy ratios.
+    proximal: the trainer's policy before the step.
+    behavior: the policy that sampled; requires importance_weight none."""
+    reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean"] = "token_mean"
+    """From loss per token to one number.
+    token_mean: mean over all response tokens of the batch.
+    dr_grpo_constant: sum / (sequences x max_new_tokens).
+    sequence_mean: mean over sequences of their token means."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """Weight of the KL to the base model. 0: off, no reference model is loaded."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """KL per token; d is log policy - log reference.
+    k1: d.
+    k2: d^2 / 2.
+    k3: exp(-d) - 1 + d."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the KL is applied.
+    loss: added per token.
+    reward: subtracted per token, so that earlier tokens answer for it too; costs one more forward pass.
+    It comes off before whitening (reinforce_pp, reinforce_pp_baseline, gae), in the baseline too (rloo), and
+    otherwise after the group baseline, unscaled."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus."""
+    overlong_buffer_tokens: Count = 0
+    """Reward falls linearly within this many tokens of the limit (0: off)."""
+    overlong_penalty: PositiveFloat = 1.0
+    """Reward lost at the limit."""
+
+    def needs_greedy(self) -> bool:
+        """Whether each group has one more trajectory, greedy and never trained."""
+        return self.advantage == "remax"
+
+    def needs_critic(self) -> bool:
+        """Whether a value model is trained with the policy."""
+        return self.advantage == "gae"
+
+    def has_kl_reward(self) -> bool:
+        return self.kl_coefficient > 0 and self.kl_in == "reward"
+
+    def is_whitened(self) -> bool:
+        """Whether advantages are whitened over the tokens of the batch."""
+        return self.gae_is_whitened if self.needs_critic() else self.advantage in WHITENED_ADVANTAGES
+
+    def min_group_size(self) -> int:
+        """Smallest number of graded trajectories that gives a group advantages."""
+        return 1 if self.needs_critic() else 2
+
+    def always_teaches(self) -> bool:
+        """Whether a group has a gradient even if all its rewards are equal."""
+        return self.advantage in RAW_ADVANTAGES
+
+    def has_own_loss_terms(self) -> bool:
+        """Whether an importance weight, rejection or surrogate is the user's own."""
+        return any(":" in name for name in (self.importance_weight, self.surrogate, *self.rejection))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_clip_range(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        low, high = CLIP_RANGES.get(str(raw.get("surrogate")), (0.2, 0.2))
+        return {"clip_low": low, "clip_high": high, **raw}
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "Algorithm":
+        for kind, low, high in (
+            ("mask", self.mask_low, self.mask_high),
+            ("geometric", self.geometric_low, self.geometric_high),
+        ):
+            if low >= high:
+                raise ValueError(
+                    f"algorithm.{kind}_low is {low} but algorithm.{kind}_high is {high}: the range "
+                    f"is empty. Lower algorithm.{kind}_low or raise algorithm.{kind}_high."
+                )
+        if self.clip_around == "behavior" and self.importance_weight != "none":
+            raise ValueError(
+                f"algorithm.clip_around is behavior and algorithm.importance_weight is "
+                f"{self.importance_weight}: the same ratio would count twice. Set "
+                f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
+            )
+        if self.clip_around == "behavior" and self.surrogate == "reinforce":
+            raise ValueError(
+                "algorithm.clip_around is behavior but algorithm.surrogate reinforce has no ratio: nothing "
+                "would correct for the behavior policy. Set algorithm.clip_around to proximal and "
+                "algorithm.importance_weight to truncated, or algorithm.surrogate to cispo."
+            )
+        if self.dual_clip is not None and self.surrogate in SURROGATE_NAMES and self.surrogate != "ppo_clip":
+            raise ValueError(
+                f"algorithm.dual_clip is {self.dual_clip} but algorithm.surrogate {self.surrogate} has no "
+                f"second bound. Remove algorithm.dual_clip, or set algorithm.surrogate to ppo_clip."
+            )
+        if self.importance_floor >= self.importance_cap:
+            raise ValueError(
+                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_cap is "
+                f"{self.importance_cap}: every weight would be the same. Lower algorithm.importance_floor."
+            )
+        if self.importance_floor and self.importance_weight in ("none", "masked", "sequence_masked"):
+            raise ValueError(
+                f"algorithm.importance_floor is {self.importance_floor} but algorithm.importance_weight "
+                f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
+                f"algorithm.importance_weight to truncated or sequence_truncated."
+            )
+        return self

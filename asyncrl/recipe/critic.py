@@ -1,0 +1,17 @@
+"""The section `critic`."""
+
+from asyncrl.recipe.section import Count, LearningRate, PositiveFloat, Section
+
+
+class Critic(Section):
+    """The value model of algorithm.advantage gae; ignored with other advantages. It starts as the base model
+    and shares the trainer's layout, schedule and Adam settings, except for the learning rate. A response cut
+    off at max_new_tokens counts as ended: no value is expected after the cut."""
+
+    learning_rate: LearningRate = 1e-4
+    """Adam learning rate, after trainer.warmup_steps."""
+    warmup_steps: Count = 0
+    """First steps that train the critic alone, so that the policy never follows an untrained critic. Each
+    still counts as a policy version, with unchanged weights."""
+    value_clip: PositiveFloat | None = 0.5
+    """PPO value-clip range around the pre-step value; null: no clip."""

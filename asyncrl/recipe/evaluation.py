@@ -1,0 +1,21 @@
+"""The section `evaluation`."""
+
+from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
+
+
+class Evaluation(Section):
+    """Accuracy on held-out tasks, before, during and after training."""
+
+    every_steps: Count = 10
+    """Steps between greedy evaluations during training. 0: only before and after."""
+    num_tasks: Positive = 256
+    """Maximum number of held-out tasks, from the top of the file."""
+    samples_per_task: Positive = 4
+    """k of avg@k and pass@k, measured before and after training. During training only greedy."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature for avg@k and pass@k."""
+    num_servers: Count = 0
+    """Local servers that only evaluate. They hold the evaluated version while training continues on the
+    others. 0: the rollout servers evaluate, and an evaluation may span versions."""
+    stop_at_accuracy: Fraction | None = None
+    """Ends the run when a greedy evaluation during training reaches this accuracy. Default: off."""

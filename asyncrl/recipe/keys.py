@@ -1,0 +1,69 @@
+"""Every key of a recipe with kind, default and documentation, as Markdown: read from the section classes."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.recipe.recipe import Recipe
+
+TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"
+BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+_CHOICE = re.compile(r"^(?!Default)(\w+): ", re.MULTILINE)
+"""A line of a field's documentation that explains one of its values."""
+
+
+def markdown(asked: str | None = None) -> str:
+    """All keys, or only the section or key `asked`. Raises InputError when there is none of that name."""
+    schema = Recipe.model_json_schema()
+    entries = dict(_entries(schema, schema["$defs"]))
+    if asked is None:
+        return "\n".join([TITLE, *entries.values()])
+    found = [text for name, text in entries.items() if name == asked or name.startswith(f"{asked}.")]
+    if not found:
+        near = difflib.get_close_matches(asked, entries, n=1)
+        meant = f"Did you mean {near[0]}?" if near else "`asyncrl keys` lists all of them."
+        raise InputError(f"A recipe has no key {asked}. {meant}")
+    return "\n".join(found).strip()
+
+
+def _entries(
+    section: dict[str, Any], sections: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    """(dotted name, Markdown) of each key and section of a JSON schema; subsections follow their section."""
+    inner = {}
+    for key, value in section["properties"].items():
+        references = [choice["$ref"] for choice in (value, *value.get("anyOf", ())) if "$ref" in choice]
+        if references:
+            inner[prefix + key] = sections[references[0].rpartition("/")[2]]
+        else:
+            yield prefix + key, _item(prefix + key, value, is_required=key in section.get("required", ()))
+    for name, subsection in inner.items():
+        yield name, f"\n## {name}\n\n{subsection['description']}\n"
+        yield from _entries(subsection, sections, f"{name}.")
+
+
+def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
+    default = value.get("default")
+    if is_required:
+        state = "required"
+    elif default is None:
+        state = "optional"
+    else:
+        state = f"default {default if isinstance(default, str) else json.dumps(default)}"
+    kinds = [_kind(choice) for choice in value.get("anyOf", [value])]
+    kind = " or ".join(kind for kind in kinds if kind != "null" or default is not None)
+    text = _CHOICE.sub(r"- \1: ", value["description"]).replace("\n", "\n  ")
+    return f"- `{name}` ({kind}; {state}):\n  {text}"
+
+
+def _kind(value: dict[str, Any]) -> str:
+    if "enum" in value:
+        return " | ".join(value["enum"])
+    if value["type"] == "array":
+        return f"list of {_kind(value['items'])}"
+    bounds = [f"{sign} {value[key]:g}" for key, sign in BOUNDS.items() if key in value]
+    kind = "mapping" if value["type"] == "object" else value["type"]
+    return " ".join([kind, " and ".join(bounds)]).rstrip()

@@ -1,0 +1,190 @@
+"""A whole recipe, and what its sections must be together."""
+
+from pathlib import Path
+
+from pydantic import model_validator
+
+from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.critic import Critic
+from asyncrl.recipe.data import Data
+from asyncrl.recipe.evaluation import Evaluation
+from asyncrl.recipe.model import Model
+from asyncrl.recipe.prepare import Prepare
+from asyncrl.recipe.replay import Replay
+from asyncrl.recipe.rollout import Rollout
+from asyncrl.recipe.section import Count, PositiveFloat, Section
+from asyncrl.recipe.serving import Serving
+from asyncrl.recipe.trainer import Trainer
+from asyncrl.recipe.verifying import Verifying
+
+
+class Recipe(Section):
+    """One run."""
+
+    name: str
+    """Name of the run folder."""
+    seed: Count = 0
+    """Seeds data order, initialization and, where the engine allows it, sampling."""
+    run_folder: str = "runs/{name}"
+    """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
+    memory_gib: PositiveFloat | None = None
+    """Memory of this machine that the run may use. A run planned to need more is refused.
+    Default: what is free at the start."""
+    prepare: Prepare | None = None
+    model: Model
+    data: Data
+    verifying: Verifying = Verifying()
+    rollout: Rollout = Rollout()
+    replay: Replay = Replay()
+    serving: Serving = Serving()
+    algorithm: Algorithm = Algorithm()
+    critic: Critic = Critic()
+    trainer: Trainer = Trainer()
+    evaluation: Evaluation = Evaluation()
+
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run_folder.replace("{name}", self.name))
+
+    def groups_per_step(self) -> int:
+        """Most groups that a step trains on, repeated ones included."""
+        return self.rollout.groups_per_batch + self.replay.repeated_groups_per_batch
+
+    def trajectories_per_group(self) -> int:
+        """Sampled ones, plus the greedy one if the advantage needs it."""
+        return self.rollout.samples_per_group + self.algorithm.needs_greedy()
+
+    @model_validator(mode="after")
+    def _check(self) -> "Recipe":
+        self._check_sizes()
+        self._check_oversampling()
+        self._check_staleness()
+        self._check_repetition()
+        self._check_advantage()
+        self._check_drops()
+        self._check_evaluation()
+        return self
+
+    def _check_sizes(self) -> None:
+        rollout, context = self.rollout, self.model.context_tokens
+        if context is not None and rollout.max_new_tokens >= context:
+            raise ValueError(
+                f"rollout.max_new_tokens is {rollout.max_new_tokens} but model.context_tokens is {context}: "
+                f"no room is left for a prompt. Lower rollout.max_new_tokens or raise model.context_tokens."
+            )
+        capacity, group = self.serving.max_running_requests, self.trajectories_per_group()
+        if group > capacity:
+            raise ValueError(
+                f"rollout.samples_per_group is {rollout.samples_per_group}, {group} requests per group, but "
+                f"serving.max_running_requests is {capacity}: a group cannot run at once. Raise "
+                f"serving.max_running_requests to at least {group}."
+            )
+        overlong = self.algorithm.overlong_buffer_tokens
+        if overlong >= rollout.max_new_tokens:
+            raise ValueError(
+                f"algorithm.overlong_buffer_tokens is {overlong} but rollout.max_new_tokens is "
+                f"{rollout.max_new_tokens}: every response would be punished. Lower "
+                f"algorithm.overlong_buffer_tokens."
+            )
+        if self.trainer.optimizer_steps_per_batch > rollout.groups_per_batch:
+            raise ValueError(
+                f"trainer.optimizer_steps_per_batch is {self.trainer.optimizer_steps_per_batch} but "
+                f"rollout.groups_per_batch is {rollout.groups_per_batch}: an optimizer step would have less "
+                f"than a group. Lower trainer.optimizer_steps_per_batch."
+            )
+
+    def _check_oversampling(self) -> None:
+        rollout = self.rollout
+        if rollout.oversampling is None:
+            return
+        if rollout.interrupt == "drain":
+            raise ValueError(
+                f"rollout.oversampling is {rollout.oversampling} but rollout.interrupt is drain: stragglers "
+                f"would resume with the next version, and drain keeps a trajectory to one. Remove one of the "
+                f"two."
+            )
+        if rollout.oversampling > 1 and rollout.max_staleness == 0:
+            raise ValueError(
+                f"rollout.oversampling is {rollout.oversampling} but rollout.max_staleness is 0: stragglers "
+                f"could never be trained. Set rollout.max_staleness to 1 or more."
+            )
+
+    def _check_staleness(self) -> None:
+        rollout = self.rollout
+        for key in ("abort_staleness", "mask_staleness"):
+            limit = getattr(rollout, key)
+            if limit is not None and limit >= rollout.max_staleness:
+                raise ValueError(
+                    f"rollout.{key} is {limit} but rollout.max_staleness is {rollout.max_staleness}: nothing "
+                    f"is ever that stale. Lower rollout.{key} below rollout.max_staleness, or remove it."
+                )
+
+    def _check_repetition(self) -> None:
+        replay, rollout = self.replay, self.rollout
+        if replay.repeated_groups_per_batch and rollout.max_staleness == 0:
+            raise ValueError(
+                f"replay.repeated_groups_per_batch is {replay.repeated_groups_per_batch} but "
+                f"rollout.max_staleness is 0: nothing may be trained twice. Set "
+                f"rollout.max_staleness to 1 or more."
+            )
+        most = (replay.max_uses - 1) * rollout.groups_per_batch
+        if replay.repeated_groups_per_batch > most:
+            raise ValueError(
+                f"replay.repeated_groups_per_batch is {replay.repeated_groups_per_batch} but with "
+                f"replay.max_uses {replay.max_uses} and rollout.groups_per_batch {rollout.groups_per_batch} "
+                f"at most {most} are possible. Lower it, or raise replay.max_uses."
+            )
+
+    def _check_advantage(self) -> None:
+        algorithm, rollout = self.algorithm, self.rollout
+        if algorithm.advantage == "pass_at_k" and algorithm.pass_k > rollout.samples_per_group:
+            raise ValueError(
+                f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
+                f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
+                f"Lower algorithm.pass_k or raise rollout.samples_per_group."
+            )
+        if rollout.samples_per_group < algorithm.min_group_size():
+            raise ValueError(
+                f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
+                f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
+                f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae."
+            )
+        if algorithm.needs_critic() and self.critic.warmup_steps >= self.trainer.num_steps:
+            raise ValueError(
+                f"critic.warmup_steps is {self.critic.warmup_steps} but trainer.num_steps is "
+                f"{self.trainer.num_steps}: the policy would never train. Lower critic.warmup_steps."
+            )
+
+    def _check_drops(self) -> None:
+        if not self.replay.drops_no_signal:
+            return
+        if self.rollout.samples_per_group == 1:
+            raise ValueError(
+                "replay.drops_no_signal is true but rollout.samples_per_group is 1: a single trajectory has "
+                "nothing to differ from, so every group would be dropped. Set "
+                "replay.drops_no_signal to false."
+            )
+        if self.algorithm.always_teaches():
+            raise ValueError(
+                f"replay.drops_no_signal is true but with algorithm.advantage {self.algorithm.advantage} a "
+                f"group has a gradient even if all its rewards are equal. Set replay.drops_no_signal to "
+                f"false, or algorithm.advantage to one with a group baseline, such as grpo."
+            )
+
+    def _check_evaluation(self) -> None:
+        evaluation = self.evaluation
+        if evaluation.stop_at_accuracy is not None and not evaluation.every_steps:
+            raise ValueError(
+                "evaluation.stop_at_accuracy is set but evaluation.every_steps is 0, so nothing is measured "
+                "during training. Set evaluation.every_steps to 1 or more."
+            )
+        if self.trainer.keep_best and not evaluation.every_steps:
+            raise ValueError(
+                "trainer.keep_best is true but evaluation.every_steps is 0, so nothing is evaluated during "
+                "training. Set evaluation.every_steps to 1 or more, or trainer.keep_best to false."
+            )
+        if evaluation.every_steps and self.data.heldout is None:
+            raise ValueError(
+                "evaluation.every_steps is set but data.heldout is missing. Name a held-out file in "
+                "data.heldout, or set evaluation.every_steps to 0."
+            )

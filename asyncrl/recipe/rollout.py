@@ -1,0 +1,45 @@
+"""The section `rollout`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from asyncrl.recipe.section import Count, Positive, PositiveFloat, Section
+
+
+class Rollout(Section):
+    """Batch shape, sampling, staleness, and what a weight update does to in-flight trajectories."""
+
+    groups_per_batch: Positive = 16
+    """Tasks per batch."""
+    samples_per_group: Positive = 8
+    """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae."""
+    max_staleness: Count = 2
+    """Maximum trainer version minus token version of a trained token. 0: synchronous, on-policy."""
+    abort_staleness: Count | None = None
+    """Drops and replaces groups whose oldest token would be staler than this when trained. Must be below
+    max_staleness. Long responses are dropped first; the metric length_bias shows how much. Default: off."""
+    mask_staleness: Count | None = None
+    """Masks tokens staler than this: out of policy and critic loss, denominators, whitening and KL in the
+    reward. Must be below max_staleness. Default: off."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature; behavior log-probs are those of the sampled distribution."""
+    max_new_tokens: Positive = 64
+    """Maximum response length."""
+    stream_interval_tokens: Positive = 16
+    """Tokens per streamed chunk. Smaller loses less in a crash, larger costs less."""
+    interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"
+    """What a weight update does to in-flight trajectories.
+    continue: keep generating on the old KV cache; such tokens are tagged.
+    retract: recompute the KV cache with the new weights.
+    abort: stop, then resume from the prefix on any server.
+    drain: finish them first and start no others; one version each, but servers and trainer idle."""
+    tokens_per_round: Positive | None = None
+    """Maximum tokens per request. A longer trajectory is parked, which frees its slot, and resumes from its
+    prefix when there is room (Kimi k1.5). Default: no limit."""
+    oversampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+    """Partial rollouts (APRIL): groups generated at once, as a multiple of groups_per_batch. Once the
+    next batch is ready, stragglers are parked until it is taken, then resume first, with the newest weights.
+    Default: generate all that max_staleness admits."""
+    max_fault_retries: Count = 2
+    """Retries after a verifier fault or a broken stream, before the trajectory is dropped."""

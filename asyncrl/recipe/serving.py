@@ -1,0 +1,47 @@
+"""The section `serving`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+
+
+class Serving(Section):
+    """The rollout servers (SGLang)."""
+
+    num_servers: Positive = 1
+    """Local servers to start; ignored if `servers` is set."""
+    servers: list[str] = []
+    """URLs of running SGLang 0.5.23 servers, e.g. on other machines. SGLANG_RETURN_ORIGINAL_LOGPROB must not
+    be set there: log-probs would ignore the temperature, and only the mismatch metrics would show it."""
+    threads_per_server: Positive = 1
+    """CPU threads per local server. With more threads than cores, servers run 10-20 times slower."""
+    tensor_parallel_size: Positive = 1
+    """Tensor-parallel ranks (GPUs) per local server."""
+    max_total_tokens: Positive = 32768
+    """KV cache size per server, in tokens."""
+    max_running_requests: Positive = 128
+    """Requests decoded at once per server."""
+    first_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the first local server; the others count up. 0: free ports."""
+    start_timeout_seconds: PositiveFloat = 180.0
+    """Time limit for a server to start."""
+    request_timeout_seconds: PositiveFloat = 300.0
+    """Longest silence of a stream before its server is declared dead."""
+    slow_share: Fraction | None = None
+    """A server below this share of the other servers' median tokens per second per stream, for slow_seconds,
+    gets no new groups. Start with 0.3. Default: off."""
+    slow_seconds: PositiveFloat = 60.0
+    """How long a server must be slow to be skipped, and how long it is then skipped."""
+    hedge_seconds: PositiveFloat | None = None
+    """A group with a trajectory that got no token for this long is aborted, and resumes from its prefixes on
+    another server with room. Set it well above the time of a weight update.
+    Default: only request_timeout_seconds applies."""
+    weight_transport: Literal["disk", "tensor", "distributed"] = "disk"
+    """How new weights reach running servers. Servers that join later always read the folder.
+    disk: a folder that trainer and servers see at the same path.
+    tensor: in the body of the request.
+    distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs)."""
+    extra_arguments: list[str] = []
+    """Appended to the command line of local servers."""

@@ -1,0 +1,109 @@
+"""The section `trainer`, with its subsection `trainer.parallel`."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from asyncrl.recipe.section import (
+    Count,
+    Fraction,
+    LearningRate,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Section,
+)
+
+
+class Parallel(Section):
+    """How the model is divided over trainer processes."""
+
+    tensor: Positive = 1
+    """Ranks that share every matrix. Must divide the number of key-value heads."""
+    pipeline: Positive = 1
+    """Pipeline stages of consecutive layers."""
+    virtual_stages: Positive = 1
+    """Interleaved chunks of layers per stage: a smaller pipeline bubble, more messages."""
+    context: Positive = 1
+    """Ranks that share the tokens of a micro-batch, for long responses."""
+    expert: Positive = 1
+    """Ranks that share the experts of a layer (Qwen3-MoE)."""
+    sequence_parallel: bool = False
+    """Tensor ranks also share tokens outside the matrices: less activation memory."""
+    distributed_optimizer: bool = False
+    """Data-parallel ranks shard the optimizer state instead of replicating it."""
+
+
+class Trainer(Section):
+    """Steps, layout, optimizer and checkpoints."""
+
+    num_steps: Positive = 50
+    """Batches trained in the whole run; each makes one policy version."""
+    num_processes: Positive = 1
+    """Trainer processes; those beyond tensor x pipeline x context are data-parallel."""
+    parallel: Parallel = Parallel()
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activation recomputation in the backward pass, to save memory.
+    none: keep all activations.
+    selective: recompute attention.
+    full: recompute whole layers."""
+    peak_teraflops: PositiveFloat | None = None
+    """Peak of one device at the model's dtype, for the metric MFU. Default: by the GPU's name, if known."""
+    threads_per_process: Positive = 1
+    """CPU threads per trainer process."""
+    optimizer_steps_per_batch: Positive = 1
+    """Mini-batches per batch, one optimizer step each; groups are shuffled by seed and step. Above 1,
+    proximal log-probs cost one more forward pass."""
+    tokens_per_micro_batch: Positive = 8192
+    """Packed tokens per forward-backward pass. Lower it to save memory."""
+    learning_rate: LearningRate = 1e-4
+    """Adam learning rate after warmup; constant from there."""
+    warmup_steps: Count = 0
+    """Steps over which the learning rate rises linearly."""
+    adam_beta1: Fraction = 0.9
+    """Decay of the first moment."""
+    adam_beta2: Fraction = 0.95
+    """Decay of the second moment."""
+    adam_epsilon: PositiveFloat = 1e-8
+    """Added to the denominator of Adam's update."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Decoupled weight decay (AdamW)."""
+    clip_grad_norm: PositiveFloat = 1.0
+    """Maximum global gradient norm."""
+    checkpoint_every_steps: Positive = 25
+    """Steps between checkpoints. A crash costs at most this many steps of training, and no generation."""
+    step_timeout_seconds: PositiveFloat = 3600.0
+    """Longest time from a batch to the next take, checkpoint included, before the trainer counts as hung and
+    is restarted from its last checkpoint."""
+    keep_checkpoints: Positive = 2
+    """Newest checkpoints kept on disk."""
+    keep_best: bool = False
+    """Also saves each version evaluated during training, keeps the one with the best greedy held-out
+    accuracy, and exports it at the end together with the last one."""
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> "Trainer":
+        parallel = self.parallel
+        grid = parallel.tensor * parallel.pipeline * parallel.context
+        if self.num_processes % grid:
+            raise ValueError(
+                f"trainer.num_processes is {self.num_processes} but tensor x pipeline x context of "
+                f"trainer.parallel is {grid}. Set trainer.num_processes to a multiple of {grid}."
+            )
+        per_stage = self.num_processes // parallel.pipeline
+        if per_stage % parallel.expert:
+            raise ValueError(
+                f"trainer.parallel.expert is {parallel.expert}, which does not divide the {per_stage} "
+                f"processes of a pipeline stage. Set it to a divisor of {per_stage}."
+            )
+        if parallel.virtual_stages > 1 and parallel.pipeline == 1:
+            raise ValueError(
+                f"trainer.parallel.virtual_stages is {parallel.virtual_stages} but trainer.parallel.pipeline "
+                f"is 1: there is no pipeline to interleave. Raise pipeline, or set virtual_stages to 1."
+            )
+        if parallel.sequence_parallel and parallel.tensor == 1:
+            raise ValueError(
+                "trainer.parallel.sequence_parallel is true but trainer.parallel.tensor is 1: there is "
+                "nothing to share tokens with. Raise tensor, or set sequence_parallel to false."
+            )
+        return self

@@ -1,0 +1,28 @@
+"""The section `verifying`."""
+
+from pathlib import Path
+from typing import Any
+
+from asyncrl.recipe.section import Positive, PositiveFloat, Section
+
+
+class Verifying(Section):
+    """How responses are graded."""
+
+    default: str = "math"
+    """Verifier for rows that name none: a built-in, "package.module:Name" or "./file.py:Name"."""
+    options: dict[str, Any] = {}
+    """Options of the default verifier."""
+    folder: str | None = None
+    """Folder that "./file.py:Name" in a data row is relative to. Default: the recipe's folder."""
+    num_workers: Positive = 1
+    """Worker processes for symbolic checks. Plain answers are graded without them."""
+    timeout_seconds: PositiveFloat = 2.0
+    """Wall-clock limit of one verification. Past it the worker is killed and the answer is wrong."""
+    max_faults_in_a_row: Positive = 24
+    """Faults without a verdict between them, retries included, after which the run ends with the verifier's
+    error, if they span at least 20 seconds. Raise it for a remote verifier with longer outages."""
+
+    def own_files(self) -> Path:
+        """What "./file.py:Name" is relative to."""
+        return Path(self.folder or ".")

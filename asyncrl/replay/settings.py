@@ -1,0 +1,43 @@
+"""What a recipe says about the replay queue."""
+
+from dataclasses import dataclass
+
+from asyncrl.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    groups_per_batch: int
+    samples_per_group: int
+    max_staleness: int
+    """In versions: no token of a batch is older than that, by the proof in replay_queue.py."""
+    num_steps: int
+    """Of the run: no more groups are admitted than they train."""
+    has_greedy: bool = False
+    """Each group has one more trajectory, the last, greedy and never trained."""
+    order: str = "admission"
+    """A key of `policy.ORDERS`."""
+    abort_staleness: int | None = None
+    """Groups whose oldest token would be older than that at the next take are dropped: below
+    `max_staleness`, which bounds what is admitted, a limit on what became old in flight."""
+    repeated_groups_per_batch: int = 0
+    """Previously trained groups added to each batch; 0 adds none."""
+    max_uses: int = 2
+    """Batches that may hold a group."""
+    always_teaches: bool = False
+    """As in `Algorithm`: also a group whose advantages are all 0 is worth repeating."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "QueueSettings":
+        return cls(
+            groups_per_batch=recipe.rollout.groups_per_batch,
+            samples_per_group=recipe.rollout.samples_per_group,
+            max_staleness=recipe.rollout.max_staleness,
+            num_steps=recipe.trainer.num_steps,
+            has_greedy=recipe.algorithm.needs_greedy(),
+            order=recipe.replay.order,
+            abort_staleness=recipe.rollout.abort_staleness,
+            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
+            max_uses=recipe.replay.max_uses,
+            always_teaches=recipe.algorithm.always_teaches(),
+        )

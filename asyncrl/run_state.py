@@ -1,0 +1,81 @@
+"""How far a run has come: what its parts may still do, and whether one of them has failed."""
+
+import asyncio
+import contextlib
+
+from asyncrl.waits import Waits
+
+
+class RunState:
+    """One per run. Every part reads it; only its own methods write it, and each of them wakes all waits.
+
+    A run opens, is over (no more batches), ends (no more streams), closes. `stop` does the middle two.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._loop = asyncio.get_running_loop()
+        self._has_failed = asyncio.Event()
+        self._failure: Exception | None = None
+        self.is_open = False
+        """The loops run and the trainer is answered."""
+        self.is_training = False
+        """The trainer lives or is being restarted."""
+        self.is_over = False
+        """The trainer gets no further batch, and no task is admitted."""
+        self.is_ending = False
+        """No stream starts; unfinished groups stay open in the journal."""
+        self.is_stopped = False
+        """Somebody asked the run to stop before its end."""
+        self.is_held = False
+        """No stream starts: the trainer went back to an older version, which is not announced yet."""
+
+    def open(self) -> None:
+        """The loops start."""
+        self.is_open = self.is_training = True
+        self._waits.notify()
+
+    def end_batches(self) -> None:
+        """The last step is done, or held-out accuracy has reached its target."""
+        self.is_over = True
+        self._waits.notify()
+
+    def end_training(self) -> None:
+        """The trainer has ended well."""
+        self.is_training = False
+        self.is_over = self.is_ending = True
+        self._waits.notify()
+
+    def stop(self) -> None:
+        """Somebody asks the run to stop."""
+        self.is_stopped = self.is_over = self.is_ending = True
+        self._waits.notify()
+
+    def close(self) -> None:
+        """The loops have ended."""
+        self.is_open = False
+        self._waits.notify()
+
+    def hold_streams(self) -> None:
+        self.is_held = True
+        self._waits.notify()
+
+    def release_streams(self) -> None:
+        self.is_held = False
+        self._waits.notify()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the run with `error`, which came up outside its loops; the first one counts."""
+        self._failure = self._failure or error
+        self._has_failed.set()
+
+    def fail_from_thread(self, error: Exception) -> None:
+        """`fail`, from any thread. Does nothing once the event loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.fail, error)
+
+    async def raise_failure(self) -> None:
+        """Waits for `fail` and raises its error."""
+        await self._has_failed.wait()
+        assert self._failure is not None
+        raise self._failure

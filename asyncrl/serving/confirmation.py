@@ -1,0 +1,66 @@
+"""The tokens of one request, confirmed once the server says which weight version made them.
+
+Versions come from the server's `weight_versions` spans alone: tokens without a span stay unconfirmed.
+"""
+
+from dataclasses import dataclass, field
+
+from asyncrl.errors import ServerError
+from asyncrl.records import PolicyVersion, Segment
+from asyncrl.serving.sglang_messages import Chunk
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """Turns the chunks of one request into segments as soon as the server says which version made them."""
+
+    salt_version: PolicyVersion
+    """The version the prefix cache of this request was salted with."""
+    is_cache_recomputed: bool = False
+    """Whether a publish discards all keys and values, those of running requests too (rollout.interrupt)."""
+    num_confirmed: int = 0
+    pending_tokens: list[int] = field(default_factory=list)
+    pending_logprobs: list[float] = field(default_factory=list)
+
+    def feed(self, chunk: Chunk) -> list[Segment]:
+        """Segments confirmed by `chunk`. Raises ServerError when a chunk is missing, doubled or out of place,
+        or when its spans do not cover the tokens."""
+        num_received = self.num_confirmed + len(self.pending_tokens) + len(chunk.tokens)
+        # A chunk that was lost would move all later tokens to where they were not sampled.
+        if chunk.num_tokens_so_far not in (None, num_received):
+            raise ServerError(
+                f"request {chunk.request_id}: {num_received} tokens arrived, the server sent "
+                f"{chunk.num_tokens_so_far}"
+            )
+        self.pending_tokens.extend(chunk.tokens)
+        self.pending_logprobs.extend(chunk.behavior_logprobs)
+        if chunk.spans is None or not self.pending_tokens:
+            return []
+        segments = []
+        position, total = self.num_confirmed, self.num_confirmed + len(self.pending_tokens)
+        for index, span in enumerate(chunk.spans):
+            end = min(span.end, total)
+            if end <= position:
+                continue
+            if span.start > position:
+                break
+            found_in_cache = chunk.num_cached_tokens > 0 and span.version != self.salt_version
+            used_old_cache = (index > 0 or found_in_cache) and not self.is_cache_recomputed
+            first, last = position - self.num_confirmed, end - self.num_confirmed
+            segments.append(
+                Segment(
+                    span.version,
+                    self.pending_tokens[first:last],
+                    self.pending_logprobs[first:last],
+                    is_continued_in_place=used_old_cache,
+                )
+            )
+            position = end
+        if position != total:
+            raise ServerError(
+                f"request {chunk.request_id}: version spans {chunk.spans} leave tokens "
+                f"{position}..{total} open"
+            )
+        self.num_confirmed = total
+        self.pending_tokens, self.pending_logprobs = [], []
+        return segments

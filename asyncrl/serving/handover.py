@@ -1,0 +1,60 @@
+"""The latest publication, and which side writes the weights of a server now: the trainer or its lifecycle.
+
+The trainer does, from the reply to a take that named the server until it reports the outcome. So two
+publications never mix on a server.
+"""
+
+from collections.abc import Iterable
+
+from asyncrl.serving.publication import Publication
+from asyncrl.waits import Waits
+
+
+class Handover:
+    """Between the trainer's publishes and the joins of servers. One per fleet."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._publication: Publication | None = None
+        self._handed: set[str] = set()
+        """URLs that the trainer was last told to publish to, until it reports the outcome."""
+        self.is_with_trainer = False
+        """The trainer has a batch: its next publication will come."""
+        self.wants_publication = False
+        """A server loaded other bytes than were published: the files may be damaged, and the trainer has the
+        weights."""
+
+    def published(self) -> Publication:
+        """The version that was announced last."""
+        assert self._publication is not None, "the trainer announces its version before anything else"
+        return self._publication
+
+    def is_latest(self, publication: Publication) -> bool:
+        return self._publication is publication
+
+    def is_handed(self, url: str) -> bool:
+        """Whether the trainer may be writing to this server."""
+        return url in self._handed
+
+    def may_install(self, url: str) -> bool:
+        return self._publication is not None and url not in self._handed
+
+    def renew(self, publication: Publication) -> None:
+        """The trainer has written a publication: servers join with this one from now on."""
+        self._publication, self.wants_publication = publication, False
+        self._waits.notify()
+
+    def ask_to_rewrite(self, damaged: Publication) -> None:
+        if self.is_latest(damaged):
+            self.wants_publication = True
+            self._waits.notify()
+
+    def give(self, urls: Iterable[str]) -> None:
+        """The trainer publishes to `urls` next."""
+        self.is_with_trainer, self._handed = True, set(urls)
+
+    def take_back(self) -> set[str]:
+        """The trainer has reported, or another one came; the URLs that it was given."""
+        handed, self.is_with_trainer, self._handed = self._handed, False, set()
+        self._waits.notify()
+        return handed

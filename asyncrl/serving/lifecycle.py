@@ -1,0 +1,305 @@
+"""The life of one rollout server, from its start until it has left or is given up."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+
+from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
+from asyncrl.records import PolicyVersion
+from asyncrl.serving import sglang
+from asyncrl.serving.handover import Handover
+from asyncrl.serving.publication import Publication
+from asyncrl.serving.server import Server, ServerState
+from asyncrl.waits import Waits
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 5
+"""Restarts of one server in a row, without a publish in between that it took, before the run gives it up."""
+REPUBLISH_SECONDS = 30.0
+"""Longest wait for a trainer that is not in a step to write a publication again."""
+MAX_MISSED = 2
+"""Joins that may be too late before the next batch waits for the one under way."""
+
+
+class ServerLifecycle:
+    """Owns every change of a server's state. A method reports what happened and sets the next state at once,
+    so that no request is routed by an old one; the loop does what that state asks for, one thing at a time.
+
+        starting
+           | start            installed, digests equal              a stream broke
+           v     -------------------------------------> serving --------------------> suspect
+         stale   <-------------------------------------         <-------------------- (serves on)
+          | ^       missed a publish, other weights        |     holds its weights       |
+          | |                                              |                             |
+          | | is ready                                     | silent, or the              | does not
+          | |                                              | publish failed              | answer
+          v | an install failed                            v                             v
+        restarting <----------------------------------------------------------------------
+           |
+           | MAX_RESTARTS in a row
+           v
+          dead
+
+        any state -- removed --> leaving: its streams resume elsewhere, then its process ends
+
+    A suspect that holds other weights is stale too: somebody restarted its process.
+    When a server dies in the middle of a chunk, the stream breaks and its reader calls `suspect`. The loop
+    asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
+    restarted (`_restart_process`), joins with the latest publication (`_join`) and serves with a new salt.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        handover: Handover,
+        waits: Waits,
+        *,
+        session: aiohttp.ClientSession,
+        restart: Callable[[str], Awaitable[None]],
+        stop: Callable[[str], Awaitable[None]],
+        install: Callable[[str, Publication], Awaitable[None]],
+        predecessor: "ServerLifecycle | None" = None,
+    ) -> None:
+        """`restart`, `stop` and `install` act on the server at a URL; see `Fleet`. `predecessor` is a life of
+        the same URL that ends first; its process is then started again."""
+        self.server = server
+        self._handover = handover
+        self._waits = waits
+        self._session = session
+        self._restart = restart
+        self._stop = stop
+        self._install = install
+        self._predecessor = predecessor
+        self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        """Set by each change of state."""
+        self._is_installing = False
+        self._num_missed = 0
+        """Joins in a row that were too late: training published meanwhile."""
+        self._num_mismatches = 0
+        """Publications in a row whose loaded digests were not the published ones."""
+        self._is_announced_change = False
+        """Somebody was told that it left or was added, and is told when it serves."""
+
+    # What happens to the server
+
+    def start(self) -> None:
+        """It joins as soon as it is ready and the first publication is known."""
+        if self.server.state is ServerState.STARTING:
+            self._move(ServerState.STALE, self.server.reason)
+        self._run_loop()
+
+    def serve_fixed(self, version: PolicyVersion) -> None:
+        """It serves the weights it was started with, as `version`."""
+        self.server.version = version
+        self._move(ServerState.SERVING)
+        self._run_loop()
+
+    def added(self) -> None:
+        """Somebody added it to a running fleet."""
+        self._is_announced_change = True
+        log.warning("server %s was added; it serves once its weights are verified", self.server.url)
+        self.start()
+
+    def took_publish(self, version: PolicyVersion) -> None:
+        """The trainer installed and verified `version` on it."""
+        self.server.version, self.server.num_restarts, self._num_missed = version, 0, 0
+
+    def missed_publish(self) -> None:
+        """The trainer did not reach it, or died while it published to it."""
+        self._num_missed += 1
+        self.verify_again("missed a publish")
+
+    def verify_again(self, why: str, *, is_routine: bool = False) -> None:
+        """Its weights are to be installed and compared before it serves on. A server that restarts, leaves or
+        is dead joins with the latest publication anyway, or never."""
+        if self.server.is_serving() or self.server.state in (ServerState.STARTING, ServerState.STALE):
+            level = logging.INFO if is_routine else logging.WARNING
+            log.log(level, "server %s joins again: %s", self.server.url, why)
+            self._num_mismatches = 0
+            self._move(ServerState.STALE, why)
+            self._run_loop()
+
+    async def suspect(self, error: ServerError) -> None:
+        """A stream of this server broke. Returns once it is known whether it serves on.
+
+        It is restarted unless it answers that it is ready, and verified again unless it holds the weights
+        that it should: somebody else may have restarted its process. One that went silent is restarted
+        whatever it answers: its front end may outlive its scheduler.
+        """
+        if isinstance(error, ServerSilent):
+            self.fail(str(error))
+        elif self.server.state is ServerState.SERVING:
+            self._move(ServerState.SUSPECT, str(error))
+        await self._waits.wait_until(
+            lambda: self.server.state is not ServerState.SUSPECT,
+            owner="a broken stream",
+            blocker=f"the answer of {self.server.url}",
+        )
+
+    def fail(self, why: str) -> None:
+        """Takes a serving server out of service and restarts it."""
+        if self.server.is_serving():
+            log.warning("server %s leaves: %s", self.server.url, why)
+            self._is_announced_change = True
+            self._move(ServerState.RESTARTING, why)
+
+    def leave(self) -> None:
+        """It gets nothing new; its process ends once nothing streams from it."""
+        self._move(ServerState.LEAVING, "removed")
+
+    def is_late_joiner(self) -> bool:
+        """Whether a publication is on its way to it and it was too late before."""
+        return self._is_installing and self._num_missed >= MAX_MISSED
+
+    async def close(self) -> None:
+        """Ends the loop, not the server."""
+        if self._predecessor is not None:
+            await self._predecessor.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    # What each state asks for
+
+    def _run_loop(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"server {self.server.url}")
+
+    async def _run(self) -> None:
+        if self._predecessor is not None:
+            await self._wait_for(self._predecessor)
+        while self.server.state is not ServerState.LEAVING:
+            self._changed.clear()
+            match self.server.state:
+                case ServerState.STALE:
+                    await self._join()
+                case ServerState.SUSPECT:
+                    await self._question()
+                case ServerState.RESTARTING:
+                    await self._restart_process()
+                case _:
+                    # Not a wait that is listed: nothing is owed to a server that serves or was given up.
+                    await self._changed.wait()
+        await self._end_process()
+
+    def _move(self, state: ServerState, reason: str = "") -> None:
+        self.server.state, self.server.reason = state, reason
+        self._changed.set()
+        self._waits.notify()
+
+    async def _wait_for(self, predecessor: "ServerLifecycle") -> None:
+        predecessor.leave()
+        if predecessor._task is not None:
+            with self._waits.waiting(f"server {self.server.url}", "the end of its process, to restart it"):
+                await asyncio.wait([predecessor._task])
+        self._predecessor = None
+        if self.server.state is ServerState.STALE:
+            self._move(ServerState.RESTARTING, self.server.reason)
+
+    async def _join(self) -> None:
+        """Installs the latest publication; the server serves when its digests are the published ones."""
+        server, handover = self.server, self._handover
+        await self._waits.wait_until(
+            lambda: handover.may_install(server.url) or server.state is not ServerState.STALE,
+            owner=f"server {server.url}",
+            blocker="the trainer's publication",
+        )
+        if server.state is not ServerState.STALE:
+            return
+        publication = handover.published()
+        error = await self._try_install(publication)
+        if server.state is not ServerState.STALE:
+            return
+        if error is not None:
+            return await self._join_failed(publication, error)
+        if not handover.is_latest(publication):
+            # Another version was announced meanwhile: the loop joins again.
+            self._num_missed += 1
+            return
+        server.version = publication.version
+        server.num_joins += 1
+        self._num_mismatches = 0
+        level = logging.WARNING if self._is_announced_change else logging.INFO
+        self._is_announced_change = False
+        log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
+        self._move(ServerState.SERVING)
+
+    async def _try_install(self, publication: Publication) -> ServerError | None:
+        url = self.server.url
+        self._is_installing = True
+        try:
+            with self._waits.waiting(f"server {url}", f"the install of version {publication.version}"):
+                await self._install(url, publication)
+        except ServerError as error:
+            return error
+        finally:
+            self._is_installing = False
+            self._waits.notify()
+        return None
+
+    async def _join_failed(self, publication: Publication, error: ServerError) -> None:
+        """Other bytes than were published: first the files are doubted, then the server, which is restarted.
+
+        So is one for which nobody writes the files again: at the end of a run there is no trainer any more.
+        """
+        server, handover = self.server, self._handover
+        server.reason = str(error)
+        log.warning("server %s does not join: %s", server.url, error)
+        if not isinstance(error, WeightMismatch) or self._num_mismatches > 0:
+            return self._move(ServerState.RESTARTING, server.reason)
+        self._num_mismatches += 1
+        handover.ask_to_rewrite(publication)
+        while handover.is_latest(publication) and server.state is ServerState.STALE:
+            is_over = await self._waits.wait_until(
+                lambda: not handover.is_latest(publication) or server.state is not ServerState.STALE,
+                owner=f"server {server.url}",
+                blocker="the trainer's publication, written again",
+                timeout_seconds=REPUBLISH_SECONDS,
+            )
+            # In the middle of a step the trainer cannot answer; its next publication comes for certain.
+            if not is_over and not handover.is_with_trainer:
+                self._move(ServerState.RESTARTING, server.reason)
+
+    async def _question(self) -> None:
+        """Asks a server whose stream broke which weights it holds."""
+        server = self.server
+        label = await sglang.weight_version(self._session, server.url)
+        if server.state is not ServerState.SUSPECT:
+            return
+        if label is None:
+            self.fail(server.reason)
+        elif label != str(server.version) and not self._handover.is_handed(server.url):
+            self.verify_again(f"it holds weight version {label}, not {server.version}")
+        else:
+            self._move(ServerState.SERVING)
+
+    async def _restart_process(self) -> None:
+        server = self.server
+        if server.num_restarts == MAX_RESTARTS:
+            log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
+            return self._move(ServerState.DEAD, server.reason)
+        server.num_restarts += 1
+        try:
+            with self._waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
+                await self._restart(server.url)
+        except ServerError as error:
+            log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
+            if server.state is ServerState.RESTARTING:
+                server.reason = str(error)
+            return
+        if server.state is ServerState.RESTARTING:
+            self._move(ServerState.STALE, server.reason)
+
+    async def _end_process(self) -> None:
+        """Once nothing streams from it and the trainer writes nothing to it."""
+        server = self.server
+        await self._waits.wait_until(
+            lambda: not server.num_running and not self._handover.is_handed(server.url),
+            owner=f"server {server.url}",
+            blocker="its streams and the trainer's publication, before it ends",
+        )
+        await self._stop(server.url)

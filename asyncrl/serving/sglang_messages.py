@@ -1,0 +1,178 @@
+"""What SGLang 0.5.23 is sent to generate and what it streams back: its JSON <-> our types.
+
+Replies are decoded into typed records; what does not fit is a ServerError that quotes it. The endpoints are
+in sglang.py.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from asyncrl.errors import ServerError
+from asyncrl.records import Finish, PolicyVersion, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What one trajectory sends: its prompt and the response tokens confirmed so far."""
+
+    request_id: str
+    """Of fixed length within a run: an engine may abort by prefix of the id."""
+    tokens: list[int]
+    max_new_tokens: int
+    is_greedy: bool = False
+
+
+class End(StrEnum):
+    """Why a stream of one request ended; ABORT leaves the trajectory unfinished."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+    def finish(self) -> Finish | None:
+        return None if self is End.ABORT else Finish(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    version: PolicyVersion
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens of one request since its previous chunk."""
+
+    request_id: str
+    tokens: list[int]
+    behavior_logprobs: list[float]
+    """NaN where the server sent none."""
+    spans: list[Span] | None
+    """Over all response tokens of this request so far; None when the server does not say yet."""
+    end: End | None
+    num_cached_tokens: int
+    num_tokens_so_far: int | None = None
+    """Of this request with this chunk, as the server counts; None when it does not say."""
+
+
+def generate_body(
+    prefixes: Sequence[Prefix], sampling: SamplingParams, *, salt: str, is_greedy: bool = False
+) -> dict[str, Any]:
+    """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart."""
+    return {
+        "rid": [prefix.request_id for prefix in prefixes],
+        "input_ids": [prefix.tokens for prefix in prefixes],
+        "sampling_params": [
+            {
+                "temperature": 0.0 if is_greedy or prefix.is_greedy else sampling.temperature,
+                "max_new_tokens": prefix.max_new_tokens,
+                "stop_token_ids": list(sampling.stop_token_ids),
+                "top_p": 1.0,
+                "top_k": -1,
+                "skip_special_tokens": False,
+            }
+            for prefix in prefixes
+        ],
+        "return_logprob": True,
+        "stream": True,
+        "cache_salt": [salt] * len(prefixes),
+    }
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    message: str | None = None
+
+
+class _Span(msgspec.Struct):
+    version: str
+    start: int
+    end: int
+
+
+class _Meta(msgspec.Struct):
+    id: str
+    finish_reason: _FinishReason | None
+    output_token_logprobs: list[tuple[float | None, int, Any]] = field(default_factory=list)
+    weight_versions: list[_Span] | None = None
+    cached_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _Event(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _Meta
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+def parse_event(data: bytes) -> Chunk:
+    """The chunk in the data of one server-sent event. Raises ServerError."""
+    try:
+        event = _EVENT.decode(data)
+    except msgspec.ValidationError as error:
+        raise ServerError(
+            f"a server streamed {data[:300]!r}, expected tokens and meta_info: {error}"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ServerError(f"a server streamed {data[:300]!r}, which is not JSON: {error}") from None
+    meta = event.meta_info
+    if _is_cut(event):
+        # An abort can come between a token's log-prob and the token: it was never sent, so it never was.
+        surplus = len(meta.output_token_logprobs) - len(event.output_ids)
+        meta.output_token_logprobs = meta.output_token_logprobs[: len(event.output_ids)]
+        if meta.completion_tokens is not None:
+            meta.completion_tokens -= surplus
+    if len(meta.output_token_logprobs) != len(event.output_ids):
+        raise ServerError(
+            f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "
+            f"log-probs; the server must run with --incremental-streaming-output"
+        )
+    return Chunk(
+        request_id=meta.id,
+        tokens=event.output_ids,
+        behavior_logprobs=[
+            math.nan if entry[0] is None else entry[0] for entry in meta.output_token_logprobs
+        ],
+        spans=None if meta.weight_versions is None else [_span(meta.id, s) for s in meta.weight_versions],
+        end=None if meta.finish_reason is None else _end(meta),
+        num_cached_tokens=meta.cached_tokens,
+        num_tokens_so_far=meta.completion_tokens,
+    )
+
+
+def _is_cut(event: _Event) -> bool:
+    """Whether an aborted request ends with log-probs of tokens that the server does not send any more."""
+    meta, num_tokens = event.meta_info, len(event.output_ids)
+    return (
+        meta.finish_reason is not None
+        and meta.finish_reason.type == End.ABORT
+        and len(meta.output_token_logprobs) > num_tokens
+        and [entry[1] for entry in meta.output_token_logprobs[:num_tokens]] == event.output_ids
+    )
+
+
+def _span(request_id: str, span: _Span) -> Span:
+    if not span.version.isdecimal():
+        raise ServerError(
+            f'request {request_id} got tokens of weight version "{span.version}", expected a policy version: '
+            f"somebody else updated or started this server's weights"
+        )
+    return Span(int(span.version), span.start, span.end)
+
+
+def _end(meta: _Meta) -> End:
+    assert meta.finish_reason is not None
+    try:
+        return End(meta.finish_reason.type)
+    except ValueError:
+        raise ServerError(
+            f"request {meta.id} ended with {meta.finish_reason.type!r}: {meta.finish_reason.message}"
+        ) from None

@@ -1,0 +1,92 @@
+"""How a trainer rank starts and ends, the same for training a run and for reproducing a step of one.
+
+Owns the order: recipe, model folder, layout and loss terms are checked before the ranks meet; Megatron is
+imported after its warnings are silenced and its CPU adapters installed. What differs between the two stays in
+`main` and `reproduce`: signals, the format of the log, the exit code of the work. One rank is one process;
+its environment variables are `model.layout.rank_environment`.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from asyncrl.algorithms.contract import check_terms
+from asyncrl.errors import DiskError, Diverged, InputError
+from asyncrl.model.folder import check_model_folder
+from asyncrl.model.layout import check_layout
+from asyncrl.recipe import Recipe
+from asyncrl.trainer import ranks
+from sandbox.kernel import die_with_parent
+
+if TYPE_CHECKING:
+    from asyncrl.trainer.learner import Learner
+
+BAD_INPUT = 2
+log = logging.getLogger(__name__)
+
+
+def run_rank(work: Callable[[], int]) -> int:
+    """Runs `work` and leaves the process group; the exit code of this process.
+
+    InputError, Diverged and DiskError become one sentence on standard error and an exit code each: a
+    traceback would not say what to do. Any other exception is a fault of ours and propagates.
+    """
+    die_with_parent(os.getppid())
+    try:
+        code = work()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    except DiskError as error:
+        end_on_full_disk(error)
+    except Diverged as error:
+        print(f"{Diverged.__name__}: {error}", file=sys.stderr, flush=True)
+        return Diverged.EXIT_CODE
+    ranks.stop()
+    return code
+
+
+def start_learner(recipe: Recipe) -> "Learner":
+    """Joins the other ranks in the recipe's layout; a learner without weights (see `Checkpoints.load`).
+
+    Raises InputError for a model folder, a layout, a number of processes or a loss term that cannot work.
+    """
+    _check_world_size(recipe.trainer.num_processes)
+    shape = check_model_folder(Path(recipe.model.path))
+    layout = check_layout(recipe.trainer, shape)
+    check_terms(recipe.algorithm)
+    # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints
+    # warn of their own internals.
+    warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
+    ranks.start(threads=recipe.trainer.threads_per_process, seed=recipe.seed, layout=layout)
+    if not ranks.is_first():
+        logging.getLogger("asyncrl").setLevel(logging.WARNING)
+    from asyncrl.trainer.learner import Learner
+
+    millions = shape.num_parameters() / 1e6
+    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, recipe.model.dtype)
+    return Learner(shape, recipe)
+
+
+def end_on_full_disk(error: DiskError) -> NoReturn:
+    """Prints the error and ends with its exit code, which tells the launcher even if the log is on that disk.
+
+    At once, because Python ends with another code when it cannot flush what was printed.
+    """
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{DiskError.__name__}: {error}\n".encode())
+    os._exit(DiskError.EXIT_CODE)
+
+
+def _check_world_size(num_processes: int) -> None:
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != num_processes:
+        raise InputError(
+            f"WORLD_SIZE is {started} but trainer.num_processes is {num_processes}: start one process per "
+            f"rank, or set trainer.num_processes to {started}."
+        )

@@ -1,0 +1,94 @@
+"""The optimizer of a model, the policy or the critic: gradients of all ranks, Adam, learning rate, steps."""
+
+import math
+
+import torch
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.module import Float16Module
+
+from asyncrl.errors import Diverged
+from asyncrl.model.layout import Layout
+from asyncrl.recipe import Critic, Trainer
+from asyncrl.trainer.model import Policy
+from asyncrl.trainer.optimizer_state import restore_adam_steps
+
+
+def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
+    """The chunks in wrappers that sum gradients over the data-parallel ranks, in float32."""
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
+    )
+    config = policy.config
+    wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
+    config.finalize_model_grads_func = finalize_model_grads
+    return [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
+        for i, chunk in enumerate(wrapped)
+    ]
+
+
+def make_optimizer(
+    policy: Policy, chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
+) -> MegatronOptimizer:
+    """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=section.learning_rate,
+        min_lr=section.learning_rate,
+        weight_decay=section.weight_decay,
+        adam_beta1=section.adam_beta1,
+        adam_beta2=section.adam_beta2,
+        adam_eps=section.adam_epsilon,
+        clip_grad=section.clip_grad_norm,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=section.parallel.distributed_optimizer,
+    )
+    restore_adam_steps()
+    optimizer = get_megatron_optimizer(config, chunks)
+    for group in optimizer.param_groups:
+        # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
+        group["fused"] = True
+    if dtype is torch.bfloat16:
+        policy.config.grad_scale_func = optimizer.scale_loss
+    return optimizer
+
+
+def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:
+    """Linear warm-up, then constant. It also applies each group's weight-decay multiplier."""
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=section.learning_rate,
+        min_lr=section.learning_rate,
+        lr_warmup_steps=section.warmup_steps,
+        lr_decay_steps=section.warmup_steps + 1,
+        lr_decay_style="constant",
+        start_wd=section.weight_decay,
+        end_wd=section.weight_decay,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,
+    )
+
+
+def take_step(optimizer: MegatronOptimizer, key: str, section: Trainer | Critic, *, step: int) -> float:
+    """An optimizer step on the gradient in the buffers; its norm before clipping.
+
+    Raises Diverged when the norm is not finite; `key` and `section` are those of the learning rate.
+    """
+    _, grad_norm, _ = optimizer.step()
+    if not math.isfinite(grad_norm):
+        raise Diverged(
+            f"Lower {key}, which is {section.learning_rate:g}, or look at the batch (`asyncrl view`): the "
+            f"gradient norm of step {step + 1} is {grad_norm}. The last checkpoint and the published weights "
+            f"are intact. {key} cannot change within a run: set run_folder (or name) to a new one."
+        )
+    return float(grad_norm)

@@ -1,0 +1,82 @@
+"""What the watchdog of a run watches: the rollout side, and the trainer."""
+
+from typing import Any
+
+from asyncrl.errors import AsyncrlError
+from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.counters import GENERATED
+from asyncrl.recipe import Recipe
+from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.run_state import RunState
+from asyncrl.serving.fleet import Fleet
+from asyncrl.supervisor import Supervisor
+from asyncrl.take import TakeDesk
+from asyncrl.watchdog import Limits
+
+MAX_TRAINER_KILLS = 3
+"""Of hung trainers in a run; the next one that hangs ends it."""
+
+
+class RolloutSide:
+    """Must move while the trainer waits for a batch."""
+
+    what = "no token, verdict or server, while the trainer waits for a batch"
+    knob = "serving.request_timeout_seconds"
+
+    def __init__(
+        self, recipe: Recipe, queue: ReplayQueue, fleet: Fleet, heldout: HeldOutSchedule, desk: TakeDesk
+    ) -> None:
+        self._queue = queue
+        self._fleet = fleet
+        self._heldout = heldout
+        self._desk = desk
+        limit = recipe.serving.request_timeout_seconds
+        self.limits = Limits(
+            warn_seconds=0.5 * limit,
+            # Later than the limit of a single stream, which is the more precise remedy.
+            act_seconds=1.5 * limit,
+            stop_seconds=2.0 * limit + recipe.serving.start_timeout_seconds,
+        )
+
+    def is_due(self) -> bool:
+        return self._desk.num_waiting > 0
+
+    def progress(self) -> Any:
+        """Raises AsyncrlError when every server was given up: nothing will move."""
+        verdicts = sum(len(group.scores) for group in self._queue.live.values())
+        servers = [(server.is_serving(), server.num_restarts) for server in self._fleet.servers.values()]
+        if not self._fleet.has_hope():
+            reasons = "; ".join(f"{s.url}: {s.reason}" for s in self._fleet.servers.values())
+            raise AsyncrlError(f"No rollout server is left. {reasons}")
+        # A group that is dropped because its servers fail is no progress.
+        tokens = self._queue.counters.get(GENERATED, 0), self._heldout.num_tokens
+        return tokens, self._queue.num_steps_taken, self._queue.version, verdicts, servers
+
+    def act(self, why: str) -> None:
+        self._fleet.restart_stuck(why)
+
+
+class TrainerSide:
+    """Must come back while it has a batch."""
+
+    what = "the trainer has a batch and did not come back"
+    knob = "trainer.step_timeout_seconds"
+
+    def __init__(self, recipe: Recipe, desk: TakeDesk, state: RunState, supervisor: Supervisor) -> None:
+        self._desk = desk
+        self._state = state
+        self._supervisor = supervisor
+        self._num_kills = 0
+        limit = recipe.trainer.step_timeout_seconds
+        self.limits = Limits(warn_seconds=0.5 * limit, act_seconds=limit, stop_seconds=2.0 * limit)
+
+    def is_due(self) -> bool:
+        return self._desk.num_waiting == 0 and self._state.is_training
+
+    def progress(self) -> Any:
+        # A trainer that was killed and restarted has its own time, a few times.
+        return self._desk.num_asked, min(self._num_kills, MAX_TRAINER_KILLS)
+
+    def act(self, why: str) -> None:
+        self._num_kills += 1
+        self._supervisor.kill_trainer(why)

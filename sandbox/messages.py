@@ -1,0 +1,71 @@
+"""What the processes of a sandbox tell each other, as JSON and marshal carry it: dictionaries with named
+fields.
+
+    host --WorkerSettings, BoxOrder--> worker --ZygoteSettings--> zygote
+                                       worker --BoxSpec--> box
+
+The zygote imports this too, on the program's own Python: standard library only."""
+
+from typing import TypedDict
+
+
+class LimitFields(TypedDict):
+    """limits.Limits."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    memory_bytes: int
+    stack_bytes: int
+    processes: int
+    open_files: int
+    disk_bytes: int
+    output_bytes: int
+
+
+class BoxOrder(TypedDict):
+    """command.Command without its bytes, which follow as blobs: the standard input, then the files."""
+
+    argv: list[str]
+    warm: bool
+    environment: dict[str, str]
+    files: list[tuple[str, int]]
+    """Name and size."""
+    collect: list[str]
+    limits: LimitFields
+    oom_score: int
+
+
+class BoxSpec(BoxOrder):
+    """A box as the worker starts it."""
+
+    max_tasks: int
+    """RLIMIT_NPROC, which counts the user's other processes too."""
+
+
+class WorkerSettings(TypedDict):
+    """What a worker needs to know."""
+
+    tier: str
+    python: str
+    """Path of the programs' interpreter, as the zygote finds it."""
+    environment: dict[str, str]
+    search: list[str]
+    """sys.path of a warm run, after its own directory."""
+    binds: list[tuple[str, str]]
+    hidden: list[str]
+    readable: list[str]
+    temporary: str
+    """The host's directory for temporary files."""
+    preload: list[str]
+    use_cgroups: bool
+
+
+class ZygoteSettings(WorkerSettings):
+    """What the worker adds for its zygote."""
+
+    user: int
+    """Whom programs run as."""
+    work_base: str
+    """Directory of the runs' own directories; empty in the namespaces tier, which mounts them."""
+    control: int
+    """Descriptor of the zygote's socket."""

@@ -1,0 +1,85 @@
+"""Commands on a run whose journal another version of asyncrl wrote: one sentence, nothing written."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from fakes.newcomer import write_project
+from fakes.records import finish, make_queue, make_task
+
+from asyncrl import cli
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run_folder import RunFolder
+
+FIRST_SCHEMA = Path(__file__).parent / "journal_schema_1.sql"
+"""What a journal was made with before it stored which asyncrl wrote it."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A recipe whose run took a step and stores its journal as schema 1."""
+    write_project(tmp_path)
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    with RunFolder(recipe.folder()) as folder:
+        folder.open(recipe)
+    queue = make_queue(recipe.folder(), batch=1)
+    queue.announce(0)
+    finish(queue, queue.admit(make_task()), version=0)
+    queue.take(0)
+    queue.journal.close()
+    (recipe.folder() / "metrics.jsonl").write_text('{"kind": "step", "step": 1, "time_seconds": 0}\n')
+    store_as_schema_1(recipe.folder() / "journal.sqlite")
+    return tmp_path
+
+
+def store_as_schema_1(path: Path) -> None:
+    new = path.with_suffix(".new")
+    shutil.move(path, new)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(FIRST_SCHEMA.read_text())
+    connection.execute("ATTACH ? AS new", (str(new),))
+    for table in ("groups", "trajectories", "segments", "counters"):
+        connection.execute(f"INSERT INTO {table} SELECT * FROM new.{table}")
+    connection.commit()
+    connection.close()
+    new.unlink()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """SQLite makes the journal's two companions when it is read."""
+    passing = ("journal.sqlite-shm", "journal.sqlite-wal")
+    return {
+        str(path): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in passing
+    }
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "RECIPE"],
+        ["check", "RECIPE"],
+        ["journal", "RUN"],
+        ["journal", "RUN", "--group", "0"],
+        ["view", "RUN", "--export", "page.html"],
+        ["reproduce", "RUN", "1"],
+    ],
+)
+def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
+    project: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    recipe = project / "recipe.yaml"
+    run = load_recipe(recipe).folder()
+    before = contents(project)
+    places = {"RECIPE": str(recipe), "RUN": str(run)}
+    assert cli.main([places.get(word, word) for word in words]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "journal.sqlite was written by another version of asyncrl with schema 1, and asyncrl " in said
+    assert said.endswith(
+        "use the version that began the run, or set run_folder (or name) to a new one to start afresh."
+    )
+    assert contents(project) == before

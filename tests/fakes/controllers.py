@@ -1,0 +1,78 @@
+"""A controller between fake servers, as the launcher assembles it: real wires, real journal, no processes."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fakes.engine import FakeEngine
+from fakes.model_folder import write_tokenizer
+from fakes.notebook import Notebook
+from fakes.supervisor import FakeSupervisor
+
+from asyncrl.assemble import assemble
+from asyncrl.controller import Controller
+from asyncrl.inputs import Inputs
+from asyncrl.journal.writer import Journal
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import parse_recipe
+from asyncrl.records import Task, VerifierSpec
+from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.rollout.text import TextCodec
+from asyncrl.serving.sglang import new_session
+
+
+def make_recipe(**sections: Any) -> Recipe:
+    raw = {
+        "name": "t",
+        "model": {"path": "m"},
+        "data": {"train": "d", "heldout": "h"},
+        "rollout": {"groups_per_batch": 2, "samples_per_group": 2, "max_staleness": 1, "max_new_tokens": 8},
+        "trainer": {"num_steps": 4},
+        "evaluation": {"every_steps": 2, "samples_per_task": 2},
+        "serving": {"request_timeout_seconds": 30},
+    }
+    for name, section in sections.items():
+        raw[name] = {**raw.get(name, {}), **section}  # type: ignore[dict-item]
+    return parse_recipe(raw, source="test")
+
+
+def make_tasks(count: int) -> list[Task]:
+    return [Task(f"train:{n}", f"{n}", (5, 6), "7", VerifierSpec("exact")) for n in range(count)]
+
+
+@contextlib.asynccontextmanager
+async def controller_on(
+    folder: Path,
+    recipe: Recipe,
+    engines: list[FakeEngine],
+    evaluators: Sequence[FakeEngine] = (),
+    *,
+    supervisor: FakeSupervisor | None = None,
+    added_servers: Sequence[str] = (),
+) -> AsyncIterator[tuple[Controller, Notebook]]:
+    notebook = Notebook()
+    inputs = Inputs(
+        recipe,
+        make_tasks(50),
+        make_tasks(3 if recipe.data.heldout else 0),
+        TextCodec(write_tokenizer(folder / "m")),
+        VerifierCache(folder),
+        32,
+    )
+    journal = Journal(folder / "journal.sqlite")
+    async with new_session() as session:
+        controller = assemble(
+            inputs,
+            journal=journal,
+            session=session,
+            supervisor=supervisor or FakeSupervisor(),
+            observer=notebook,
+            server_urls=[engine.url for engine in engines],
+            added_servers=added_servers,
+            evaluation_urls=[engine.url for engine in evaluators],
+            run_folder=folder / "run",
+        )
+        async with controller:
+            yield controller, notebook
+    journal.close()

@@ -1,0 +1,15 @@
+"""An observer that remembers what it is told."""
+
+from typing import Any
+
+
+class Notebook:
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.evaluations: list[dict[str, Any]] = []
+
+    def step(self, row: dict[str, Any]) -> None:
+        self.steps.append(row)
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self.evaluations.append(row)

@@ -1,0 +1,110 @@
+"""When a trainer that died is started again, and when the run gives up."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncrl.errors import DiskError, Diverged
+from asyncrl.launch.restarts import keep_training
+from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
+
+
+class DyingTrainer:
+    """Ends with the next of `exit_codes` after `num_steps` steps and `num_commits` checkpoints each time."""
+
+    def __init__(
+        self,
+        exit_codes: list[int],
+        *,
+        num_steps: int,
+        num_commits: int,
+        is_different_each_time: bool = True,
+        is_further_each_time: bool = False,
+    ) -> None:
+        self.is_further_each_time = is_further_each_time
+        self.exit_codes = exit_codes
+        self.is_different_each_time = is_different_each_time
+        self.num_steps, self.num_commits = num_steps, num_commits
+        self.num_starts = 0
+        self.controller: Any = SimpleNamespace(
+            report=SimpleNamespace(num_steps=1), queue=SimpleNamespace(committed_version=0, version=0)
+        )
+
+    async def wait(self) -> None:
+        self.controller.report.num_steps += self.num_steps
+        self.controller.queue.committed_version += self.num_commits
+        queue = self.controller.queue
+        # It restarts from its checkpoint and repeats what it trained since.
+        further = queue.version if self.is_further_each_time else queue.committed_version
+        queue.version = further + self.num_steps
+        if self.exit_codes:
+            raise TrainerFailed(f"it died:\n{self.words()}", exit_code=self.exit_codes.pop(0))
+
+    def words(self) -> str:
+        """The last line of its log."""
+        return f"error {len(self.exit_codes)}" if self.is_different_each_time else "error"
+
+    async def restart(self) -> None:
+        self.num_starts += 1
+
+    async def keep_training(self) -> None:
+        trainers: Any = self
+        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"))
+
+
+async def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
+    trainer = DyingTrainer([-9] * 20, num_steps=1, num_commits=0)
+    await trainer.keep_training()
+    assert trainer.num_starts == 20
+
+
+async def test_a_trainer_that_is_killed_before_each_step_is_given_up() -> None:
+    trainer = DyingTrainer([-9] * 20, num_steps=0, num_commits=0)
+    with pytest.raises(TrainerFailed):
+        await trainer.keep_training()
+    assert trainer.num_starts == MAX_RESTARTS
+
+
+async def test_a_trainer_that_fails_at_each_checkpoint_is_given_up_although_it_repeats_steps() -> None:
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0)
+    with pytest.raises(TrainerFailed):
+        await trainer.keep_training()
+    assert trainer.num_starts == MAX_RESTARTS
+
+
+async def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1)
+    await trainer.keep_training()
+    assert trainer.num_starts == 20
+
+
+async def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0, is_different_each_time=False)
+    with pytest.raises(TrainerFailed):
+        await trainer.keep_training()
+    assert trainer.num_starts == 1
+    # One that comes further in between may meet the same trouble again, a server that is away for instance.
+    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
+    await trainer.keep_training()
+    assert trainer.num_starts == 20
+
+
+async def test_the_same_words_at_a_later_step_are_another_failure() -> None:
+    trainer = DyingTrainer(
+        [1] * 20, num_steps=5, num_commits=0, is_different_each_time=False, is_further_each_time=True
+    )
+    with pytest.raises(TrainerFailed):
+        await trainer.keep_training()
+    # Without a checkpoint between it is given up all the same, later.
+    assert trainer.num_starts == MAX_RESTARTS
+
+
+@pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])
+async def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
+    trainer = DyingTrainer([exit_code], num_steps=5, num_commits=1)
+    with pytest.raises(TrainerFailed):
+        await trainer.keep_training()
+    assert trainer.num_starts == 0

@@ -1,0 +1,58 @@
+"""Terms: their names, their defaults, and which cannot work together."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recipes import make_recipe
+
+from asyncrl.algorithms.surrogates import clip_range
+from asyncrl.errors import InputError
+from asyncrl.recipe import Algorithm
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ({"advantage": "magic"}, r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
+        ({"mask_low": 9}, r"algorithm\.mask_low is 9.*algorithm\.mask_high is 5"),
+        (
+            {"clip_around": "behavior"},
+            r"the same ratio would count twice. Set algorithm\.importance_weight to none",
+        ),
+        (
+            {"surrogate": "reinforce", "clip_around": "behavior", "importance_weight": "none"},
+            r"reinforce has no ratio: .* Set algorithm\.clip_around to proximal",
+        ),
+        (
+            {"surrogate": "gspo", "dual_clip": 3},
+            r"gspo has no second bound.* set algorithm\.surrogate to ppo_clip",
+        ),
+        ({"importance_floor": 3}, r"every weight would be the same\. Lower algorithm\.importance_floor"),
+        (
+            {"importance_floor": 0.5, "importance_weight": "masked"},
+            r"masked has no lower bound.* set algorithm\.importance_weight to truncated",
+        ),
+    ],
+)
+def test_terms_that_cannot_work_are_refused_with_a_way_out(algorithm: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make_recipe(Path("m"), algorithm=algorithm)
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "low", "high"),
+    [
+        ("ppo_clip", 0.8, 1.2),
+        ("gspo", 0.8, 1.2),
+        ("cispo", 0.0, 1.2),
+        ("gmpo", math.exp(-0.4), math.exp(0.4)),
+    ],
+)
+def test_a_clip_range_that_is_not_set_is_that_of_the_surrogates_paper(
+    surrogate: str, low: float, high: float
+) -> None:
+    assert clip_range(Algorithm(surrogate=surrogate)) == pytest.approx((low, high), abs=1e-4)
+    set_high = Algorithm(surrogate=surrogate, clip_high=0.5)
+    assert clip_range(set_high) == pytest.approx((low, 1.5), abs=1e-4)

@@ -1,0 +1,150 @@
+"""Recipes as files: every mistake is named with its key, its value and a way out."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.recipe.file import dump_recipe, load_recipe, shown
+
+MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
+
+
+def write(folder: Path, text: str = MINIMAL) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_resolved_recipe_reads_back_equal(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path), ["trainer.learning_rate=3e-4", "serving.servers=[http://a:1]"])
+    again = write(tmp_path, dump_recipe(recipe))
+    assert load_recipe(again) == recipe
+
+
+def test_overrides_are_yaml(tmp_path: Path) -> None:
+    recipe = load_recipe(
+        write(tmp_path),
+        ["rollout.max_staleness=0", "data.is_shuffled=false", "evaluation.stop_at_accuracy=0.9"],
+    )
+    assert recipe.rollout.max_staleness == 0
+    assert recipe.data.is_shuffled is False
+    assert recipe.evaluation.stop_at_accuracy == 0.9
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.max_stalenes=0", r"unknown key rollout\.max_stalenes\. Did you mean max_staleness\?"),
+        ("rolout.max_staleness=0", r"unknown key rolout\. Did you mean rollout\?"),
+        ("trainer.zzz=0", r"Known here: num_steps"),
+        ("rollout.max_staleness=many", r"rollout\.max_staleness is 'many'"),
+        ("algorithm={rejection: [token_range, magic]}", r"algorithm\.rejection\.1 is 'magic'"),
+        ("model.path=null", r"model\.path is None"),
+        ("rollout.max_staleness", r"Write section\.key=value"),
+        ("name.x=1", r"name is a value, not a section"),
+        ("rollout.temperature=[", r"not YAML"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(tmp_path: Path, override: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), [override])
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model is missing"):
+        load_recipe(write(tmp_path, "name: t\ndata: {train: d, heldout: h}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("- a\n", "holds list"), ("a: [", "cannot be read as YAML"), ("", "NoneType")]
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path, text))
+
+
+def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no recipe"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_a_term_in_a_file_is_found_from_the_recipes_folder_also_by_its_copy_elsewhere(tmp_path: Path) -> None:
+    text = "name: t\nmodel: {path: m}\ndata: {train: d}\nevaluation: {every_steps: 0}\n"
+    text += "algorithm: {surrogate: './own.py:loss', rejection: ['./own.py:keep', token_veto]}\n"
+    (tmp_path / "recipe.yaml").write_text(text)
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    assert recipe.algorithm.surrogate == f"{tmp_path.resolve()}/own.py:loss"
+    assert recipe.algorithm.rejection == [f"{tmp_path.resolve()}/own.py:keep", "token_veto"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "run" / "recipe.yaml") == recipe
+
+
+def test_paths_of_a_recipe_are_relative_to_it_and_those_of_the_command_line_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = write(tmp_path, MINIMAL + "verifying: {default: './mine.py:V', options: {parts: ['./b.py:W']}}\n")
+    for written in (path, Path("../recipe.yaml")):
+        recipe = load_recipe(written, ["data.train=t.jsonl", "evaluation.num_tasks=3", "model={path: ~/m}"])
+        assert recipe.data.train == f"{tmp_path}/elsewhere/t.jsonl"
+        assert recipe.data.heldout == f"{tmp_path}/h.jsonl"
+        assert recipe.model.path == f"{tmp_path}/home/m"
+        assert recipe.verifying.default == f"{tmp_path}/mine.py:V"
+        assert recipe.verifying.options == {"parts": [f"{tmp_path}/b.py:W"]}
+        assert recipe.verifying.own_files() == tmp_path
+        assert recipe.folder() == tmp_path / "runs" / "t"
+    assert load_recipe(path, ["verifying={default: './over here.py:V'}"]).verifying.default == (
+        f"{tmp_path}/elsewhere/over here.py:V"
+    )
+    assert load_recipe(path, ["run_folder=r-{name}"]).folder() == tmp_path / "elsewhere" / "r-t"
+
+
+def test_people_see_a_path_below_the_current_folder_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "runs" / "t") == Path("runs/t")
+    assert shown(tmp_path.parent / "t") == tmp_path.parent / "t"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINIMAL + "name: u\n", "name is there twice, in lines 1 and 4"),
+        (MINIMAL + "data: {train: e}\n", "data is there twice, in lines 3 and 4"),
+        (MINIMAL + "rollout: {temperature: 1, temperature: 2}\n", "temperature is there twice"),
+    ],
+)
+def test_a_key_that_is_written_twice_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path, text))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(MINIMAL, encoding="utf-8-sig")
+    assert load_recipe(tmp_path / "recipe.yaml").name == "t"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ["seed=1", "rollout.max_staleness=many"],
+            r'^override "rollout.max_staleness=many": rollout\.max_st',
+        ),
+        (["rollout={max_staleness: many}"], r'^override "rollout={max_staleness: many}": rollout\.max_st'),
+        (
+            ["seed=1", "serving.max_running_requests=4"],
+            r'^override "serving.max_running_requests=4": rollout',
+        ),
+        (["trainer.zzz=0"], r'^override "trainer.zzz=0": unknown key'),
+    ],
+)
+def test_an_error_that_an_override_made_names_it(tmp_path: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_recipe(write(tmp_path), overrides)

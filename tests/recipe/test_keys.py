@@ -1,0 +1,63 @@
+"""Every key explains itself."""
+
+import pytest
+from pydantic import BaseModel
+
+from asyncrl.errors import InputError
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.keys import markdown
+
+
+def names(section: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted names of all keys, from the classes."""
+    found = []
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        found += names(inner[0], f"{prefix}{name}.") if inner else [prefix + name]
+    return found
+
+
+def test_every_key_is_explained_with_its_kind_and_default() -> None:
+    for name in names(Recipe):
+        first, *text = markdown(name).splitlines()
+        assert first.startswith(f"- `{name}` (") and first.endswith(":"), first
+        assert any(f"; {state}" in first for state in ("required", "optional", "default ")), first
+        assert text and all(line.startswith("  ") for line in text), name
+
+
+def test_kind_range_and_default_are_those_of_the_field() -> None:
+    assert markdown("rollout.max_staleness").startswith(
+        "- `rollout.max_staleness` (integer >= 0; default 2):"
+    )
+    assert markdown("data.train").startswith("- `data.train` (string; required):")
+    assert markdown("serving.slow_share").startswith(
+        "- `serving.slow_share` (number >= 0 and <= 1; optional):"
+    )
+    assert markdown("critic.value_clip").startswith(
+        "- `critic.value_clip` (number > 0 or null; default 0.5):"
+    )
+    assert markdown("serving.servers").startswith("- `serving.servers` (list of string; default []):")
+
+
+def test_each_choice_has_a_line() -> None:
+    _, _, *choices = markdown("rollout.interrupt").splitlines()
+    assert [line.split(":")[0] for line in choices] == [
+        "  - continue",
+        "  - retract",
+        "  - abort",
+        "  - drain",
+    ]
+
+
+def test_a_section_lists_all_its_keys() -> None:
+    text = markdown("trainer")
+    assert text.startswith("## trainer\n") and "## trainer.parallel\n" in text
+    listed = [line.split("`")[1] for line in text.splitlines() if line.startswith("- `")]
+    assert sorted(listed) == sorted(name for name in names(Recipe) if name.startswith("trainer."))
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
+    said = r"A recipe has no key rollout\.interupt\. Did you mean rollout\.interrupt\?"
+    with pytest.raises(InputError, match=said):
+        markdown("rollout.interupt")

@@ -1,0 +1,102 @@
+"""Sections that cannot work together are refused with both keys and what to change."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recipes import make_recipe
+
+from asyncrl.errors import InputError
+from asyncrl.recipe.file import parse_recipe
+
+MINIMAL = {"name": "t", "model": {"path": "m"}, "data": {"train": "d.jsonl", "heldout": "h.jsonl"}}
+
+
+def test_a_minimal_recipe_has_a_default_for_everything_else() -> None:
+    recipe = parse_recipe(MINIMAL, source="test")
+    assert (recipe.rollout.groups_per_batch, recipe.rollout.max_staleness) == (16, 2)
+    assert recipe.folder() == Path("runs/t")
+
+
+def test_a_critic_allows_groups_of_one() -> None:
+    recipe = make_recipe(Path("m"), algorithm={"advantage": "gae"}, rollout={"samples_per_group": 1})
+    assert recipe.algorithm.needs_critic() and recipe.algorithm.min_group_size() == 1
+
+
+def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
+    serving = {"max_running_requests": 8}
+    with pytest.raises(InputError, match=r"9 requests per group.*at least 9"):
+        make_recipe(Path("m"), algorithm={"advantage": "remax"}, serving=serving)
+    grpo = make_recipe(Path("m"), algorithm={"advantage": "grpo"}, serving=serving)
+    assert grpo.trajectories_per_group() == 8
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (
+            {"model": {"path": "m", "context_tokens": 64}, "rollout": {"max_new_tokens": 64}},
+            "Lower rollout.max_new_tokens or raise",
+        ),
+        ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),
+        ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be punished"),
+        ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),
+        (
+            {"rollout": {"oversampling": 1.5, "max_staleness": 0}},
+            "rollout.max_staleness is 0: stragglers could never be trained",
+        ),
+        ({"rollout": {"oversampling": 1.5, "interrupt": "drain"}}, "Remove one of the two"),
+        (
+            {"rollout": {"abort_staleness": 2}},
+            "Lower rollout.abort_staleness below rollout.max_staleness",
+        ),
+        ({"rollout": {"mask_staleness": 3}}, "nothing is ever that stale. Lower rollout.mask_staleness"),
+        (
+            {"rollout": {"max_staleness": 0}, "replay": {"repeated_groups_per_batch": 4}},
+            "nothing may be trained twice. Set rollout.max_staleness",
+        ),
+        (
+            {"replay": {"repeated_groups_per_batch": 17}},
+            "at most 16 are possible. Lower it, or raise replay.max_uses",
+        ),
+        ({"algorithm": {"advantage": "pass_at_k", "pass_k": 9}}, "no 9 answers to take the best of"),
+        (
+            {"rollout": {"samples_per_group": 1}},
+            "rollout.samples_per_group is 1 .* or algorithm.advantage to gae",
+        ),
+        (
+            {"algorithm": {"advantage": "gae"}, "critic": {"warmup_steps": 50}},
+            "Lower critic.warmup_steps",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae"},
+                "rollout": {"samples_per_group": 1},
+                "replay": {"drops_no_signal": True},
+            },
+            "Set replay.drops_no_signal to false",
+        ),
+        (
+            {"algorithm": {"advantage": "gae"}, "replay": {"drops_no_signal": True}},
+            "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {"algorithm": {"advantage": "reinforce_pp"}, "replay": {"drops_no_signal": True}},
+            "even if all its rewards are equal. Set replay.drops_no_signal to false",
+        ),
+        (
+            {"evaluation": {"every_steps": 0, "stop_at_accuracy": 0.9}},
+            "Set evaluation.every_steps to 1 or more",
+        ),
+        (
+            {"evaluation": {"every_steps": 0}, "trainer": {"keep_best": True}},
+            "Set evaluation.every_steps to 1 or more, or trainer.keep_best to false",
+        ),
+        ({"data": {"train": "d.jsonl"}}, "Name a held-out file in data.heldout"),
+    ],
+)
+def test_an_impossible_combination_says_which_two_keys_and_what_to_change(
+    sections: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_recipe(MINIMAL | sections, source="test")

@@ -1,0 +1,33 @@
+"""Numbers that a section cannot work with are refused with their key and value."""
+
+import math
+from pathlib import Path
+
+import pytest
+from fakes.recipes import make_recipe
+
+from asyncrl.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("rollout.samples_per_group", 0, "is 0"),
+        ("trainer.learning_rate", -1, "is -1"),
+        ("trainer.learning_rate", math.inf, "is inf"),
+        ("trainer.learning_rate", math.nan, "is nan"),
+        ("trainer.learning_rate", 1e6, r"is 1000000\.0: .*less than or equal to 1"),
+        ("critic.learning_rate", math.inf, "is inf"),
+        ("rollout.temperature", math.inf, "is inf"),
+        ("rollout.oversampling", math.inf, "is inf"),
+        ("algorithm.kl_coefficient", math.inf, "is inf"),
+        ("algorithm.entropy_coefficient", math.inf, "is inf"),
+        ("algorithm.overlong_penalty", math.inf, "is inf"),
+        ("algorithm.veto_low", math.inf, "is inf"),
+        ("algorithm.dual_clip", math.inf, "is inf"),
+    ],
+)
+def test_a_number_out_of_range_is_named(key: str, value: float, said: str) -> None:
+    section, name = key.split(".")
+    with pytest.raises(InputError, match=rf"{section}\.{name} {said}"):
+        make_recipe(Path("m"), **{section: {name: value}})

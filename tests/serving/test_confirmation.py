@@ -1,0 +1,73 @@
+"""Which version made each token: chunk by chunk, across publishes, with chunks lost, doubled and swapped."""
+
+import pytest
+
+from asyncrl.errors import ServerError
+from asyncrl.records import Segment
+from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang_messages import Chunk, End, Span
+
+
+def chunk(tokens: list[int], spans: list[Span] | None, *, end: End | None = None, cached: int = 0) -> Chunk:
+    return Chunk("r1", tokens, [-0.5] * len(tokens), spans, end, cached)
+
+
+def test_tokens_are_confirmed_by_spans_alone() -> None:
+    confirmation = Confirmation(salt_version=3)
+    assert confirmation.feed(chunk([5, 6], None)) == []
+    assert confirmation.pending_tokens == [5, 6]
+    segments = confirmation.feed(chunk([7], [Span(3, 0, 3)], end=End.STOP))
+    assert segments == [Segment(3, [5, 6, 7], [-0.5] * 3)]
+    assert confirmation.pending_tokens == []
+
+
+def test_a_publish_in_the_middle_splits_segments_and_tags_the_continued_one() -> None:
+    confirmation = Confirmation(salt_version=3)
+    assert confirmation.feed(chunk([5, 6], [Span(3, 0, 2)])) == [Segment(3, [5, 6], [-0.5] * 2)]
+    segments = confirmation.feed(chunk([7, 8, 9], [Span(3, 0, 3), Span(4, 3, 5)]))
+    assert segments == [Segment(3, [7], [-0.5]), Segment(4, [8, 9], [-0.5] * 2, is_continued_in_place=True)]
+
+
+def test_a_request_that_was_queued_over_a_publish_and_met_an_old_cache_is_tagged() -> None:
+    # Salted with version 3 and served by 4: cached prompt tokens are version 3's.
+    queued = Confirmation(salt_version=3)
+    assert queued.feed(chunk([5], [Span(4, 0, 1)], cached=6))[0].is_continued_in_place
+    fresh = Confirmation(salt_version=3)
+    assert not fresh.feed(chunk([5], [Span(4, 0, 1)], cached=0))[0].is_continued_in_place
+
+
+def test_spans_that_leave_tokens_open_are_an_error() -> None:
+    with pytest.raises(ServerError, match="open"):
+        Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 0, 1)]))
+    with pytest.raises(ServerError, match="open"):
+        Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 1, 2)]))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "said"),
+    [
+        # The second of three chunks was lost.
+        ([([5, 6], 2), ([9], 5)], "3 tokens arrived, the server sent 5"),
+        # The first came twice.
+        ([([5, 6], 2), ([5, 6], 2)], "4 tokens arrived, the server sent 2"),
+        # The second came first.
+        ([([7, 8], 4), ([5, 6], 2)], "2 tokens arrived, the server sent 4"),
+    ],
+)
+def test_a_chunk_that_is_missing_doubled_or_out_of_place_is_refused(
+    chunks: list[tuple[list[int], int]], said: str
+) -> None:
+    confirmation = Confirmation(3)
+    with pytest.raises(ServerError, match=said):
+        for tokens, num_tokens_so_far in chunks:
+            confirmation.feed(
+                Chunk("r1", tokens, [-0.5] * len(tokens), None, None, 0, num_tokens_so_far=num_tokens_so_far)
+            )
+
+
+def test_after_a_retraction_nothing_stands_on_an_older_cache() -> None:
+    spans = [Span(3, 0, 2), Span(4, 2, 4)]
+    (first, second) = Confirmation(3, is_cache_recomputed=True).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    assert [(s.version, s.is_continued_in_place) for s in (first, second)] == [(3, False), (4, False)]
+    (_, in_place) = Confirmation(3).feed(chunk([5, 6, 7, 8], spans, cached=4))
+    assert in_place.is_continued_in_place

@@ -1,0 +1,249 @@
+"""The life of a server: how it fails, comes back, is added, removed and given up, and what is said of it."""
+
+import asyncio
+import logging
+
+import pytest
+from fakes.engine import FakeEngine
+from fakes.fleets import TAKEN, Crew, nothing
+
+from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.records import PublishOutcome
+from asyncrl.serving.lifecycle import MAX_RESTARTS
+from asyncrl.serving.server import ServerState
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a person sees of the fleet."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_new_version(
+    pair: Crew, one: FakeEngine, two: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = pair.fleet
+    urls = fleet.hand_wire_to_trainer()
+    assert set(urls) == {one.url, two.url}
+    await pair.announce(1, {one.url: TAKEN, two.url: PublishOutcome(False, 0.0, "no route")})
+    assert [server.url for server in fleet.serving()] == [one.url]
+    await pair.until_serving(2)
+    assert {server.version for server in fleet.serving()} == {1}
+    assert two.version == "1"
+    # Both are said once; nothing is said of servers that only started.
+    assert told(caplog) == [
+        f"server {two.url} leaves: no route",
+        f"server {two.url} serves version 1, digests verified",
+    ]
+
+
+async def test_a_server_that_cannot_be_restarted_is_given_up(solo: Crew, one: FakeEngine) -> None:
+    tries = []
+
+    async def refuse(url: str) -> None:
+        tries.append(url)
+        raise ServerError("it ended with exit code 1")
+
+    solo.on_restart = refuse
+    server = solo.fleet.servers[one.url]
+    solo.fleet.fail(server, "test")
+    assert server.state is ServerState.RESTARTING
+    await solo.until(lambda: not solo.fleet.has_hope())
+    assert (server.state, len(tries)) == (ServerState.DEAD, MAX_RESTARTS)
+    assert server.reason == "it ended with exit code 1"
+
+
+async def test_a_server_that_was_given_up_gets_another_chance_when_it_is_added(
+    solo: Crew, one: FakeEngine
+) -> None:
+    async def refuse(url: str) -> None:
+        raise ServerError("it ended with exit code 1")
+
+    solo.on_restart = refuse
+    given_up = solo.fleet.servers[one.url]
+    solo.fleet.fail(given_up, "test")
+    await solo.until(lambda: given_up.state is ServerState.DEAD)
+    solo.on_restart = nothing
+    solo.fleet.add(one.url)
+    await solo.until_serving(1)
+    assert solo.fleet.servers[one.url].num_restarts == 1
+    # What is left of the first life ends none of the second.
+    solo.fleet.fail(given_up, "late")
+    await solo.fleet.suspect(given_up, ServerSilent("late"))
+    assert [server.state for server in solo.fleet.servers.values()] == [ServerState.SERVING]
+
+
+async def test_a_trainer_that_went_back_never_shares_a_prefix_cache_with_the_lost_versions(
+    solo: Crew, one: FakeEngine
+) -> None:
+    fleet, server = solo.fleet, solo.fleet.servers[one.url]
+    await solo.announce(1, {one.url: TAKEN})
+    before = fleet.salt(server)
+    await solo.announce(0)
+    await solo.until_serving(1)
+    await solo.announce(1, {one.url: TAKEN})
+    assert fleet.salt(server) != before
+
+
+async def test_a_server_that_was_removed_and_added_never_shares_a_prefix_cache_with_its_former_life(
+    pair: Crew, two: FakeEngine
+) -> None:
+    before = pair.fleet.salt(pair.fleet.servers[two.url])
+    pair.fleet.remove(two.url)
+    pair.fleet.add(two.url)
+    await pair.until_serving(2)
+    assert pair.fleet.salt(pair.fleet.servers[two.url]) != before
+
+
+async def test_servers_that_a_dead_trainer_was_publishing_to_join_again(solo: Crew, one: FakeEngine) -> None:
+    await solo.announce(3)
+    await solo.until_serving(1)
+    solo.fleet.hand_wire_to_trainer()
+    # It loaded version 4 before its trainer died; the next trainer is at version 3 again.
+    one.version = "4"
+    await solo.announce(3)
+    assert solo.fleet.serving() == []
+    await solo.until_serving(1)
+    assert one.version == "3"
+
+
+async def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(
+    solo: Crew, one: FakeEngine
+) -> None:
+    fleet, server = solo.fleet, solo.fleet.servers[one.url]
+    before = fleet.salt(server)
+    await fleet.suspect(server, ServerError("a stream broke"))
+    assert server.state is ServerState.SERVING and fleet.salt(server) == before
+    one.version = "default"
+    await fleet.suspect(server, ServerError("a stream broke"))
+    assert server.state is ServerState.STALE
+    await solo.until_serving(1)
+    assert one.version == "0" and server.num_restarts == 0
+    # What it computed in between must not be found under the old salt.
+    assert fleet.salt(server) != before
+
+
+async def test_a_server_whose_stream_broke_and_that_does_not_answer_is_restarted(
+    solo: Crew, one: FakeEngine
+) -> None:
+    server = solo.fleet.servers[one.url]
+    one.is_ready = False
+    await solo.fleet.suspect(server, ServerError("a stream broke"))
+    assert not server.is_serving() and server.reason == "a stream broke"
+    await solo.until_serving(1)
+    assert solo.processes == [("restart", one.url)]
+
+
+async def test_a_silent_server_is_restarted_although_its_health_check_answers(
+    solo: Crew, one: FakeEngine
+) -> None:
+    await solo.fleet.suspect(solo.fleet.servers[one.url], ServerSilent("nothing for 300 s"))
+    await solo.until_serving(1)
+    assert solo.processes == [("restart", one.url)]
+
+
+async def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(
+    solo: Crew, two: FakeEngine
+) -> None:
+    async def repair(url: str) -> None:
+        # The first try found nobody: now it listens.
+        two.is_corrupt = False
+
+    solo.on_restart = repair
+    fleet = solo.fleet
+    await solo.announce(4)
+    await solo.until_serving(1)
+    two.is_corrupt = True
+    fleet.change_and_list("add", two.url)
+    assert fleet.servers[two.url].state is ServerState.STALE
+    # Other bytes than were published: first the files are doubted, then the server.
+    await solo.until(lambda: fleet.wants_publication)
+    assert solo.processes == []
+    # Nobody waits for the join: the trainer must be asked to write the files again.
+    assert not fleet.has_late_joiner()
+    fleet.renew(solo.write(4))
+    await solo.until_serving(2)
+    assert solo.processes == [("restart", two.url)] and two.version == "4"
+
+
+async def test_a_server_that_is_removed_while_it_joins_never_serves(
+    solo: Crew, one: FakeEngine, two: FakeEngine
+) -> None:
+    fleet = solo.fleet
+    fleet.hand_wire_to_trainer()
+    fleet.change_and_list("add", two.url)
+    await asyncio.sleep(0)
+    joining = fleet.servers[two.url]
+    fleet.change_and_list("remove", two.url)
+    assert list(fleet.servers) == [one.url]
+    await solo.announce(1, {one.url: TAKEN})
+    await solo.until(lambda: solo.processes == [("stop", two.url)])
+    assert joining.state is ServerState.LEAVING
+    assert [server.url for server in fleet.serving()] == [one.url]
+
+
+async def test_a_removed_server_ends_once_it_is_drained_and_nobody_publishes_to_it(
+    pair: Crew, one: FakeEngine, two: FakeEngine
+) -> None:
+    fleet, leaving = pair.fleet, pair.fleet.servers[two.url]
+    fleet.acquire(leaving, 2)
+    fleet.hand_wire_to_trainer()
+    fleet.remove(two.url)
+    assert fleet.servers[two.url] is leaving
+    fleet.release(leaving, 2)
+    assert two.url not in fleet.servers
+    await pair.never(lambda: bool(pair.processes))
+    await pair.announce(1, {url: TAKEN for url in (one.url, two.url)})
+    await pair.until(lambda: pair.processes == [("stop", two.url)])
+
+
+async def test_a_server_that_is_added_again_starts_after_its_process_has_ended(
+    pair: Crew, two: FakeEngine
+) -> None:
+    may_end = asyncio.Event()
+
+    async def hold(url: str) -> None:
+        await may_end.wait()
+
+    pair.on_stop = hold
+    pair.fleet.remove(two.url)
+    pair.fleet.add(two.url)
+    calls = len(two.calls)
+    await pair.never(lambda: len(pair.fleet.serving()) == 2)
+    assert len(two.calls) == calls and pair.processes == []
+    may_end.set()
+    await pair.until_serving(2)
+    assert pair.processes == [("stop", two.url), ("restart", two.url)]
+
+
+async def test_a_server_that_is_added_again_while_it_drains_returns_after_its_streams(
+    pair: Crew, two: FakeEngine
+) -> None:
+    fleet, draining = pair.fleet, pair.fleet.servers[two.url]
+    fleet.acquire(draining, 2)
+    fleet.remove(two.url)
+    fleet.add(two.url)
+    await pair.never(lambda: len(fleet.serving()) == 2)
+    fleet.release(draining, 2)
+    await pair.until_serving(2)
+    assert fleet.servers[two.url] is not draining and fleet.num_in_flight == 0
+
+
+async def test_a_server_that_is_removed_while_it_restarts_ends_after_it_has_started(
+    pair: Crew, two: FakeEngine
+) -> None:
+    may_start = asyncio.Event()
+
+    async def hold(url: str) -> None:
+        await may_start.wait()
+
+    pair.on_restart = hold
+    pair.fleet.fail(pair.fleet.servers[two.url], "test")
+    calls = len(two.calls)
+    await asyncio.sleep(0)
+    pair.fleet.remove(two.url)
+    await asyncio.sleep(0)
+    assert pair.processes == []
+    may_start.set()
+    await pair.until(lambda: pair.processes == [("restart", two.url), ("stop", two.url)])
+    # Nobody installs weights on what is about to end.
+    assert len(two.calls) == calls

@@ -1,0 +1,60 @@
+"""The tasks of a run end together, and what they were doing when one failed is kept."""
+
+import asyncio
+
+import pytest
+
+from asyncrl.loops import Loops
+from asyncrl.waits import Waits
+
+
+async def wait_without_end() -> None:
+    await asyncio.Event().wait()
+
+
+async def fail() -> None:
+    raise ValueError("no verdict")
+
+
+async def test_the_first_failure_ends_all_and_the_state_of_that_moment_is_kept() -> None:
+    waits = Waits()
+    loops = Loops(waits, lambda: {"Who waited for whom": waits.describe_waits()})
+
+    async def wait_with_a_name() -> None:
+        with waits.waiting("take", "groups"):
+            await wait_without_end()
+
+    with pytest.raises(ExceptionGroup) as failed:
+        async with loops:
+            waiting = loops.start(wait_with_a_name(), "take")
+            await asyncio.sleep(0)
+            loops.start(fail(), "grade")
+    assert [str(error) for error in failed.value.exceptions] == ["no verdict"]
+    assert waiting.cancelled() and loops.are_done()
+    # The wait had a name then; by now it has ended.
+    assert loops.state_at_failure == {"Who waited for whom": "  take waits for groups since 0 s"}
+    assert waits.pending == []
+
+
+async def test_who_waits_for_the_last_task_is_woken() -> None:
+    waits, may_end = Waits(), asyncio.Event()
+
+    async def work() -> None:
+        await may_end.wait()
+
+    async with Loops(waits, dict) as loops:
+        loops.start(work(), "group 1")
+        waiting = asyncio.create_task(
+            waits.wait_until(loops.are_done, owner="run", blocker="verdicts", timeout_seconds=20.0)
+        )
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        may_end.set()
+        assert await waiting
+
+
+async def test_what_has_not_ended_in_time_is_cancelled() -> None:
+    async with Loops(Waits(), dict) as loops:
+        hanging, quick = loops.start(wait_without_end(), "a"), loops.start(asyncio.sleep(0), "b")
+        await loops.cancel(after_seconds=0.01)
+    assert hanging.cancelled() and not quick.cancelled()

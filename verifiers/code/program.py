@@ -1,0 +1,161 @@
+"""The untrusted program inside its box: loaded once per test, its names looked up, its output captured.
+
+Every test finds the program as freshly loaded: what one test changed in it, the next does not see."""
+
+import functools
+import io
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+_RECURSION_LIMIT = 1000
+_RELOAD_SECONDS = 0.02
+_MAX_PRINTED_BYTES = 1 << 20
+_DONE = 77
+
+
+def describe(error: BaseException) -> str:
+    """One line about an exception."""
+    try:
+        return f"{type(error).__name__}: {error}"[:300]
+    except BaseException:
+        return "an exception that cannot be printed"
+
+
+def find(namespace: dict[str, Any], name: str) -> Any:
+    """What the program calls `name`: its global, or the method of its class Solution."""
+    if name in namespace:
+        return namespace[name]
+    solution = namespace.get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    raise NameError(f"name {name!r} is not defined")
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+class Program:
+    """The program, compiled once and loaded for each test. Its main block does not run."""
+
+    def __init__(self, source: str) -> None:
+        # The program may recurse as deep as it could on its own, whatever called it here.
+        sys.setrecursionlimit(_RECURSION_LIMIT + _depth() + 20)
+        self.namespace: dict[str, Any] = {}
+        self.failure: str | None = None
+        self._code: Any = None
+        self._load_seconds = 0.0
+        self._imported = False
+        """Whether the last loading took its time for imports, which the next one need not repeat."""
+        try:
+            self._code = compile(source, "solution.py", "exec", dont_inherit=True)
+        except BaseException as error:
+            self.failure = describe(error)
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        module = types.ModuleType("solution")
+        module.__file__ = "solution.py"
+        self.namespace = module.__dict__
+        self.failure = None
+        sys.modules["solution"] = module
+        started, modules = time.process_time(), len(sys.modules)
+        try:
+            exec(self._code, self.namespace)
+        except SystemExit:
+            # What was defined before it left is there.
+            pass
+        except BaseException as error:
+            self.failure = describe(error)
+        self._load_seconds = time.process_time() - started
+        self._imported = len(sys.modules) > modules
+
+    def run_each(self, total: int, run: Callable[[int], None]) -> None:
+        """run(0), run(1) and so on, each with the program as freshly loaded.
+
+        A program that loads quickly is loaded again; one that computes something first is copied by a fork,
+        unless it has threads, which a fork would lose: its tests share one state."""
+        is_used = False
+        for index in range(total):
+            is_slow = self._load_seconds > _RELOAD_SECONDS
+            has_threads = threading.active_count() > 1
+            if is_used and self._code is not None and not (is_slow and has_threads):
+                self._load()
+            if index < total - 1 and not self._imported and not has_threads:
+                is_used = self._load_seconds <= _RELOAD_SECONDS
+            else:
+                is_used = True
+            if is_used:
+                run(index)
+            else:
+                _in_a_copy(run, index)
+
+
+def _in_a_copy(run: Callable[[int], None], index: int) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            run(index)
+            os._exit(_DONE)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        # As if it had happened here: the box's limits count.
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    elif os.WEXITSTATUS(status) != _DONE:
+        os._exit(os.WEXITSTATUS(status))
+
+
+class Printed:
+    """What is written to standard output meanwhile, if that is wanted."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> "Printed":
+        if self._wanted:
+            self._before = sys.stdout
+            self._bytes = io.BytesIO()
+            self._stream = io.TextIOWrapper(self._bytes, "utf-8", "surrogateescape", write_through=True)
+            sys.stdout = self._stream
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._wanted:
+            sys.stdout = self._before
+
+    def text(self) -> "str | None":
+        """All of it, None where nobody wanted it."""
+        if not self._wanted:
+            return None
+        try:
+            self._stream.flush()
+            return self._bytes.getvalue()[:_MAX_PRINTED_BYTES].decode("utf-8", "replace")
+        except ValueError:
+            # The program closed it.
+            return ""
+
+
+@functools.cache
+def event_loop() -> Any:
+    """One event loop for all coroutines of the program: its locks and queues belong to a loop."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def awaited(value: Any) -> Any:
+    """The result of a coroutine; other values as they are."""
+    return event_loop().run_until_complete(value) if isinstance(value, types.CoroutineType) else value

@@ -1,0 +1,395 @@
+"""Whether a response's tree says what the gold's tree says. Owns the policy for every pair of shapes.
+
+The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule
+written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
+nobody foresaw, is wrong."""
+
+from verifiers.math.families import same_family
+from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
+from verifiers.math.matching import pair_off
+from verifiers.math.nodes import (
+    SETS,
+    Based,
+    Bracket,
+    Call,
+    Listing,
+    Matrix,
+    Modulo,
+    NamedSet,
+    Node,
+    Operation,
+    Piecewise,
+    Quotient,
+    Ratio,
+    Relation,
+    SetBuilder,
+    SetOf,
+    SetOperation,
+    Symbol,
+    Text,
+)
+from verifiers.math.regions import Region, same_region, to_region
+from verifiers.math.relations import (
+    is_name,
+    same_equation,
+    same_inequality,
+    same_name,
+    solved_for,
+    value_of_chain,
+)
+from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.shorthand import expand, with_constant_of
+from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
+from verifiers.math.texts import list_of_words
+from verifiers.math.vectors import as_vector
+
+MAX_ITEMS = 64
+
+
+def same_answer(gold: Node, response: Node) -> bool:
+    """Whether the response, as a whole, is the gold. Not symmetric: the gold sets the form."""
+    gold, response = expand(gold), expand(response)
+    if gold == response:
+        return True
+    both = settled(gold, with_constant_of(gold, response))
+    return both is not None and _same(*both)
+
+
+def _same(gold: Node, response: Node) -> bool:
+    words = list_of_words(gold)
+    if words is not None and words == list_of_words(response):
+        return True
+    match gold, response:
+        case (Modulo(), _) | (Relation(), Modulo()):
+            return _same_modulo(gold, response)
+        case Relation(), _:
+            return _same_as_relation(gold, response)
+        case Listing(), _:
+            return _same_as_listing(gold, response)
+        case _, Modulo():
+            return _same_modulo(gold, response)
+    response = _without_name(gold, response)
+    match gold, response:
+        case Text(), _:
+            return gold == response
+        case (_, Text()):
+            return False
+        case Bracket(), _:
+            return _same_as_bracket(gold, response)
+        case ((SetOf() | SetOperation() | NamedSet() | SetBuilder()), _):
+            return _same_as_set(gold, response)
+        case Matrix(), _:
+            return _same_as_matrix(gold, response)
+        case Ratio(), _:
+            return same_ratio(gold, response)
+        case Piecewise(), _:
+            return _same_pieces(gold, response)
+    return _same_as_scalar(gold, response)
+
+
+def _without_name(gold: Node, response: Node) -> Node:
+    """`A = ...` against a gold without a name: what stands after the sign. A chain must hold together."""
+    if not isinstance(response, Relation) or isinstance(gold, Relation):
+        return response
+    if isinstance(gold, SETS) and response.operators == ("in",) and is_name(response.sides[0]):
+        return response.sides[1]
+    value = value_of_chain(gold, response)
+    return response if value is None else value
+
+
+# Scalars
+
+
+def _same_as_scalar(gold: Node, response: Node) -> bool:
+    if isinstance(response, SetOf) and len(response.items) == 1:
+        # {5}, the solution set, for the one solution 5.
+        response = response.items[0]
+    if isinstance(response, Ratio) and is_full_hour(response):
+        response = response.items[0]
+    match gold, response:
+        case Quotient(), Ratio((first, second)):
+            # 3:4 for the fraction 3/4.
+            response = Quotient(first, second)
+        case _, Ratio((_, _)):
+            return False
+        case (Based(), _) | (_, Based()):
+            return same_based(gold, response)
+    vector = as_vector(gold)
+    if vector is not None:
+        other = as_vector(response)
+        return other is not None and _same_in_order(vector, other)
+    if isinstance(response, (Listing, Relation, Bracket, Matrix, Piecewise, *SETS)):
+        return False
+    if isinstance(gold, Operation) and is_integral_without_ends(gold):
+        return gold == response or is_antiderivative(gold, response)
+    return same_with_marks(gold, response)
+
+
+def _same_modulo(gold: Node, response: Node) -> bool:
+    """Residues: the modulus may be left out by one side; with it, any representative will do."""
+    match gold, response:
+        case Modulo(), Modulo():
+            return _same_residues(gold, response)
+        case Modulo(), _:
+            return _same(gold.value, response)
+        case _, Modulo():
+            return _is_residue(response) and _same(gold, response.value)
+    return False
+
+
+def _same_residues(gold: Modulo, response: Modulo) -> bool:
+    if not same_scalar(gold.modulus, response.modulus):
+        return False
+    if _same(gold.value, response.value):
+        return True
+    (gold_name, gold_value), (name, value) = _named_residue(gold.value), _named_residue(response.value)
+    if gold_name is not None and name is not None and gold_name != name:
+        return False
+    wanted, given, modulus = map(exact_or_none, (gold_value, value, gold.modulus))
+    if wanted is None or given is None or modulus is None or modulus < 1:
+        return False
+    return (wanted - given) % modulus == 0
+
+
+def _is_residue(node: Modulo) -> bool:
+    """Whether the value is smaller than the modulus: 17 \\bmod 5 is not 17."""
+    value, modulus = exact_or_none(_named_residue(node.value)[1]), exact_or_none(node.modulus)
+    return value is None or modulus is None or abs(value) < abs(modulus)
+
+
+def _named_residue(node: Node) -> tuple[Node | None, Node]:
+    match node:
+        case Relation(("=",), (name, value)):
+            return name, value
+    return None, node
+
+
+# Relations
+
+
+def _same_as_relation(gold: Relation, response: Node) -> bool:
+    if isinstance(response, Relation) and same_family(gold, response):
+        return True
+    if set(gold.operators) == {"="}:
+        return _same_as_equation(gold, response)
+    if gold.operators == ("in",) and isinstance(gold.sides[1], SetOf) and is_name(gold.sides[0]):
+        named = isinstance(response, Relation) and gold.sides[0] not in response.sides
+        return not named and _same(gold.sides[1], response)
+    region = to_region(gold)
+    if region is not None:
+        return _same_region_as(region, response)
+    if isinstance(response, Relation):
+        return same_inequality(gold, response)
+    if gold.operators in (("in",), ("~",)) and is_name(gold.sides[0]):
+        return _same(gold.sides[1], response)
+    return False
+
+
+def _same_as_equation(gold: Relation, response: Node) -> bool:
+    if not isinstance(response, Relation):
+        # x = 5 asked for the value; 2x + y = 5 asked for the equation.
+        name, value = gold.sides[0], gold.sides[-1]
+        if is_name(name) or (isinstance(name, Call) and exact_or_none(value) is not None):
+            return _same(value, response)
+        return is_name(value) and len(gold.sides) == 2 and _same(name, response)
+    if set(response.operators) == {"in"} and is_name(gold.sides[0]):
+        return gold.sides[0] == response.sides[0] and _same(gold.sides[-1], response.sides[1])
+    if not set(response.operators) <= {"=", "~"}:
+        return False
+    solved_gold, solved_response = solved_for(gold), solved_for(response)
+    if solved_gold and solved_response and same_name(solved_gold[0], solved_response[0]):
+        return _same(solved_gold[1], solved_response[1])
+    return same_equation(gold, response)
+
+
+def _same_region_as(region: Region, response: Node) -> bool:
+    other = to_region(response)
+    return other is not None and same_region(region, other)
+
+
+# Several items
+
+
+def _same_as_listing(gold: Listing, response: Node) -> bool:
+    region = to_region(gold)
+    if region is not None and _same_region_as(region, response):
+        return True
+    if isinstance(response, Relation):
+        response = _relation_of_many(response)
+    match response:
+        case Bracket("(", ")", items):
+            return _same_labelled(gold.items, items) or _same_in_order(_plain_items(gold), items)
+        case SetOf():
+            members = _members(response, like=gold)
+            return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), members)
+        case SetOperation():
+            region = to_region(SetOf(_plain_items(gold)))
+            return region is not None and _same_region_as(region, response)
+        case Listing():
+            return _same_listings(gold, response)
+    return len(gold.items) == 1 and _same(gold.items[0], response)
+
+
+def _same_listings(gold: Listing, response: Listing) -> bool:
+    if _labels(gold.items) and not _have_relation(response.items):
+        return _same_labelled(gold.items, response.items)
+    if same_family(gold, response):
+        return True
+    if _are_of_many(response.items) and not _have_relation(gold.items):
+        return _same_labelled(response.items, gold.items)
+    if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
+        # "x = 1, 2" gives two values to x and none to y.
+        return False
+    return _same_in_any_order(_shared_names(gold), _shared_names(response))
+
+
+def _have_relation(items: tuple[Node, ...]) -> bool:
+    return any(isinstance(item, Relation) for item in items)
+
+
+def _relation_of_many(response: Relation) -> Node:
+    """x \\in {1, 2} and x = {1, 2}: the set. (x, y) = (1, 2): the pair."""
+    match response:
+        case Relation(("in",) | ("=",), (name, value)) if is_name(name) or isinstance(name, Bracket):
+            return value
+    return response
+
+
+def _plain_items(gold: Listing) -> tuple[Node, ...]:
+    """x = 1, x = 2 without the repeated name."""
+    labels = [item.sides[0] for item in gold.items if isinstance(item, Relation) and item.operators == ("=",)]
+    if len(labels) == len(gold.items) and len(set(labels)) == 1 and is_name(labels[0]):
+        return tuple(item.sides[-1] for item in gold.items if isinstance(item, Relation))
+    return gold.items
+
+
+def _shared_names(listing: Listing) -> tuple[Node, ...]:
+    """The items; "x = 1, 2" becomes x = 1, x = 2, and names that all agree are left out."""
+    match listing.items:
+        case (Relation(("=",), (name, value)), *rest) if is_name(name):
+            if not any(isinstance(item, (Relation, Text)) for item in rest):
+                return (value, *rest)
+    return _plain_items(listing)
+
+
+def _labels(items: tuple[Node, ...]) -> list[str]:
+    """The distinct names of x = 1, y = 2; empty when the items are not such."""
+    names = [
+        item.sides[0].name
+        for item in items
+        if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
+    ]
+    return names if len(names) == len(items) and len(set(names)) == len(names) else []
+
+
+def _are_of_many(items: tuple[Node, ...]) -> bool:
+    """Whether x = 1, y = 2 tells of different unknowns; x_1 = 1, x_2 = 2 are solutions of one."""
+    return len({name.partition("_")[0] for name in _labels(items)}) > 1
+
+
+def _same_labelled(labelled: tuple[Node, ...], plain: tuple[Node, ...]) -> bool:
+    """x = 1, y = 2 against (1, 2): in the order of the alphabet, which is how such pairs are asked for."""
+    names = _labels(labelled)
+    if not names or names != sorted(names):
+        return False
+    values = tuple(item.sides[1] for item in labelled if isinstance(item, Relation))
+    return _same_in_order(values, plain)
+
+
+def _same_in_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
+    return len(gold) == len(response) <= MAX_ITEMS and all(map(_same, gold, response))
+
+
+def _same_in_any_order(gold: tuple[Node, ...], response: tuple[Node, ...]) -> bool:
+    """Each gold item exactly once. A bare list counts as written; only a set says nothing by repeating, which
+    the caller leaves out."""
+    return len(gold) == len(response) <= MAX_ITEMS and pair_off(gold, response, _same)
+
+
+def _members(set_of: SetOf, *, like: Listing) -> tuple[Node, ...]:
+    """The members of a set, to compare with a list: without repetitions, unless both have equally many."""
+    return set_of.items if len(set_of.items) == len(like.items) else _distinct(set_of.items)
+
+
+def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Without literal repetitions; a set says nothing by repeating."""
+    return tuple(dict.fromkeys(items))
+
+
+# Brackets, sets, matrices
+
+
+def _same_as_bracket(gold: Bracket, response: Node) -> bool:
+    if isinstance(response, Bracket):
+        return _same_brackets(gold, response)
+    vector = as_vector(response)
+    if vector is not None or isinstance(response, Matrix):
+        return vector is not None and len(gold.items) > 1 and _same_in_order(gold.items, vector)
+    if isinstance(response, Listing) and _same_labelled(response.items, gold.items):
+        return True
+    region = to_region(gold)
+    if region is not None and _same_region_as(region, response):
+        return True
+    if not isinstance(response, Listing) or response.joined_by != "," or gold.opening not in "(<":
+        return False
+    is_plain = not any(isinstance(item, (Relation, Text)) for item in response.items)
+    return is_plain and _same_in_order(gold.items, response.items)
+
+
+def _same_brackets(gold: Bracket, response: Bracket) -> bool:
+    if not _same_in_order(gold.items, response.items):
+        return False
+    if (gold.opening, gold.closing) == (response.opening, response.closing):
+        return True
+    pair = {gold.opening + gold.closing, response.opening + response.closing}
+    # A vector may wear round, square or angle brackets; two items in [ ] are an interval and then ends
+    # matter.
+    return pair == {"()", "<>"} or (len(gold.items) > 2 and pair <= {"()", "[]", "<>"})
+
+
+def _same_as_set(gold: Node, response: Node) -> bool:
+    match gold, response:
+        case SetOf(), SetOf():
+            return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
+        case SetOf(), Listing():
+            of_one = not _are_of_many(response.items)
+            return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
+        case SetOf((only,)), _ if not isinstance(response, SETS):
+            return _same(only, response)
+    region = to_region(gold)
+    if region is not None:
+        return _same_region_as(region, response)
+    match gold, response:
+        case NamedSet(), _:
+            return gold == response
+        case SetBuilder(), SetBuilder():
+            return _same(gold.element, response.element) and _same(gold.condition, response.condition)
+        case SetOperation(), SetOperation():
+            return gold.operator == response.operator and _same_operands(gold, response)
+    return False
+
+
+def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
+    if _same(gold.left, response.left) and _same(gold.right, response.right):
+        return True
+    return (
+        gold.operator != "difference"
+        and _same(gold.left, response.right)
+        and _same(gold.right, response.left)
+    )
+
+
+def _same_as_matrix(gold: Matrix, response: Node) -> bool:
+    if isinstance(response, Matrix):
+        return len(gold.rows) == len(response.rows) and all(map(_same_in_order, gold.rows, response.rows))
+    vector = as_vector(gold)
+    other = as_vector(response) if not isinstance(response, Bracket) else response.items
+    return vector is not None and other is not None and _same_in_order(vector, other)
+
+
+def _same_pieces(gold: Piecewise, response: Node) -> bool:
+    return (
+        isinstance(response, Piecewise)
+        and len(gold.pieces) == len(response.pieces)
+        and pair_off(gold.pieces, response.pieces, lambda one, other: all(map(_same, one, other)))
+    )

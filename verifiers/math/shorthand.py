@@ -1,0 +1,117 @@
+r"""Shorthands written out: a \pm b becomes two items, "no solution" and "all real numbers" become sets."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from verifiers.math.nodes import (
+    SETS,
+    Listing,
+    Matrix,
+    NamedSet,
+    Node,
+    Number,
+    PlusMinus,
+    Product,
+    Quotient,
+    Relation,
+    SetBuilder,
+    SetOf,
+    SetOperation,
+    Sum,
+    Symbol,
+    Text,
+)  # fmt: skip
+from verifiers.math.trees import INFINITY, has_plus_minus, negative, rebuilt, replaced, walk
+from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
+
+
+def expand(node: Node) -> Node:
+    match node:
+        case Text(words):
+            return _named_by_words(words) or node
+        case Listing(items, joined_by):
+            return Listing(_expanded(items), joined_by)
+        case SetOf(items):
+            return SetOf(_expanded(items))
+        case SetBuilder():
+            return replace(node, condition=expand(node.condition))
+        case Sum((NamedSet() | SetOf() | SetOperation() | SetBuilder() as left, Product((_, right)))) if (
+            isinstance(right, SETS)
+        ):
+            # \mathbb{R} - \{0\}
+            return SetOperation("difference", left, right)
+    if not has_plus_minus(node):
+        return _scaled_matrix(node)
+    # x = \pm 2 is one or the other; x \ne \pm 2 is neither.
+    excludes = isinstance(node, Relation) and node.operators == ("!=",)
+    return Listing((_with_sign(node, 1), _with_sign(node, -1)), "and" if excludes else "or")
+
+
+def _expanded(items: tuple[Node, ...]) -> tuple[Node, ...]:
+    found: list[Node] = []
+    for item in map(expand, items):
+        found.extend(item.items if isinstance(item, Listing) else (item,))
+    return tuple(found)
+
+
+def _scaled_matrix(node: Node) -> Node:
+    """A number times a matrix, or a matrix over a number, entry by entry."""
+    match node:
+        case Quotient(Matrix() as matrix, bottom):
+            return _each_entry(matrix, lambda entry: Quotient(entry, bottom))
+        case Product(factors):
+            matrices = [factor for factor in factors if isinstance(factor, Matrix)]
+            if len(matrices) == 1:
+                scalars = tuple(factor for factor in factors if factor is not matrices[0])
+                return _each_entry(matrices[0], lambda entry: Product((*scalars, entry)))
+    return node
+
+
+def _each_entry(matrix: Matrix, change: Callable[[Node], Node]) -> Matrix:
+    return Matrix(tuple(tuple(change(entry) for entry in row) for row in matrix.rows))
+
+
+def _named_by_words(words: str) -> Node | None:
+    if words in NO_SOLUTION:
+        return NamedSet("empty")
+    if words in ("infinity", "positive infinity"):
+        return INFINITY
+    if words in ("negative infinity", "minus infinity"):
+        return negative(INFINITY)
+    if words in NUMBER_WORDS:
+        return Number(Fraction(NUMBER_WORDS[words]))
+    return NamedSet("R") if words in ALL_REALS else None
+
+
+def _with_sign(node: Node, sign: int) -> Node:
+    """The tree with each \\pm read as `sign` and each \\mp as its opposite."""
+    if not isinstance(node, PlusMinus):
+        return rebuilt(node, lambda part: _with_sign(part, sign))
+    inner = _with_sign(node.value, sign)
+    return inner if (sign > 0) is not node.flipped else negative(inner)
+
+
+def with_constant_of(gold: Node, response: Node) -> Node:
+    """The response with its constant of integration spelled as in the gold: + c for + C."""
+    constant = _added_constant(gold)
+    other = _added_constant(response) if constant is not None else None
+    if constant is None or other is None or constant == other:
+        return response
+    for node, own in ((gold, constant), (response, other)):
+        names = [item.name for item in walk(node) if isinstance(item, Symbol)]
+        # C once, and no other capital or c, with which it would be a quantity: A + C.
+        if names.count(own.name) > 1 or any(
+            name.isupper() or name == "c" for name in names if name != own.name
+        ):
+            return response
+    return replaced(response, other, constant)
+
+
+def _added_constant(node: Node) -> Symbol | None:
+    """The + C at the end of an expression, or of what stands after the equals sign."""
+    last = node.sides[-1] if isinstance(node, Relation) else node
+    if not isinstance(last, Sum):
+        return None
+    found = (term for term in last.terms if isinstance(term, Symbol) and term.name in ("c", "C"))
+    return next(found, None)
