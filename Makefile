@@ -1,4 +1,4 @@
-# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | test | test-all | bench | ablation | chaos
+# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -7,9 +7,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# Two processes of tests; tests/conftest.py says which stay together.
+PYTEST := $(BIN)/python -m pytest -n 2
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
-.PHONY: setup train eval check view chat test test-all lint bench ablation chaos clean
+.PHONY: setup train eval check view chat quick test test-all lint bench ablation chaos clean
 
 setup: $(READY)
 
@@ -35,9 +37,14 @@ view: setup
 chat: setup
 	@$(BIN)/asyncrl chat $(RUN)
 
-test: setup
-	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+# Without engines, training, sandboxed programs and simulated schedules.
+quick: setup
+	@$(PYTEST) -q -m "not slow and not gpu and not heavy" $(ARGS)
 
+test: setup
+	@$(PYTEST) -m "not slow and not gpu" $(ARGS)
+
+# One after the other: slow tests measure, kill and fill disks.
 test-all: setup
 	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
 

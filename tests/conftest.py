@@ -1,11 +1,118 @@
-"""What a test opens and leaves is closed after it: hundreds of tests in one process share one table."""
+"""Which tests run side by side and in which order, and what a test leaves open is closed after it.
+
+`make test` runs two processes of tests. A group of tests stays in one of them: the tests of a file, of one
+engine, or of a part that watches the whole machine. Groups that take minutes begin first.
+"""
 
 import contextlib
+import functools
+import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from asyncrl.journal.writer import Journal, JournalError
+
+TESTS = Path(__file__).parent
+HEAVY = (
+    # SGLang servers, Megatron, training.
+    *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),
+    *("model/test_memory.py", "examples/test_pretrain.py", "examples/test_muon.py"),
+    *("commands/test_train_errors.py", "commands/test_broken_verifiers.py", "launch/test_trial.py"),
+    # Schedules and answers by the thousand, processes by the dozen.
+    *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
+    *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/test_operations_of_golds.py"),
+)
+"""What `make quick` leaves out."""
+LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")
+GROUPS = {
+    # They share servers.
+    "serving/engine": "engines",
+    "trainer/test_engine_logprobs.py": "engines",
+    # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
+    "sandbox": "sandbox",
+    "verifiers/code": "sandbox",
+}
+EACH_ALONE = ("end_to_end/test_broken_verifiers.py", "end_to_end/test_dying_processes.py")
+"""Every test starts runs of its own."""
+
+
+@functools.cache
+def place_of(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+
+
+def is_in(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder}/")
+
+
+def is_heavy(path: Path) -> bool:
+    return any(is_in(place_of(path), folder) for folder in HEAVY)
+
+
+def group_of(nodeid: str) -> str:
+    """The name of what runs in one process, in order: several folders, a file, or one test."""
+    place = place_of(TESTS.parent / nodeid.partition("::")[0])
+    if place in EACH_ALONE:
+        return nodeid
+    return next((group for folder, group in GROUPS.items() if is_in(place, folder)), place)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is left out is not imported either: torch and Megatron alone take seconds."""
+    return True if is_heavy(collection_path) and "not heavy" in config.option.markexpr else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_heavy(item.path):
+        item.add_marker(pytest.mark.heavy)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        names = (group_of(item.nodeid), place_of(item.path).partition("/")[0])
+        return next((LONGEST_FIRST.index(name) for name in names if name in LONGEST_FIRST), len(items))
+
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Deals whole groups, in their order. The mark xdist_group has no effect with pytest 9 and xdist 3.8."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return ByGroup(config, log)
+
+
+def pytest_collection_finish() -> None:
+    # A garbage collection would otherwise visit all modules and tests: half a second, in whichever test.
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", params=["normal", "overlap"])
+def shared_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, list[Path]]]:
+    """URL of a real server for at most 16 requests, and two model folders. It holds the first as version 0;
+    each test leaves it so."""
+    from serving.engine.servers import running_server, write_model
+
+    folder = tmp_path_factory.mktemp("engine")
+    models = [write_model(folder / f"model-{seed}", seed=seed) for seed in (0, 1)]
+    # A run's server has no overlap schedule on a CPU, but it has one on a GPU.
+    without = ["--disable-overlap-schedule"] if request.param == "overlap" else []
+    with pytest.MonkeyPatch.context() as patch:
+        # As a user's shell may have it: SGLang would then report log-probs of temperature 1.
+        patch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
+        server = running_server(models[0], folder / "log", without=without, max_running_requests=16)
+        with server as (url, _):
+            yield url, models
 
 
 @pytest.fixture(autouse=True)

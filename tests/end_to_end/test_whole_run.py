@@ -1,14 +1,11 @@
 """The loop on real SGLang and real Megatron-core, as a user starts it."""
 
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 from statistics import fmean
 
 import pytest
-from fakes.whole_run import WholeRun, survivors
+from fakes.whole_run import WholeRun
 
 
 @pytest.fixture(scope="module")
@@ -86,50 +83,3 @@ def test_a_step_of_the_run_is_repeated_to_the_last_digit(finished: WholeRun) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "steps 9 to 12 again, from checkpoint step-8" in done.stdout
     assert "step 12 is identical to the last digit." in done.stdout
-
-
-def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Path) -> None:
-    run = WholeRun(tmp_path).start()
-    run.wait_for_step(6)
-    family = run.family()
-    run.kill(signal.SIGKILL)
-    run.finish()
-    assert not survivors(family)
-    admitted = run.query("SELECT count(*) FROM groups")[0][0]
-    tokens = run.query("SELECT trajectory_id, position, tokens, version FROM segments")
-    assert run.start().finish() == 0, run.output()
-    assert "resuming" in run.output()
-    # What was confirmed before the kill is still there, token for token, and was not generated again.
-    assert set(tokens) <= set(run.query("SELECT trajectory_id, position, tokens, version FROM segments"))
-    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12 * 8)]
-    assert admitted <= 12 * 8
-    counters = dict(run.query("SELECT name, value FROM counters"))
-    assert counters["tokens_generated"] == counters["tokens_trained"]
-
-
-def test_a_dead_server_and_a_dead_trainer_are_replaced_and_ctrl_c_stops_all(tmp_path: Path) -> None:
-    run = WholeRun(tmp_path, trainer={"num_steps": 400}).start()
-    run.wait_for_step(2)
-    run.child("sglang.launch_server").kill()
-    run.wait_for(lambda: "restarts" in run.output() or "leaves" in run.output(), "the server's restart")
-    run.wait_for_step(len(run.steps()) + 4)
-    run.child("asyncrl.trainer.main").kill()
-    run.wait_for(lambda: "from its last checkpoint" in run.output(), "the trainer's restart")
-    run.wait_for_step(len(run.steps()) + 6)
-    family, began = run.family(), time.monotonic()
-    run.kill(signal.SIGINT)
-    assert run.finish(seconds=30.0) == 130, run.output()
-    assert not survivors(family, seconds=max(0.0, 10.0 - (time.monotonic() - began)))
-    counters = dict(run.query("SELECT name, value FROM counters"))
-    live = run.query("SELECT sum(length(tokens) / 4) FROM segments")[0][0]
-    dropped = sum(value for name, value in counters.items() if name.startswith("tokens_dropped"))
-    assert counters["tokens_generated"] - dropped == live
-    assert counters["tokens_trained"] <= live
-
-
-def test_a_trainer_killed_while_the_run_starts_is_started_again(tmp_path: Path) -> None:
-    run = WholeRun(tmp_path, trainer={"num_steps": 2}).start()
-    run.wait_for(lambda: bool(run.children("asyncrl.trainer.main")), "the trainer's start")
-    run.child("asyncrl.trainer.main").kill()
-    assert run.finish() == 0, run.output()
-    assert "It starts again" in run.output()

@@ -1,10 +1,12 @@
-"""Tiny real models, written by transformers, and what transformers itself computes for them."""
+"""Tiny real models, written by transformers, and what transformers itself computes for them.
+
+`random_batch` needs no transformers, whose import takes a second.
+"""
 
 import random
 from pathlib import Path
 
 import torch
-import transformers
 
 from asyncrl.records import Batch, Sequence
 
@@ -22,6 +24,8 @@ SIZES = {
 
 def write_model(folder: Path, family: str = "Qwen3", *, seed: int = 0, **overrides: object) -> Path:
     """A model of `family` (Llama, Qwen2, Qwen3) with random weights, large enough for logits to matter."""
+    import transformers
+
     sizes = SIZES | ({"head_dim": 16} if family == "Qwen3" else {}) | overrides
     config = getattr(transformers, f"{family}Config")(**sizes)
     generator = torch.Generator().manual_seed(seed)
@@ -35,13 +39,13 @@ def write_model(folder: Path, family: str = "Qwen3", *, seed: int = 0, **overrid
     return folder
 
 
-def reference_model(folder: Path) -> transformers.PreTrainedModel:
+def reference_model(folder: Path) -> torch.nn.Module:
+    import transformers
+
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
-def reference_logprobs(
-    model: transformers.PreTrainedModel, sequence: Sequence, temperature: float
-) -> torch.Tensor:
+def reference_logprobs(model: torch.nn.Module, sequence: Sequence, temperature: float) -> torch.Tensor:
     """[response] log-probs of one sequence alone, with gradient."""
     tokens = torch.tensor([sequence.prompt_tokens + sequence.response_tokens])
     logits = model(tokens).logits[0, len(sequence.prompt_tokens) - 1 : -1] / temperature

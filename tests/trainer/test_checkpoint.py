@@ -3,8 +3,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
+from fakes.template import Template
 from torch.distributed.checkpoint import FileSystemWriter, save
 
 from asyncrl.checkpoints import find_fault
@@ -117,15 +116,18 @@ def test_a_manifest_names_the_version_and_every_file(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("moment", ["save", "sync_tree"])
-def test_a_kill_while_saving_keeps_the_checkpoint_before(folder: Path, tmp_path: Path, moment: str):
-    tests = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "fakes.dying_saver", str(folder), str(tmp_path), moment],
-        env=dict(os.environ, PYTHONPATH=str(tests)),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+def test_a_kill_while_saving_keeps_the_checkpoint_before(
+    folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, template: Template, moment: str
+):
+    log = tmp_path_factory.mktemp("log") / "log"
+    with log.open("wb") as output:
+        saver = template.start(
+            "fakes.dying_saver",
+            [str(folder), str(tmp_path), moment],
+            environment=dict(os.environ),
+            output=output,
+        )
+    assert saver.wait(120) == -signal.SIGKILL, log.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".step-2.part", "step-1"]
     learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     assert checkpoints.load_newest(learner) == 1

@@ -4,12 +4,15 @@ import dataclasses
 import math
 from pathlib import Path
 
+import pytest
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, write_model
 from fakes.queue_service import QueueService
 from fakes.recipes import make_recipe
 
 from asyncrl.errors import Diverged
+
+pytestmark = pytest.mark.usefixtures("forked_trainers")
 
 
 def test_the_trainer_ends_with_the_hint_and_no_traceback(tmp_path: Path):

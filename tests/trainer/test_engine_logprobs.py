@@ -3,34 +3,16 @@
 import asyncio
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
-from serving.engine.servers import STOP, VOCABULARY, new_session, post, running_server, write_model
+from serving.engine.servers import STOP, VOCABULARY, new_session, post
 
 from asyncrl.records import Batch, Sequence
 from asyncrl.trainer.batch import rank_micro_batches
 
 TEMPERATURES = (0.6, 1.7)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"), seed=0)
-
-
-@pytest.fixture(scope="module")
-def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        # As a user's shell may have it: SGLang would then report log-probs of temperature 1.
-        patch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
-        with running_server(model, tmp_path_factory.mktemp("log") / "log", max_running_requests=16) as (
-            url,
-            _,
-        ):
-            yield url
 
 
 def sample(url: str, temperature: float) -> list[Sequence]:
@@ -51,10 +33,12 @@ def sample(url: str, temperature: float) -> list[Sequence]:
     return sequences
 
 
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_the_trainer_finds_the_log_probs_of_the_distribution_that_was_sampled(
-    url: str, model: Path, temperature: float
+    shared_engine: tuple[str, list[Path]], temperature: float
 ):
+    url, (model, _) = shared_engine
     batch = Batch(0, temperature, sample(url, temperature))
     learner = make_learner(model)
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)

@@ -3,17 +3,16 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from fakes.launch_trainer import finish_trainer
 from fakes.layout_worker import take_steps
 from fakes.models import write_model
+from fakes.template import Template
 
-TESTS = Path(__file__).parents[1]
 SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
 MODELS = {
     "qwen3": ("Qwen3", SIZES),
@@ -151,13 +150,15 @@ def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def together(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_cases(TWO_RANKS, 2, models, tmp_path_factory.mktemp("together"))
+def together(models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_cases(TWO_RANKS, 2, models, template, tmp_path_factory.mktemp("together"))
 
 
 @pytest.fixture(scope="module")
-def critic_together(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_cases(CRITIC_ON_TWO_RANKS, 2, models, tmp_path_factory.mktemp("critic"))
+def critic_together(
+    models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return run_cases(CRITIC_ON_TWO_RANKS, 2, models, template, tmp_path_factory.mktemp("critic"))
 
 
 def trainer_keys(model: str) -> dict[str, int]:
@@ -165,7 +166,11 @@ def trainer_keys(model: str) -> dict[str, int]:
 
 
 def run_cases(
-    cases: dict[str, tuple[str, dict]], num_ranks: int, models: dict[str, Path], root: Path
+    cases: dict[str, tuple[str, dict]],
+    num_ranks: int,
+    models: dict[str, Path],
+    template: Template,
+    root: Path,
 ) -> Path:
     arguments = [
         {
@@ -179,25 +184,22 @@ def run_cases(
         }
         for name, (model, sizes) in cases.items()
     ]
-    command = [sys.executable, "-m", "fakes.layout_worker", json.dumps(arguments), str(root)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_PORT": str(port)}
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment["PYTHONPATH"] = path
-    ranks = [
-        subprocess.Popen(
-            command, env=environment | {"RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(num_ranks)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=300)[0].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * num_ranks, "\n".join(outputs)[-6000:]
+    log = root / "log"
+    with log.open("ab") as output:
+        ranks = [
+            template.start(
+                "fakes.layout_worker",
+                [json.dumps(arguments), str(root)],
+                environment=environment | {"RANK": str(rank)},
+                output=output,
+            )
+            for rank in range(num_ranks)
+        ]
+    assert finish_trainer(ranks, timeout_seconds=300) == [0] * num_ranks, log.read_text()[-6000:]
     return root
 
 
@@ -231,9 +233,9 @@ def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, critic_togeth
 
 @pytest.mark.slow
 def test_four_ranks_take_the_steps_of_one(
-    alone: Path, models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+    alone: Path, models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory
 ):
-    root = run_cases(FOUR_RANKS, 4, models, tmp_path_factory.mktemp("four"))
+    root = run_cases(FOUR_RANKS, 4, models, template, tmp_path_factory.mktemp("four"))
     for name, (model, _) in FOUR_RANKS.items():
         assert_same_steps(name, root / name, alone / model)
 

@@ -24,6 +24,8 @@ from asyncrl.trainer.digests import engine_digests
 from asyncrl.trainer.learner import Learner
 from sandbox.polling import readable
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 NUM_STEPS = 4
 PER_CAUSE = ("ratio_mean", "ratio_max", "effective_share", *(f"kl_quarter_{n}" for n in range(1, 5)))
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "warmup_steps": 2, "learning_rate": 1e-3}

@@ -27,6 +27,8 @@ from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
 NUM_STEPS = 4
 TRAINER = {"num_steps": NUM_STEPS, "checkpoint_every_steps": 2, "keep_checkpoints": 2}
 TRAINER |= {"warmup_steps": 2, "learning_rate": 1e-3}

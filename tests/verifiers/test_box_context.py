@@ -52,10 +52,10 @@ def test_more_hidden_places_than_an_answer_needs_hide_all() -> None:
     ],
 )
 def test_hostile_surroundings_are_read_in_linear_time(response: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     extract_answer(response)
     # Milliseconds when measured; quadratic reading would take minutes.
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize(

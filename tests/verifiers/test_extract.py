@@ -67,7 +67,7 @@ def test_what_stands_after_the_last_thought_counts() -> None:
 
 
 def test_hostile_responses_are_read_in_linear_time() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     for response in (
         "\\boxed{" * 20_000,
         "\\boxed{" * 20_000 + "1" + "}" * 20_000,
@@ -79,7 +79,7 @@ def test_hostile_responses_are_read_in_linear_time() -> None:
     ):
         extract_answer(response, fallbacks=["final_answer", "hashes", "last_line"])
     # 0.3 s when measured; quadratic reading would take minutes.
-    assert time.perf_counter() - started < 10
+    assert time.thread_time() - started < 10
 
 
 @given(PIECES)

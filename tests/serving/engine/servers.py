@@ -23,7 +23,7 @@ from asyncrl.serving.engine.environment import engine_arguments, engine_environm
 
 VOCABULARY = 24
 STOP = 1
-START_SECONDS = 120
+START_SECONDS = 300
 
 
 def write_model(

@@ -12,25 +12,20 @@ from serving.engine.servers import (
     load_model,
     new_session,
     reference_logprobs,
-    running_server,
     stream,
-    write_model,
 )
 
 GROUP = 8
 MAX_RUNNING = 16
+"""Of the shared engine."""
 TOLERANCE = 1e-5
 Replies = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["normal", "overlap"])
-def engine(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sharing")
-    model = write_model(folder / "model", seed=0)
-    # A run's server has no overlap schedule on a CPU, but it has one on a GPU.
-    without = ["--disable-overlap-schedule"] if request.param == "overlap" else []
-    with running_server(model, folder / "log", without=without, max_running_requests=MAX_RUNNING) as (url, _):
-        yield url, model
+@pytest.fixture
+def engine(shared_engine):
+    url, (model, _) = shared_engine
+    return url, model
 
 
 def prompt(seed: int, length: int = 40) -> list[int]:

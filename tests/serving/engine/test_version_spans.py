@@ -15,7 +15,6 @@ from serving.engine.servers import (
     post,
     publish,
     reference_logprobs,
-    running_server,
     stream,
     write_model,
 )
@@ -34,14 +33,16 @@ class Received:
     num_cached: int = 0
 
 
-@pytest.fixture(scope="module", params=["normal", "overlap"])
-def engine(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The shared engine's two models; seeds make them."""
     folder = tmp_path_factory.mktemp("versions")
-    folders = [write_model(folder / f"model-{seed}", seed=seed) for seed in (0, 1)]
-    # A run's server has no overlap schedule on a CPU, but it has one on a GPU.
-    without = ["--disable-overlap-schedule"] if request.param == "overlap" else []
-    with running_server(folders[0], folder / "log", without=without, max_running_requests=32) as (url, _):
-        yield url, folders, [load_model(path) for path in folders]
+    return [load_model(write_model(folder / f"model-{seed}", seed=seed)) for seed in (0, 1)]
+
+
+@pytest.fixture
+def engine(shared_engine, models):
+    return *shared_engine, models
 
 
 def body(prompts: list[list[int]], num_tokens: int, *, salt: str) -> dict[str, Any]:

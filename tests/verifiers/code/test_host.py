@@ -2,6 +2,7 @@
 # Tables of short texts read best unbroken.
 # ruff: noqa: E501
 
+import functools
 import json
 import time
 import tracemalloc
@@ -44,8 +45,10 @@ def integers(count: int) -> list[list[str]]:
     return [["i", hex(number * P)] for number in range(count)]
 
 
+@functools.cache
 def digits(bits: int) -> str:
-    return hex((3**bits) >> (len(bin(3**bits)) - 2 - bits) | 1)
+    power = 3**bits
+    return hex(power >> (power.bit_length() - bits) | 1)
 
 
 def nested(depth: int, number: int = 0) -> list[object]:

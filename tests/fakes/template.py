@@ -1,0 +1,134 @@
+"""Python processes forked from one that has imported torch and Megatron, which takes each of them seconds.
+
+`Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on. Each process is the child of
+its own keeper, which waits for it and dies with the template; the template ends with its `Template`.
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from sandbox.polling import readable
+
+TESTS = Path(__file__).parents[1]
+PR_SET_PDEATHSIG = 1
+LARGEST_REQUEST = 1 << 17
+
+
+class Template:
+    """The forking process; a context manager."""
+
+    def __enter__(self) -> "Template":
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "fakes.template", str(theirs.fileno())],
+                env=os.environ | {"PYTHONPATH": path},
+                pass_fds=[theirs.fileno()],
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def start(
+        self, module: str, arguments: list[str], *, environment: dict[str, str], output: BinaryIO
+    ) -> "Forked":
+        """Runs `module` as `__main__`; its stdout and stderr both go to `output`."""
+        request = json.dumps([module, arguments, environment]).encode()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._socket, [request], [output.fileno(), theirs.fileno()])
+        return Forked(ours)
+
+
+class Forked:
+    """What the tests use of subprocess.Popen, for a process that a template forked."""
+
+    def __init__(self, keeper: socket.socket) -> None:
+        self._keeper = keeper
+        pid, fds, _, _ = socket.recv_fds(keeper, 32, 1)
+        if not pid:
+            raise ChildProcessError("the template of processes is gone")
+        self.pid, self._pidfd = int(pid), fds[0]
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, negative for a signal. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not readable(self._keeper.fileno(), timeout_seconds=timeout):
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            self.returncode = int(self._keeper.recv(32))
+            self._keeper.close()
+            os.close(self._pidfd)
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def main() -> None:
+    # Keepers end when they like; nobody waits for them.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    import fakes.models  # noqa: F401
+
+    import asyncrl.trainer.checkpoint
+    import asyncrl.trainer.learner
+    import asyncrl.trainer.loop  # noqa: F401
+
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        request, fds, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 2)
+        if not request:
+            return
+        if os.fork() == 0:
+            requests.close()
+            become(*json.loads(request), output=fds[0], keeper=socket.socket(fileno=fds[1]))
+            return
+        for fd in fds:
+            os.close(fd)
+
+
+def become(
+    module: str, arguments: list[str], environment: dict[str, str], *, output: int, keeper: socket.socket
+) -> None:
+    """Forks once more: the parent is the keeper and does not return, the child runs the module."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if pid := os.fork():
+        keep(pid, keeper)
+    keeper.close()
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    # As if nobody had imported it: runpy warns otherwise.
+    sys.modules.pop(module, None)
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def keep(pid: int, report: socket.socket) -> NoReturn:
+    """Hands over the process, then its exit code."""
+    socket.send_fds(report, [str(pid).encode()], [os.pidfd_open(pid)])
+    _, status = os.waitpid(pid, 0)
+    report.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
