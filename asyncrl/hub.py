@@ -20,9 +20,30 @@ class Snapshot:
     commit: str
 
 
-def is_hub_id(path: str) -> bool:
-    """Whether `path` can only be a hub id: "name/name", and nothing on this machine has that path."""
-    return HUB_ID.fullmatch(path) is not None and not Path(path).exists()
+def is_hub_id(path: str, folder: Path = Path()) -> bool:
+    """Whether `path` can only be a hub id: "name/name", and nothing has that path as seen from `folder`."""
+    return HUB_ID.fullmatch(path) is not None and not (folder / path).exists()
+
+
+def find_cached(
+    hub_id: str, revision: str | None, *, kind: str, files: Sequence[str], ignored: Sequence[str] = ()
+) -> Snapshot | None:
+    """What `fetch` would return, where this machine has all of it; asks no hub."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        folder = huggingface_hub.snapshot_download(
+            hub_id,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=list(files),
+            ignore_patterns=list(ignored),
+            local_files_only=True,
+        )
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+        return None
+    return Snapshot(Path(folder), Path(folder).name)
 
 
 def fetch(
@@ -54,6 +75,11 @@ def fetch(
             allow_patterns=list(files),
             ignore_patterns=list(ignored),
         )
+    except errors.HFValidationError as error:
+        raise InputError(
+            f'{key} is "{hub_id}", but this machine has no such path, and it is no name that a hub can have: '
+            f"{str(error).strip()} Correct it."
+        ) from error
     except errors.GatedRepoError as error:
         raise InputError(
             f'{key} is "{hub_id}", whose owner asks you to accept terms first. Open {place}, accept them, '

@@ -13,16 +13,18 @@ from fakes.models import write_model
 from asyncrl.errors import InputError
 from asyncrl.hub import is_hub_id
 from asyncrl.model.folder import check_model_folder
-from asyncrl.model.source import resolve
+from asyncrl.model.source import model_folder, resolve
 from asyncrl.observe.stage import stage
+from asyncrl.recipe import Model
 
 SCRIPT = """
 import sys
 from asyncrl.errors import InputError
 from asyncrl.model.source import resolve
 from asyncrl.observe.stage import stage
+from asyncrl.recipe import Model
 try:
-    source = resolve(sys.argv[1], sys.argv[2] or None, stage=stage)
+    source = resolve(Model(path=sys.argv[1], revision=sys.argv[2] or None), stage=stage)
     print(source.folder, source.commit)
 except InputError as error:
     print("InputError:", error)
@@ -97,13 +99,14 @@ def test_a_folder_wins_over_a_hub_id_of_the_same_name(tmp_path: Path, monkeypatc
     assert is_hub_id("Qwen/Qwen2.5-0.5B")
     (tmp_path / "Qwen" / "Qwen2.5-0.5B").mkdir(parents=True)
     assert not is_hub_id("Qwen/Qwen2.5-0.5B")
+    assert is_hub_id("Qwen/Qwen2.5-0.5B", tmp_path / "Qwen")
     assert not any(is_hub_id(path) for path in ("model", "/a/b", "./a/b", "../a/b", "a/b/c", "~/b", "a/.b"))
 
 
 def test_a_folder_has_no_revision(tmp_path: Path):
-    assert resolve(str(tmp_path), None, stage=stage).folder == tmp_path
+    assert resolve(Model(path=str(tmp_path)), stage=stage).folder == tmp_path
     with pytest.raises(InputError, match="only a model of a hub has revisions"):
-        resolve(str(tmp_path), "main", stage=stage)
+        resolve(Model(path=str(tmp_path), revision="main"), stage=stage)
 
 
 def test_a_gguf_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -111,8 +114,11 @@ def test_a_gguf_file_is_converted_once(tmp_path: Path, monkeypatch: pytest.Monke
     original = write_model(tmp_path / "original", "Qwen2", vocab_size=len(TOKENS))
     shape = check_model_folder(original)
     file = write_gguf(tmp_path / "small.gguf", original, shape)
-    folder = resolve(str(file), None, stage=stage).folder
-    assert check_model_folder(folder) == shape
+    section = Model(path=str(file))
+    with pytest.raises(InputError, match="is not on this machine yet"):
+        model_folder(section)
+    folder = resolve(section, stage=stage).folder
+    assert check_model_folder(folder) == shape and model_folder(section) == folder
     made = (folder / "config.json").stat().st_mtime_ns
-    assert resolve(str(file), None, stage=stage).folder == folder
+    assert resolve(section, stage=stage).folder == folder
     assert (folder / "config.json").stat().st_mtime_ns == made
