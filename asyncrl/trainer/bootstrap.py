@@ -21,7 +21,7 @@ from asyncrl.model.layout import check_layout
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer import ranks
-from sandbox.kernel import die_with_parent
+from sandbox.process import die_with_parent
 
 if TYPE_CHECKING:
     from asyncrl.trainer.learner import Learner
