@@ -10,7 +10,7 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.stopping import INTERRUPTED, LastResort
@@ -19,7 +19,7 @@ from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.run_folder import RECIPE, RunFolder, with_recorded_commit
+from asyncrl.run_folder import RECIPE, RunFolder
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Train by a recipe. Run it again to resume after any interruption."
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     warn_on_stderr()
     try:
-        recipe = _with_model(load_recipe(arguments.recipe, arguments.overrides))
+        recipe = fetch_model_to_train(load_recipe(arguments.recipe, arguments.overrides))
         prepare(recipe, arguments.recipe, arguments.overrides)
         return _train(recipe)
     except InputError as error:
@@ -68,13 +68,6 @@ def _explain(error: BaseException) -> int:
         )
     print(f"{type(error).__name__}: {error}", file=sys.stderr)
     return 1
-
-
-def _with_model(recipe: Recipe) -> Recipe:
-    """A run that has made its last checkpoint needs no model any more."""
-    if RunFolder(recipe.folder()).has_export(recipe.trainer.num_steps):
-        return with_recorded_commit(recipe)
-    return fetch_model(recipe)
 
 
 def _train(recipe: Recipe) -> int:

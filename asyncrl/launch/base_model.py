@@ -11,7 +11,7 @@ from asyncrl.model.folder import ModelShape, read_shape
 from asyncrl.model.source import CONFIG, resolve
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
-from asyncrl.run_folder import with_commit, with_recorded_commit
+from asyncrl.run_folder import RunFolder, with_commit, with_recorded_commit
 
 _STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
 
@@ -24,6 +24,13 @@ def fetch_model(recipe: Recipe) -> Recipe:
     recipe = with_recorded_commit(recipe)
     source = resolve(recipe.model, stage=_STAGE)
     return with_commit(recipe, source.commit) if source.commit is not None else recipe
+
+
+def fetch_model_to_train(recipe: Recipe) -> Recipe:
+    """As `fetch_model`, but a run that has exported its last checkpoint needs no model: none is fetched."""
+    if RunFolder(recipe.folder()).has_export(recipe.trainer.num_steps):
+        return with_recorded_commit(recipe)
+    return fetch_model(recipe)
 
 
 def fetch_shape(recipe: Recipe) -> ModelShape:

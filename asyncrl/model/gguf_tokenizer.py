@@ -38,6 +38,8 @@ def _by_pattern(pattern: str) -> PreTokenizer:
 
 PRE_TOKENIZERS: dict[str, Callable[[], PreTokenizer]] = {
     "gpt-2": lambda: _bytes(use_regex=True),
+    # Digits part a text first, as in llama.cpp: the two spaces of "and  25" are one piece. What transformers
+    # reads from a GGUF file lacks this step, and has them apart.
     "smollm": lambda: Sequence([Digits(individual_digits=True), _bytes(use_regex=True)]),
     "qwen2": lambda: _by_pattern(QWEN_PATTERN),
     "llama-bpe": lambda: _by_pattern(LLAMA_PATTERN),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
 
 @dataclass
 class Hub:
-    """`models`: hub id -> folder; `gated` ids answer 403, `cut` files end after half of their bytes."""
+    """`models`: hub id -> folder, the same at each commit; `gated` ids answer 403; `cut` files break off."""
 
     models: dict[str, Path]
     commit: str = "c0ffee" + "0" * 34
@@ -81,7 +84,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not file.is_file():
             return self._refuse(404, "EntryNotFound")
         content = file.read_bytes()
-        headers = {"ETag": f'"{_entry(file)["oid"]}"', "X-Repo-Commit": self.hub.commit}
+        asked = self.path.partition("/resolve/")[2].partition("/")[0]
+        commit = asked if COMMIT.fullmatch(asked) else self.hub.commit
+        headers = {"ETag": f'"{_entry(file)["oid"]}"', "X-Repo-Commit": commit}
         begin = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"

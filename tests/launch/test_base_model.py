@@ -1,6 +1,7 @@
 """A model by hub id or GGUF file, from the recipe to a checked run, on a hub of this machine."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,11 +19,11 @@ from huggingface_hub import constants
 from asyncrl import cli
 from asyncrl.errors import InputError
 from asyncrl.journal.starts import record_model
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.model.folder import check_model_folder, model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.recipe.file import load_recipe
-from asyncrl.run_folder import RunFolder, read_run_recipe, with_recorded_commit
+from asyncrl.run_folder import RunFolder, read_run_recipe
 
 LATER = "beef" + "0" * 36
 """The commit of the hub's main branch after it moved."""
@@ -138,13 +139,20 @@ def test_a_run_keeps_the_commit_that_it_began_with(
     assert f"tiny/model at commit {LATER}" in capsys.readouterr().out
 
 
-def test_a_complete_run_needs_no_hub(project: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete(project: Path, hub: Hub):
     begin_run(project)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(project / "empty"))
-    recipe = load_recipe(project / "recipe.yaml")
+    first, hub.commit = hub.commit, LATER
+    shutil.rmtree(constants.HF_HUB_CACHE)
     hub.requests.clear()
-    assert RunFolder(recipe.folder()).check(with_recorded_commit(recipe))
+    recipe = load_recipe(project / "recipe.yaml")
+    last = recipe.folder() / "checkpoints" / f"step-{recipe.trainer.num_steps}" / "hf"
+    last.mkdir(parents=True)
+    recorded = fetch_model_to_train(recipe)
+    assert recorded.model.revision == first and RunFolder(recipe.folder()).check(recorded)
     assert hub.requests == []
+    last.rmdir()
+    assert fetch_model_to_train(recipe) == recorded
+    assert model_folder(recorded.model).name == first and hub.requests
 
 
 def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):

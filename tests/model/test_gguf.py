@@ -75,6 +75,7 @@ def test_text_chat_template_and_end_token_are_those_of_the_file(tmp_path: Path):
     ("pre", "text", "pieces"),
     [
         ("smollm", "a12", ["a", "1", "2"]),
+        ("smollm", "a  2", ["a", "ĠĠ", "2"]),
         ("qwen2", "a12", ["a", "1", "2"]),
         ("llama-bpe", "a1234", ["a", "123", "4"]),
         ("gpt-2", "a12", ["a", "12"]),
