@@ -83,6 +83,9 @@ def _ends_as_ctrl_c() -> Iterator[list[int]]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A script's background command ignores Ctrl-C from birth; other signals still end it.
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}

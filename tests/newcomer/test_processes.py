@@ -38,7 +38,13 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
+def start(*words: str, cwd: Path, ignored: int | None = None, **environment: str) -> subprocess.Popen[str]:
+    """Ignores the signal `ignored` and no other, however the tests were started."""
+
+    def set_signals() -> None:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN if number == ignored else signal.SIG_DFL)
+
     return subprocess.Popen(
         [ASYNCRL, *words],
         cwd=cwd,
@@ -48,6 +54,7 @@ def start(*words: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=set_signals,
     )
 
 
@@ -85,6 +92,17 @@ def test_the_page_ends_by_a_signal(here: Path, number: int) -> None:
         process.send_signal(number)
         assert process.wait(timeout=60) == (129 if number == signal.SIGHUP else 0)
         assert process.stderr is not None and process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("words", ["verify -", "view run"])
+def test_a_command_in_the_background_of_a_script_ends_by_sigterm(here: Path, words: str) -> None:
+    # Shells without job control start such a command with SIGINT ignored.
+    with start(*words.split(), cwd=here, ignored=signal.SIGINT) as process:
+        wait_until_busy(process, words)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == (0 if words == "view run" else 143)
+        assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.parametrize("words", ["check recipe.yaml", "journal run", "algorithms", "verify rows.jsonl"])
