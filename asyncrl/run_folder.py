@@ -17,7 +17,8 @@ from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering
 from asyncrl.model.folder import model_digest
-from asyncrl.recipe import Recipe
+from asyncrl.model.source import find_source, is_of_hub
+from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.resuming import Resumption, find_resumption
 
@@ -88,17 +89,18 @@ class RunFolder:
                 f"run_folder {self.path} holds a run with {key} = {old!r}, the recipe now says {new!r}. To "
                 f"resume, put the old value back; to start over, set run_folder (or name) to a new one."
             )
-        self._check_model(Path(recipe.model.path))
+        self._check_model(recipe.model)
         return True
 
-    def _check_model(self, path: Path) -> None:
-        """Raises InputError where `path` holds another model than at the first start. One that cannot be
+    def _check_model(self, section: Model) -> None:
+        """Raises InputError where `section` names another model than at the first start. One that cannot be
         read is no matter of the run's folder: a complete run needs none."""
-        journal = find_journal(self.journal)
-        known, found = None if journal is None else recorded_model(journal), model_digest(path)
+        journal, source = find_journal(self.journal), find_source(section)
+        known = None if journal is None else recorded_model(journal)
+        found = None if source is None else model_digest(source.folder)
         if None not in (known, found) and known != found and self._has_begun():
             raise InputError(
-                f"run_folder {self.path} holds a run of another base model than {path} is now: its "
+                f"run_folder {self.path} holds a run of another base model than {section.path} is now: its "
                 f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
                 f"name) to a new one to start over."
             )
@@ -154,6 +156,9 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def has_export(self, version: int) -> bool:
+        return (self.path / "checkpoints" / f"step-{version}" / "hf").is_dir()
+
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""
         found = (self.path / "checkpoints").glob("step-*/hf")
@@ -165,6 +170,28 @@ def read_run_recipe(path: Path) -> Recipe:
     if not (path / RECIPE).is_file():
         raise InputError(f"{path} is not a run folder: it has no {RECIPE}.")
     return load_recipe(path / RECIPE)
+
+
+def with_recorded_commit(recipe: Recipe) -> Recipe:
+    """`recipe` at the commit of the hub's model that its run began with, whatever the hub has by now.
+
+    Another revision stays, unless the cache knows it as that commit: it may be the branch or tag that the run
+    began with. Asks no hub.
+    """
+    written = recipe.folder() / RECIPE
+    if not is_of_hub(recipe.model) or not written.is_file():
+        return recipe
+    there = load_recipe(written).model
+    if there.path != recipe.model.path or there.revision is None:
+        return recipe
+    source = None if recipe.model.revision is None else find_source(recipe.model)
+    if recipe.model.revision is not None and (source is None or source.commit != there.revision):
+        return recipe
+    return with_commit(recipe, there.revision)
+
+
+def with_commit(recipe: Recipe, commit: str) -> Recipe:
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": commit})})
 
 
 def data_digests(recipe: Recipe) -> dict[str, str]:

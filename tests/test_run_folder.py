@@ -28,6 +28,15 @@ def test_a_new_folder_holds_the_resolved_recipe(tmp_path: Path) -> None:
     assert read_run_recipe(tmp_path / "run") == make_recipe(**here)
 
 
+def test_two_hub_ids_of_one_name_are_two_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "b" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    there, now = (make_recipe(model={"path": path}) for path in ("a/model", "b/model"))
+    # A folder of that name, as seen from the current one, has nothing to do with it.
+    assert first_difference(there, now) == ("model.path", "a/model", "b/model")
+    assert with_moved_files(there, now) == there
+
+
 def test_checking_writes_nothing(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run").check(make_recipe())
     assert list(tmp_path.iterdir()) == []

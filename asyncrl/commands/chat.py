@@ -12,8 +12,10 @@ import aiohttp
 
 from asyncrl.commands import standard_input
 from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.model.folder import read_shape
+from asyncrl.model.source import model_folder
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
@@ -65,11 +67,12 @@ def _model_folder(arguments: argparse.Namespace, recipe: Recipe) -> Path:
                 f"{arguments.run} has no exported checkpoint yet. Use --base for the base model."
             )
         return exported
-    if not Path(recipe.model.path).is_dir():
+    folder = model_folder(fetch_model(recipe).model)
+    if not folder.is_dir():
         raise InputError(
             f"model.path of {arguments.run} is {recipe.model.path}, which is not a folder. {PATH_RULE}"
         )
-    return Path(recipe.model.path)
+    return folder
 
 
 async def _chat(recipe: Recipe, folder: Path, arguments: argparse.Namespace) -> None:

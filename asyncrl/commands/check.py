@@ -9,10 +9,12 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.inputs import Inputs
+from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.model.folder import ModelShape
+from asyncrl.model.source import model_title
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
@@ -31,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run, 2 when not."""
     warn_on_stderr()
     try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        recipe = fetch_model(load_recipe(arguments.recipe, arguments.overrides))
         print(dump_recipe(recipe))
         for note in notes(recipe):
             print(f"# note      {note}")
@@ -73,7 +75,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     needed = run_bytes(recipe, shape, longest_prompt=inputs.longest_prompt())
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
-        f"model     {shown(Path(recipe.model.path))}: {shape.architecture}, "
+        f"model     {model_title(recipe.model)}: {shape.architecture}, "
         f"{shape.num_parameters() / 1e6:.1f} M parameters, {recipe.model.dtype}, "
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "

@@ -13,13 +13,15 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluation.run import Greedy, Sampled
 from asyncrl.inputs import Inputs
+from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare
+from asyncrl.model.source import model_folder, model_title
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import absolute, load_recipe, shown
+from asyncrl.recipe.file import absolute, load_recipe
 from asyncrl.rollout.grade import Grader
 
 HELP = "Evaluate a recipe's model, or a checkpoint of it, on its held-out tasks."
@@ -53,17 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     greedy, sampled = result
-    model = str(shown(Path(recipe.model.path)))
+    model = model_title(recipe.model)
     print(json.dumps({**greedy, **sampled}) if arguments.json else _text(model, greedy, sampled))
     return 0
 
 
 def _result(arguments: argparse.Namespace) -> tuple[Recipe, tuple[Greedy, Sampled]]:
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    prepare(recipe, arguments.recipe, arguments.overrides)
     if arguments.checkpoint is not None:
-        model = recipe.model.model_copy(update={"path": absolute(str(arguments.checkpoint), Path.cwd())})
-        recipe = recipe.model_copy(update={"model": model})
+        there = {"path": absolute(str(arguments.checkpoint), Path.cwd()), "revision": None}
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
+    recipe = fetch_model(recipe)
+    prepare(recipe, arguments.recipe, arguments.overrides)
     if recipe.data.heldout is None:
         raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
     inputs, _ = read_inputs(recipe)
@@ -73,7 +76,7 @@ def _result(arguments: argparse.Namespace) -> tuple[Recipe, tuple[Greedy, Sample
 async def _evaluate(inputs: Inputs) -> tuple[Greedy, Sampled]:
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    async with grader, serve_folder(recipe, Path(recipe.model.path)) as served:
+    async with grader, serve_folder(recipe, model_folder(recipe.model)) as served:
         evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
         greedy = await evaluator.greedy(inputs.heldout_tasks)
         sampled = await evaluator.sampled(

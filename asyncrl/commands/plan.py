@@ -9,14 +9,16 @@ import psutil
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
+from asyncrl.launch.base_model import fetch_shape
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
-from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
     KINDS,
     parameters_by_kind,
     server_memory,
 )
-from asyncrl.recipe import Recipe
+from asyncrl.model.source import is_of_hub
+from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 
 HELP = (
@@ -51,17 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_model_shape(recipe: Recipe) -> ModelShape:
-    folder = Path(recipe.model.path)
-    if not folder.is_dir() and recipe.prepare is not None:
-        raise InputError(f"{folder} is not made yet. `asyncrl train` makes it first; plan after that.")
-    return read_shape(folder)
+    path = Path(recipe.model.path)
+    if not is_of_hub(recipe.model) and not path.exists() and recipe.prepare is not None:
+        raise InputError(f"{path} is not made yet. `asyncrl train` makes it first; plan after that.")
+    return fetch_shape(recipe)
 
 
 def describe(recipe: Recipe, shape: ModelShape) -> str:
     """All lines of the plan."""
     return "\n".join(
         [
-            f"model      {shown(Path(recipe.model.path))}: {shape.architecture}, {recipe.model.dtype}",
+            f"model      {_model_name(recipe.model)}: {shape.architecture}, {recipe.model.dtype}",
             *_parameter_lines(shape),
             *_trainer_lines(recipe, shape),
             *_server_lines(recipe, shape),
@@ -69,6 +71,10 @@ def describe(recipe: Recipe, shape: ModelShape) -> str:
             *_staleness_lines(recipe),
         ]
     )
+
+
+def _model_name(section: Model) -> str:
+    return section.path if is_of_hub(section) else str(shown(Path(section.path)))
 
 
 def check_fits(recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None) -> None:

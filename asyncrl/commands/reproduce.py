@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.layout import rank_environment
 from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         written = read_run_recipe(arguments.run)
         recipe = plan_reproduction(arguments.run, arguments.step).recipe
         _refuse_changes(arguments.run, written, recipe)
+        fetch_model(recipe)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
+from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.stopping import INTERRUPTED, LastResort
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     warn_on_stderr()
     try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        recipe = fetch_model_to_train(load_recipe(arguments.recipe, arguments.overrides))
         prepare(recipe, arguments.recipe, arguments.overrides)
         return _train(recipe)
     except InputError as error:

@@ -34,6 +34,7 @@ from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.model.folder import model_digest
+from asyncrl.model.source import model_folder
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
@@ -122,7 +123,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         server_changes = read_changes(journal, recipe.serving)
         servers = LocalServers(
             recipe,
-            model_folder=Path(recipe.model.path),
+            model_folder=model_folder(recipe.model),
             logs=folder.logs,
             session=session,
             has_gpu=has_gpu(),
@@ -160,7 +161,7 @@ def _record_start(journal: Journal, inputs: Inputs, folder: RunFolder, digests: 
     recipe = inputs.recipe
     record_start(journal, folder.resumption.version, dump_recipe(recipe))
     record_data(journal, digests)
-    if (digest := model_digest(Path(recipe.model.path))) is not None:
+    if (digest := model_digest(model_folder(recipe.model))) is not None:
         record_model(journal, digest)
     record_rendering(journal, inputs.rendered)
 

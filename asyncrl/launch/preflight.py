@@ -28,6 +28,7 @@ from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
@@ -55,14 +56,14 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     """Model folder and data of a recipe, checked in full."""
     check_distribution()
     find_advantage(recipe.algorithm)
-    model_folder = Path(recipe.model.path)
-    shape = check_model_folder(model_folder)
+    folder = model_folder(recipe.model)
+    shape = check_model_folder(folder)
     check_layout(recipe.trainer, shape)
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(
             f"model.context_tokens is {context_tokens} but the model was made for {shape.max_positions} "
-            f"positions (max_position_embeddings of {model_folder}). Lower model.context_tokens."
+            f"positions (max_position_embeddings of {folder}). Lower model.context_tokens."
         )
     if recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
@@ -70,7 +71,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
-    codec = TextCodec(model_folder, rollout=recipe.rollout, now=rendered)
+    codec = TextCodec(folder, rollout=recipe.rollout, now=rendered)
     cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)

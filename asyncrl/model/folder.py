@@ -66,7 +66,8 @@ def check_model_folder(path: Path) -> ModelShape:
     path = Path(path)
     if not path.is_dir():
         raise InputError(
-            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder. {PATH_RULE}"
+            f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder, a GGUF file "
+            f"or a hub id (owner/name). {PATH_RULE}"
         )
     shape = _read_shape(path / "config.json")
     found = {name: size for file in weight_files(path) for name, size in _read_header(file)}

@@ -13,9 +13,11 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.rows import GroupColumns, GroupSummary, SegmentRow, TrajectoryColumns, TrajectoryRow
+from asyncrl.model.source import find_source
 from asyncrl.observe.metrics import read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.observe.token_text import TokenTexts
+from asyncrl.recipe import Model
 
 
 class Overview(TypedDict):
@@ -60,7 +62,7 @@ class Browser:
             )
         recipe = yaml.safe_load(recipe_path.read_text(encoding="utf-8"))
         self._name = str(recipe["name"])
-        self._texts = TokenTexts(_tokenizer_folder(run_folder, Path(recipe["model"]["path"])))
+        self._texts = TokenTexts(_tokenizer_folder(run_folder, recipe["model"]))
         self._journal = JournalReader(run_folder / JOURNAL_FILE)
         self._metrics_path = run_folder / METRICS_FILE
         # Raise here what cannot be read, instead of serving an empty page.
@@ -128,7 +130,9 @@ def _tokens(texts: Iterator[str], segment: SegmentRow) -> list[list[Any]]:
     ]
 
 
-def _tokenizer_folder(run_folder: Path, model: Path) -> Path:
+def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:
     """The base model's folder; an exported checkpoint's if the run was copied without the model."""
+    source = find_source(Model(path=section["path"], revision=section.get("revision")))
+    model = Path(section["path"]) if source is None else source.folder
     exported = sorted((run_folder / "checkpoints").glob("step-*/hf/tokenizer.json"))
     return exported[-1].parent if exported and not model.is_dir() else model

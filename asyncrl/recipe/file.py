@@ -1,11 +1,12 @@
 """Recipes as files: YAML and overrides to a validated `Recipe`, and back.
 
 Owns the rule about paths: those in a recipe are relative to its folder, those on the command line to the
-current folder; a loaded `Recipe` only has absolute ones. Mistakes are InputErrors that name key, value
-and, if one is near, the key that was probably meant.
+current folder; a loaded `Recipe` only has absolute ones, and hub ids. Mistakes are InputErrors that name
+key, value and, if one is near, the key that was probably meant.
 """
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Hashable, Sequence
@@ -16,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.hub import is_hub_id
 from asyncrl.recipe import Recipe
 
 PATH_RULE = (
@@ -23,6 +25,8 @@ PATH_RULE = (
 )
 PATHS = ("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder")
 """Keys that hold a path."""
+MODEL = "model.path"
+"""The one of them that may hold a hub id: the only value of a loaded recipe's paths that is not absolute."""
 OBJECTS = ("prepare.target", "verifying", "algorithm")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
@@ -34,7 +38,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe at `path` with "section.key=value" overrides (values are YAML). Raises InputError."""
     raw = _read_yaml(path)
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
-    _make_absolute(raw, path.parent)
+    _make_absolute(raw, path.parent, raw)
     _follow_move(raw, path.parent)
     for override in overrides:
         _apply_override(raw, override)
@@ -145,15 +149,27 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
     for parent in reversed(parents):
         given = {parent: given}
-    _make_absolute(given, Path.cwd())
+    _make_absolute(given, Path.cwd(), raw)
     for parent in parents:
         given = given[parent]
     place[last] = given[last]
 
 
-def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
-    """Makes the paths in `raw`, relative to `folder`, absolute."""
-    _change_paths(raw, lambda path: absolute(path, folder))
+def _make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:
+    """Makes the paths in `raw`, a part of `recipe`, absolute, as seen from `folder`. A hub id stays."""
+
+    def change(key: str, path: str) -> str:
+        return path if key == MODEL and _is_hub_model(path, folder, recipe) else absolute(path, folder)
+
+    _change_paths(raw, change)
+
+
+def _is_hub_model(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
+    """Whether `path` is a hub id and no folder that is there, or that `prepare` makes."""
+    prepare = recipe.get("prepare")
+    made = prepare.get("folder") if isinstance(prepare, dict) else None
+    is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(made)
+    return is_hub_id(path, folder) and not is_made
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:
@@ -163,7 +179,9 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
     if not (folder / JOURNAL).is_file() or not isinstance(old, str) or old == new:
         return
 
-    def follow(path: str) -> str:
+    def follow(key: str, path: str) -> str:
+        if key == MODEL and not os.path.isabs(path):
+            return path
         moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
         return moved if os.path.exists(moved) and not os.path.exists(path) else path
 
@@ -171,7 +189,8 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
     raw["run_folder"] = new
 
 
-def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
+def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> None:
+    """`change` takes the key and what it holds."""
     for key in (*PATHS, *OBJECTS):
         *parents, last = key.split(".")
         place: Any = raw
@@ -180,9 +199,9 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
         if not isinstance(place, dict) or place.get(last) is None:
             continue
         if key in OBJECTS:
-            place[last] = _with_changed_files(place[last], change)
+            place[last] = _with_changed_files(place[last], functools.partial(change, key))
         elif isinstance(place[last], str):
-            place[last] = change(place[last])
+            place[last] = change(key, place[last])
 
 
 def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
@@ -198,6 +217,8 @@ def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
 
 def is_moved(key: str, there: Any, now: Any) -> bool:
     """Whether both values of a key name the same file under two paths: by a link, or because it was moved."""
+    if key == MODEL and not all(isinstance(value, str) and os.path.isabs(value) for value in (there, now)):
+        return False
     if key in PATHS:
         return isinstance(there, str) and isinstance(now, str) and _is_moved_path(Path(there), Path(now))
     if not any(key == section or key.startswith(f"{section}.") for section in OBJECTS):
@@ -220,7 +241,7 @@ def _is_moved_path(old: Path, new: Path) -> bool:
 def with_moved_files(recipe: Recipe, now: Recipe) -> Recipe:
     """`recipe` with the model folder and user code that `now` names, where its own are gone."""
     raw = recipe.model_dump()
-    if not Path(recipe.model.path).is_dir():
+    if os.path.isabs(recipe.model.path) and not os.path.exists(recipe.model.path):
         raw["model"]["path"] = now.model.path
     for section in ("verifying", "algorithm"):
         raw[section] = _moved_objects(section, raw[section], now.model_dump()[section])

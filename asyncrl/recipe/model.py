@@ -9,7 +9,10 @@ class Model(Section):
     """The base model."""
 
     path: str
-    """Hugging Face folder: config.json, safetensors, tokenizer.json."""
+    """Hugging Face folder (config.json, safetensors, tokenizer.json), GGUF file (Llama or Qwen2), or hub id
+    such as Qwen/Qwen2.5-0.5B, fetched once. A path that exists wins over a hub id of the same name."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id. Default: its main branch. A run keeps the commit it began with."""
     context_tokens: Positive | None = None
     """Maximum length of prompt plus response. Default: the model's max_position_embeddings."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -12,13 +12,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, Diverged, InputError
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer import ranks
 from sandbox.process import die_with_parent
@@ -57,7 +57,7 @@ def start_learner(recipe: Recipe) -> "Learner":
     Raises InputError for a model folder, a layout, a number of processes or a loss term that cannot work.
     """
     _check_world_size(recipe.trainer.num_processes)
-    shape = check_model_folder(Path(recipe.model.path))
+    shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe.trainer, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints

@@ -12,7 +12,6 @@ Shapes: T response tokens of one micro-batch, H hidden size.
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from torch import Tensor
 from asyncrl.algorithms.values import clipped_value_loss, end_rewards, generalised_advantages
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.attention import own_tokens
 from asyncrl.trainer.batch import MicroBatch
@@ -89,7 +89,7 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     # Its output layer is no embedding.
     shape, dtype = dataclasses.replace(shape, is_tied=False), DTYPES[recipe.model.dtype]
     model = build_policy(shape, dtype, layout, recompute=recipe.trainer.recompute, kind=CriticModel)
-    load_weights(model, open_weights(Path(recipe.model.path)))
+    load_weights(model, open_weights(model_folder(recipe.model)))
     for chunk in model:
         if chunk.post_process:
             chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from asyncrl.algorithms.rejections import find_second_moment_bound
 from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
@@ -46,7 +46,7 @@ class Learner:
 
     def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
         self.shape = shape
-        self._base = Path(recipe.model.path)
+        self._base = model_folder(recipe.model)
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
         self._seed = recipe.seed

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asyncrl.disk import writing
+from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.replay.client import QueueClient
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str) -> PolicyVersion:
     """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
-    base, section = Path(recipe.model.path), recipe.trainer
+    base, section = model_folder(recipe.model), recipe.trainer
     checkpoints = _open_checkpoints(run_folder, recipe, queue_url)
     publisher = Publisher(
         run_folder / "publications",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fakes.newcomer import CONFIG, RECIPE, row, write_project, write_zeros
 from fakes.records import make_queue
+from huggingface_hub import constants
 
 from asyncrl import cli
 
@@ -159,8 +160,8 @@ TABLE = [
     Case("a missing model", f"{CHECK} model.path=x", "which is not a folder. Expected a Hugging Face"),
     Case("the rule about the model's path", f"{CHECK} model.path=x",
          "those on the command line to the current"),
-    Case("the name of a hub", f"{CHECK} model.path=Qwen/Qwen3-0.6B",
-         "Qwen/Qwen3-0.6B, which is not a folder"),
+    Case("a hub that is out of reach", f"{CHECK} model.path=Qwen/Qwen3-0.6B",
+         'model.path is "Qwen/Qwen3-0.6B", but this machine has no such path, the cache'),
     Case("a file for a run folder", f"{CHECK} run_folder=train.jsonl", "is a file. Name a folder"),
     Case("a full run folder", f"{CHECK} run_folder=model", "is not empty and holds no run"),
     Case("a recipe from another folder", "check sub/r.yaml", "4 training tasks", 0, both(
@@ -315,6 +316,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the project, in which the test runs."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     folder = shutil.copytree(project, tmp_path / "project")
     monkeypatch.chdir(folder)
     return folder

@@ -104,6 +104,26 @@ def test_paths_of_a_recipe_are_relative_to_it_and_those_of_the_command_line_to_t
     assert load_recipe(path, ["run_folder=r-{name}"]).folder() == tmp_path / "elsewhere" / "r-t"
 
 
+def test_a_models_hub_id_stays_unless_that_path_exists_or_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere" / "owner" / "here").mkdir(parents=True)
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = "name: t\nmodel: {path: owner/NAME}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
+    path = write(tmp_path, text.replace("NAME", "here"))
+    # Relative to the recipe there is no such folder; relative to the current one there is.
+    assert load_recipe(path).model.path == "owner/here"
+    assert load_recipe(path, ["model.path=owner/here"]).model.path == f"{tmp_path}/elsewhere/owner/here"
+    assert load_recipe(path, ["model.path=owner/model"]).model.path == "owner/model"
+    assert load_recipe(path, ["data.train=owner/rows"]).data.train == f"{tmp_path}/elsewhere/owner/rows"
+    write(tmp_path, text.replace("NAME", "model"))
+    assert load_recipe(path).model.path == f"{tmp_path}/owner/model"
+    write(tmp_path, text.replace("NAME", "new") + "prepare: {folder: owner, target: './own.py:make'}\n")
+    assert load_recipe(path).model.path == f"{tmp_path}/owner/new"
+    assert load_recipe(path, ["model.path=other/new"]).model.path == "other/new"
+
+
 def test_people_see_a_path_below_the_current_folder_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,1 @@
+"""Published data as rows of asyncrl: files, hub repositories, columns, mixtures."""

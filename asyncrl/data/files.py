@@ -1,0 +1,138 @@
+"""Published data as plain rows: JSONL, JSON, parquet, folders of them, and repositories of a hub.
+
+JSONL in UTF-8 is read here, so that an error names its line; what else the `datasets` library reads, it
+reads: splits and configurations as the repository declares them, into its usual cache.
+"""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.hub import fetch, is_hub_id
+
+Row = dict[str, Any]
+PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst", "README.md", "*.yaml")
+"""Of a hub's repository: data files, and the card that declares splits and configurations."""
+JSONL = (".jsonl", ".ndjson")
+
+
+def read_rows(
+    path: str, *, key: str, config: str | None = None, split: str = "train", revision: str | None = None
+) -> Iterator[tuple[str, Row]]:
+    """(where it stands, row) of each row at `path`: a file, folder or hub id, named by the recipe's `key`.
+
+    `config`, `split` and `revision` are those of a folder or hub id. Raises InputError.
+    """
+    if is_hub_id(path):
+        folder = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder
+        yield from _read_folder(folder, path, key, config, split)
+    elif Path(path).is_dir():
+        yield from _read_folder(Path(path), Path(path).name, key, config, split)
+    elif Path(path).suffix in JSONL:
+        yield from _read_jsonl(Path(path), key)
+    elif Path(path).suffix == ".json":
+        yield from _read_json(Path(path), key)
+    elif Path(path).suffix == ".parquet":
+        yield from _read_parquet(Path(path), key)
+    else:
+        raise InputError(
+            f"{key} is {path}, expected a .jsonl, .json or .parquet file, a folder of them, or a hub id."
+        )
+
+
+def _read_bytes(path: Path, key: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{key} is {path}, which does not exist.") from None
+    except OSError as error:
+        raise InputError(f"{key} is {path}, which cannot be read: {error}") from error
+
+
+def _read_jsonl(path: Path, key: str) -> Iterator[tuple[str, Row]]:
+    # JSON may hold other characters that end a line of text, such as U+2028, as they are.
+    lines = _read_bytes(path, key).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, _object(parse_json(line, where), where)
+
+
+def _read_json(path: Path, key: str) -> Iterator[tuple[str, Row]]:
+    """A list of objects, or an object whose only list of objects it is ({"data": [...]})."""
+    content = parse_json(_read_bytes(path, key).removeprefix(codecs.BOM_UTF8), str(path))
+    if isinstance(content, dict):
+        lists = [value for value in content.values() if isinstance(value, list)]
+        content = lists[0] if len(lists) == 1 else content
+    if not isinstance(content, list):
+        raise InputError(f"{path} holds {type(content).__name__}, expected a list of rows.")
+    for number, row in enumerate(content, start=1):
+        where = f"{path}, row {number}"
+        yield where, _object(row, where)
+
+
+def _object(row: Any, where: str) -> Row:
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: {type(row).__name__}, expected an object with the columns as keys.")
+    return row
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """Raises InputError for what is not JSON in UTF-8, also for half of a surrogate pair."""
+    try:
+        text = content.decode("utf-8")
+        raw = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8: {error}. Save the file as UTF-8.") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: not JSON that can be read: it is nested too deeply") from None
+    if "\\u" in text:
+        try:
+            json.dumps(raw, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            raise InputError(
+                f"{where}: {half} is half of a surrogate pair, which is no character. Write the character "
+                f"itself, or both halves."
+            ) from None
+    return raw
+
+
+def _read_parquet(path: Path, key: str) -> Iterator[tuple[str, Row]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches(1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except FileNotFoundError:
+        raise InputError(f"{key} is {path}, which does not exist.") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{key} is {path}, which cannot be read as parquet: {error}") from error
+
+
+def _read_folder(
+    folder: Path, name: str, key: str, config: str | None, split: str
+) -> Iterator[tuple[str, Row]]:
+    # Imported here: it takes seconds, and a file does not need it.
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(str(folder), name=config, split=split)
+    except Exception as error:  # the library raises whatever its readers do
+        said = str(error).replace(str(folder), name).strip().splitlines()
+        raise InputError(
+            f"{key} is {name}, whose split {split!r}{f' of {config!r}' if config else ''} cannot be read: "
+            f"{type(error).__name__}: {said[0] if said else ''}"
+        ) from error
+    for number, row in enumerate(rows, start=1):
+        yield f"{name} {split}, row {number}", row

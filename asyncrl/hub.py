@@ -1,0 +1,110 @@
+"""Repositories of a model hub, fetched once by huggingface_hub into its usual cache.
+
+HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean what they always mean; its own progress bar shows, and
+what was broken off resumes.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.errors import InputError
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    folder: Path
+    commit: str
+
+
+def is_hub_id(path: str, folder: Path = Path()) -> bool:
+    """Whether `path` can only be a hub id: "name/name", and nothing has that path as seen from `folder`."""
+    return HUB_ID.fullmatch(path) is not None and not (folder / path).exists()
+
+
+def find_cached(
+    hub_id: str, revision: str | None, *, kind: str, files: Sequence[str], ignored: Sequence[str] = ()
+) -> Snapshot | None:
+    """What `fetch` would return, where this machine has all of it; asks no hub."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        folder = huggingface_hub.snapshot_download(
+            hub_id,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=list(files),
+            ignore_patterns=list(ignored),
+            local_files_only=True,
+        )
+    except (errors.LocalEntryNotFoundError, errors.HFValidationError):
+        return None
+    return Snapshot(Path(folder), Path(folder).name)
+
+
+def fetch(
+    hub_id: str,
+    revision: str | None,
+    *,
+    kind: str,
+    key: str,
+    files: Sequence[str],
+    ignored: Sequence[str] = (),
+) -> Snapshot:
+    """The files of a repository that match `files` and none of `ignored` (as fnmatch does), at `revision`
+    (a branch, a tag or a commit; default: main).
+
+    `kind` is "model" or "dataset"; `key` is the recipe's key that named it. Raises InputError with the way
+    out.
+    """
+    # Imported here: it takes 0.3 s, and what is on this machine does not need it.
+    import httpx
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    place = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{hub_id}"
+    try:
+        folder = huggingface_hub.snapshot_download(
+            hub_id,
+            repo_type=kind,
+            revision=revision,
+            allow_patterns=list(files),
+            ignore_patterns=list(ignored),
+        )
+    except errors.HFValidationError as error:
+        raise InputError(
+            f'{key} is "{hub_id}", but this machine has no such path, and it is no name that a hub can have: '
+            f"{str(error).strip()} Correct it."
+        ) from error
+    except errors.GatedRepoError as error:
+        raise InputError(
+            f'{key} is "{hub_id}", whose owner asks you to accept terms first. Open {place}, accept them, '
+            f"then log in with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise InputError(
+            f'{key} is "{hub_id}", but this machine has no such path and {constants.ENDPOINT} no such public '
+            f"{kind}. Correct the name; for a private {kind} log in with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise InputError(
+            f'{key} is "{hub_id}" at revision "{revision}", which it does not have. Expected a branch, a tag '
+            f"or a whole commit hash of it."
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise InputError(
+            f'{key} is "{hub_id}", but this machine has no such path, the cache {constants.HF_HUB_CACHE} not '
+            f"all of its files, and {constants.ENDPOINT} cannot be reached. Connect once, set HF_ENDPOINT to "
+            f"a mirror, or give the path of a copy."
+        ) from error
+    except (OSError, httpx.HTTPError) as error:
+        raise InputError(
+            f"{hub_id} could not be fetched from {constants.ENDPOINT}: {error}. Run again: what has arrived "
+            f"is kept."
+        ) from error
+    # A snapshot's folder is named by its commit.
+    return Snapshot(Path(folder), Path(folder).name)

@@ -1,0 +1,39 @@
+"""The base model of a recipe, on this machine before any work begins: fetched from a hub or converted once.
+
+What it shows of its progress goes to standard error: standard output is a command's own.
+"""
+
+import functools
+
+from rich.console import Console
+
+from asyncrl.model.folder import ModelShape, read_shape
+from asyncrl.model.source import CONFIG, resolve
+from asyncrl.observe.stage import stage
+from asyncrl.recipe import Recipe
+from asyncrl.run_folder import RunFolder, with_commit, with_recorded_commit
+
+_STAGE = functools.partial(stage, console=Console(stderr=True, highlight=False))
+
+
+def fetch_model(recipe: Recipe) -> Recipe:
+    """`recipe` with its model here, and with the commit of a hub's model, a run's own where it has one.
+
+    Raises InputError with the way out.
+    """
+    recipe = with_recorded_commit(recipe)
+    source = resolve(recipe.model, stage=_STAGE)
+    return with_commit(recipe, source.commit) if source.commit is not None else recipe
+
+
+def fetch_model_to_train(recipe: Recipe) -> Recipe:
+    """As `fetch_model`, but a run that has exported its last checkpoint needs no model: none is fetched."""
+    if RunFolder(recipe.folder()).has_export(recipe.trainer.num_steps):
+        return with_recorded_commit(recipe)
+    return fetch_model(recipe)
+
+
+def fetch_shape(recipe: Recipe) -> ModelShape:
+    """The shape of the recipe's model, for which a hub is asked for config.json alone. Raises InputError."""
+    recipe = with_recorded_commit(recipe)
+    return read_shape(resolve(recipe.model, stage=_STAGE, files=CONFIG).folder)

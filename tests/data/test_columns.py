@@ -1,0 +1,94 @@
+"""Rows as they are published become rows of asyncrl."""
+
+import pytest
+
+from asyncrl.data.columns import READY, Columns, column, to_row
+from asyncrl.errors import InputError
+from verifiers.registry import load_verifier
+from verifiers.verdict import Outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        ("asyncrl", {"prompt": "p", "answer": 4}, {"prompt": "p", "answer": 4}),
+        (
+            "asyncrl",
+            {"prompt": "p", "answer": 4, "verifier": "exact"},
+            {"prompt": "p", "answer": 4, "verifier": "exact"},
+        ),
+        (
+            "verl",
+            {"prompt": [{"role": "user", "content": "p"}], "reward_model": {"ground_truth": "34"}},
+            {"prompt": [{"role": "user", "content": "p"}], "answer": "34"},
+        ),
+        ("gsm8k", {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"}, {"prompt": "q", "answer": "2"}),
+        (
+            "gsm8k",
+            {"question": "q", "answer": "#### not this\n#### 1,200 "},
+            {"prompt": "q", "answer": "1,200"},
+        ),
+        ("math", {"problem": "p", "answer": "x", "solution": "s"}, {"prompt": "p", "answer": "x"}),
+        (
+            "math_solution",
+            {"problem": "p", "solution": r"First \boxed{1}, so \boxed{\frac{1}{2}}."},
+            {"prompt": "p", "answer": r"\frac{1}{2}"},
+        ),
+        ("question_final_answer", {"question": "q", "final_answer": ["2"]}, {"prompt": "q", "answer": "2"}),
+        (
+            "svamp",
+            {"Body": "There are 87 oranges. ", "Question": "How many?", "Answer": 145.0},
+            {"prompt": "There are 87 oranges. How many?", "answer": 145.0},
+        ),
+    ],
+)
+def test_ready_columns_give_prompt_and_answer(name: str, row: dict, expected: dict):
+    assert to_row(READY[name], row, "here") == expected
+
+
+def test_columns_of_code_tasks_give_tests_that_the_published_solution_passes():
+    mbpp = {
+        "text": "Write a function to add one.",
+        "code": "def f(x):\r\n    return BASE + x",
+        "test_list": ["assert f(1) == 2"],
+        "test_setup_code": "BASE = 1",
+    }
+    row = to_row(READY["mbpp"], mbpp, "here")
+    assert row["prompt"].endswith("pass these tests:\n\nassert f(1) == 2")
+    assert (row["verifier"], row["answer"]["setup"]) == ("code", "BASE = 1")
+    humaneval = {
+        "prompt": 'def g(x):\n    """Add one."""\n',
+        "entry_point": "g",
+        "canonical_solution": "    return x + 1\n",
+        "test": "def check(candidate):\n    assert candidate(1) == 2\n",
+    }
+    row = to_row(READY["humaneval"], humaneval, "here")
+    verifier = load_verifier("code", {})
+    reference = verifier.parse_reference(row["answer"])
+    for body, outcome in (("return x + 1", Outcome.CORRECT), ("return x + 2", Outcome.WRONG)):
+        response = f"```python\ndef g(x):\n    {body}\n```"
+        assert verifier.verify(response, reference).outcome is outcome
+    verifier.close()
+
+
+def test_a_mapping_of_ones_own_reaches_into_columns():
+    mapping = Columns("a.b", "c.1.d", verifier="exact")
+    row = {"a": {"b": "p"}, "c": [0, {"d": "yes"}], "verifier": "not asked"}
+    assert mapping(row) == {"prompt": "p", "answer": "yes", "verifier": "exact"}
+    assert column(row, "c.0") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "sentence"),
+    [
+        ("gsm8k", {"problem": "p"}, "here: no column 'question'; the row has problem"),
+        ("verl", {"prompt": "p", "reward_model": {}}, "no column 'reward_model.ground_truth'"),
+        ("gsm8k", {"question": "q", "answer": "2"}, "\"answer\" has no '####' in front of an answer"),
+        ("math_solution", {"problem": "p", "solution": "so 2"}, "holds an answer"),
+        ("question_final_answer", {"question": "q", "final_answer": []}, "no column 'final_answer.0'"),
+    ],
+)
+def test_a_row_without_its_columns_is_refused_with_those_it_has(name: str, row: dict, sentence: str):
+    with pytest.raises(InputError) as refused:
+        to_row(READY[name], row, "here")
+    assert sentence in str(refused.value)

@@ -1,0 +1,116 @@
+"""Rows of every format in which data is published, also of a hub."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fakes.hub import running_hub
+
+from asyncrl.data.files import read_rows
+from asyncrl.errors import InputError
+
+ROWS = [{"question": "1+1", "answer": {"value": "2"}}, {"question": "é\u2028x", "answer": {"value": "3"}}]
+
+
+def write(path: Path, rows: list[dict] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+    else:
+        path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+def test_a_file_gives_its_rows_and_where_they_stand(name: str, tmp_path: Path):
+    path = write(tmp_path / name)
+    found = list(read_rows(str(path), key="data.train"))
+    assert [row for _, row in found] == ROWS
+    assert found[1][0] == (f"{path}:2" if name.endswith("jsonl") else f"{path}, row 2")
+
+
+def test_json_may_name_its_list_of_rows(tmp_path: Path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"version": 1, "data": ROWS}))
+    assert [row for _, row in read_rows(str(path), key="data.train")] == ROWS
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def test_a_folder_has_splits_and_configurations(cache: Path, tmp_path: Path):
+    folder = tmp_path / "published"
+    write(folder / "main" / "train-00000-of-00001.parquet")
+    write(folder / "main" / "test-00000-of-00001.parquet", ROWS[:1])
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n"
+        "  - split: train\n    path: main/train-*\n  - split: test\n    path: main/test-*\n---\n"
+    )
+    train = list(read_rows(str(folder), key="data.train", config="main"))
+    assert [row for _, row in train] == ROWS and train[1][0] == "published train, row 2"
+    assert len(list(read_rows(str(folder), key="data.heldout", config="main", split="test"))) == 1
+    with pytest.raises(
+        InputError, match=r"data\.train is published, whose split 'valid' of 'main' cannot be read"
+    ):
+        list(read_rows(str(folder), key="data.train", config="main", split="valid"))
+
+
+SCRIPT = """
+import sys
+from asyncrl.data.files import read_rows
+from asyncrl.errors import InputError
+try:
+    for where, row in read_rows("tiny/rows", key="data.train", split=sys.argv[1]):
+        print(where, row["question"])
+except InputError as error:
+    print("InputError:", error)
+"""
+
+
+def test_a_repository_of_a_hub_is_fetched_once(tmp_path: Path):
+    folder = tmp_path / "published"
+    write(folder / "train.jsonl", ROWS[:1])
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+
+    def said(url: str, split: str = "train") -> str:
+        command = [sys.executable, "-c", SCRIPT, split]
+        variables = {**environment, "HF_ENDPOINT": url}
+        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+
+    with running_hub(tiny__rows=folder) as hub:
+        assert said(hub.url) == "tiny/rows train, row 1 1+1\n"
+    # The hub is gone; what was fetched is still there.
+    assert said(hub.url) == "tiny/rows train, row 1 1+1\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("rows.txt", b"", "expected a .jsonl, .json or .parquet file, a folder of them, or a hub id"),
+        ("rows.jsonl", b'{"a": 1}\n{"a"', "rows.jsonl:2: not JSON"),
+        ("rows.jsonl", b"[1]", "rows.jsonl:1: list, expected an object"),
+        ("rows.jsonl", b'{"a": "\\ud800"}', "half of a surrogate pair"),
+        ("rows.json", b"{}", "holds dict, expected a list of rows"),
+        ("rows.parquet", b"PAR1 no", "cannot be read as parquet"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(
+    name: str, content: bytes, sentence: str, tmp_path: Path
+):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        list(read_rows(str(tmp_path / name), key="data.train"))
+    assert sentence in str(refused.value)
+    for suffix in ("jsonl", "json", "parquet"):
+        with pytest.raises(InputError, match="data.train is .* does not exist"):
+            list(read_rows(str(tmp_path / f"none.{suffix}"), key="data.train"))

@@ -1,0 +1,198 @@
+"""A model by hub id or GGUF file, from the recipe to a checked run, on a hub of this machine."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.gguf_files import TOKENS, write_gguf
+from fakes.hub import Hub, running_hub
+from fakes.models import write_model
+from fakes.newcomer import write_project
+from fakes.records import make_queue, make_task
+from huggingface_hub import constants
+
+from asyncrl import cli
+from asyncrl.errors import InputError
+from asyncrl.journal.starts import record_model
+from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
+from asyncrl.model.folder import check_model_folder, model_digest
+from asyncrl.model.source import model_folder
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run_folder import RunFolder, read_run_recipe
+
+LATER = "beef" + "0" * 36
+"""The commit of the hub's main branch after it moved."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """recipe.yaml names tiny/model, of which this machine has nothing yet; the current folder."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    write_project(folder)
+    (folder / "model").rename(tmp_path / "hub")
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("path: model", "path: tiny/model"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def hub(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """What HF_ENDPOINT and HF_HOME would say: huggingface_hub has read them when it was imported."""
+    with running_hub(tiny__model=project.parent / "hub") as hub:
+        of_file = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", of_file)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(project.parent / "cache" / "hub"))
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield hub
+
+
+def snapshot(project: Path, hub: Hub) -> Path:
+    return project.parent / "cache" / "hub" / "models--tiny--model" / "snapshots" / hub.commit
+
+
+def begin_run(project: Path) -> None:
+    """A run with one unfinished group."""
+    recipe = fetch_model(load_recipe(project / "recipe.yaml"))
+    with RunFolder(recipe.folder()) as folder:
+        folder.open(recipe)
+    queue = make_queue(recipe.folder())
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert cli.main(["check", "recipe.yaml", *words]) == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_check_fetches_a_model_of_a_hub_and_says_commit_and_folder(project: Path, hub: Hub):
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(project.parent / "cache")}
+    command = [sys.executable, "-m", "asyncrl.cli", "check", "recipe.yaml"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = snapshot(project, hub)
+    assert f"# model     tiny/model at commit {hub.commit}, in {folder}: Qwen3ForCausalLM" in done.stdout
+    assert yaml.safe_load(done.stdout)["model"]["revision"] == hub.commit
+    # What any process of a run calls.
+    recipe = load_recipe(project / "recipe.yaml")
+    assert model_folder(fetch_model(recipe).model) == folder == model_folder(recipe.model)
+
+
+def test_a_misspelt_model_is_one_sentence(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):
+    said = refusal(capsys, "model.path=tiny/modell")
+    assert said.startswith('model.path is "tiny/modell", but this machine has no such path and http')
+    assert "is no name that a hub can have" in refusal(capsys, "model.path=tiny/a..b")
+    said = refusal(capsys, "model.path=model")
+    assert said.startswith(f"model.path is {project}/model, which is not a folder.") and "or a hub id" in said
+
+
+def test_a_model_that_did_not_arrive_in_full_is_not_used(
+    project: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    section = load_recipe(project / "recipe.yaml").model
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "cannot be reached" in refusal(capsys)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub.cut = {"model.safetensors"}
+    assert refusal(capsys).startswith("tiny/model could not be fetched")
+    assert snapshot(project, hub).is_dir()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "not all of its files" in refusal(capsys)
+    with pytest.raises(InputError, match="`asyncrl check` and `asyncrl train` fetch or convert it"):
+        model_folder(section)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    hub.cut = set()
+    assert cli.main(["check", "recipe.yaml"]) == 0
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert cli.main(["check", "recipe.yaml"]) == 0
+
+
+def test_a_run_keeps_the_commit_that_it_began_with(
+    project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+):
+    begin_run(project)
+    first, written = hub.commit, read_run_recipe(project / "runs" / "mine").model
+    assert (written.path, written.revision) == ("tiny/model", first)
+    hub.commit = LATER
+    hub.requests.clear()
+    # Also where the recipe names the branch, and from the run's own copy of it.
+    for words in (["recipe.yaml"], ["recipe.yaml", "model.revision=main"], ["runs/mine/recipe.yaml"]):
+        assert cli.main(["check", *words]) == 0
+        said = capsys.readouterr().out
+        assert f"tiny/model at commit {first}" in said and "resumes at step 0" in said
+    assert hub.requests == []
+    assert f"model.revision = '{first}', the recipe now says '{LATER}'" in refusal(
+        capsys, "model.revision=v1"
+    )
+    assert cli.main(["check", "recipe.yaml", "run_folder=other"]) == 0
+    assert f"tiny/model at commit {LATER}" in capsys.readouterr().out
+
+
+def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete(project: Path, hub: Hub):
+    begin_run(project)
+    first, hub.commit = hub.commit, LATER
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    hub.requests.clear()
+    recipe = load_recipe(project / "recipe.yaml")
+    last = recipe.folder() / "checkpoints" / f"step-{recipe.trainer.num_steps}" / "hf"
+    last.mkdir(parents=True)
+    recorded = fetch_model_to_train(recipe)
+    assert recorded.model.revision == first and RunFolder(recipe.folder()).check(recorded)
+    assert hub.requests == []
+    last.rmdir()
+    assert fetch_model_to_train(recipe) == recorded
+    assert model_folder(recorded.model).name == first and hub.requests
+
+
+def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["plan", "recipe.yaml"]) == 0
+    assert "tiny/model: Qwen3ForCausalLM" in capsys.readouterr().out
+    fetched = [request for request in hub.requests if request.startswith("GET /tiny/model/resolve")]
+    assert [request.rpartition("/")[2] for request in fetched] == ["config.json"]
+
+
+def test_a_gguf_file_is_a_model(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    original = write_model(project / "original", "Qwen2", vocab_size=len(TOKENS))
+    write_gguf(project / "small.gguf", original, check_model_folder(original))
+    for _ in range(2):
+        assert cli.main(["check", "recipe.yaml", "model.path=small.gguf"]) == 0
+    said = capsys.readouterr()
+    assert "# model     small.gguf, converted in cache/asyncrl/gguf/small-" in said.out
+    assert said.err.count("done    converting small.gguf") == 1
+    (project / "small.gguf").write_bytes(b"GGUF")
+    assert "small.gguf cannot be read as GGUF" in refusal(capsys, "model.path=small.gguf")
+
+
+def test_a_gguf_file_that_changed_is_another_model(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
+    for seed in (0, 1):
+        original = write_model(project / f"original{seed}", "Qwen2", vocab_size=len(TOKENS), seed=seed)
+        write_gguf(project / "small.gguf", original, check_model_folder(original))
+        recipe = fetch_model(load_recipe(project / "recipe.yaml", ["model.path=small.gguf"]))
+        if seed == 0:
+            with RunFolder(recipe.folder()) as folder:
+                folder.open(recipe)
+            queue = make_queue(recipe.folder())
+            digest = model_digest(model_folder(recipe.model))
+            assert digest is not None
+            record_model(queue.journal, digest)
+            queue.announce(0)
+            queue.admit(make_task())
+            queue.journal.close()
+            assert RunFolder(recipe.folder()).check(recipe)
+    with pytest.raises(InputError, match=r"another base model than .*small\.gguf is now"):
+        RunFolder(recipe.folder()).check(recipe)
