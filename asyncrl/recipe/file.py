@@ -6,6 +6,7 @@ and, if one is near, the key that was probably meant.
 """
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Hashable, Sequence
@@ -16,13 +17,17 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import InputError
+from asyncrl.hub import HUB_ID
 from asyncrl.recipe import Recipe
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
-PATHS = ("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder")
+PATHS = ("run_folder", "prepare.folder", "model.path", "verifying.folder")
 """Keys that hold a path."""
+SOURCES = ("data.train", "data.heldout")
+"""Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
+DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
 OBJECTS = ("prepare.target", "verifying", "algorithm")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
@@ -96,7 +101,7 @@ def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Rec
 
 def _origin(details: Any, overrides: Sequence[str]) -> str | None:
     """The last override that set the value, or that is part of an impossible combination."""
-    place = ".".join(str(part) for part in details["loc"]) + "."
+    place = ".".join(_place(details["loc"])) + "."
     for override in reversed(overrides):
         key = override.partition("=")[0]
         if place.startswith(f"{key}.") or (details["type"] == "value_error" and key in details["msg"]):
@@ -153,7 +158,12 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 
 def _make_absolute(raw: dict[str, Any], folder: Path) -> None:
     """Makes the paths in `raw`, relative to `folder`, absolute."""
-    _change_paths(raw, lambda path: absolute(path, folder))
+
+    def change(path: str, *, may_be_hub_id: bool = False) -> str:
+        is_hub_id = may_be_hub_id and HUB_ID.fullmatch(path) and not path.endswith(DATA_FILES)
+        return path if is_hub_id and not (folder / path).exists() else absolute(path, folder)
+
+    _change_paths(raw, change, functools.partial(change, may_be_hub_id=True))
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:
@@ -164,15 +174,20 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
         return
 
     def follow(path: str) -> str:
+        if not os.path.isabs(path):  # a hub id
+            return path
         moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
         return moved if os.path.exists(moved) and not os.path.exists(path) else path
 
-    _change_paths(raw, follow)
+    _change_paths(raw, follow, follow)
     raw["run_folder"] = new
 
 
-def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
-    for key in (*PATHS, *OBJECTS):
+def _change_paths(
+    raw: dict[str, Any], change: Callable[[str], str], change_source: Callable[[str], str]
+) -> None:
+    """`change_source`: of the path of a data source, which may be a hub id."""
+    for key in (*PATHS, *OBJECTS, *SOURCES):
         *parents, last = key.split(".")
         place: Any = raw
         for parent in parents:
@@ -181,6 +196,8 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str], str]) -> None:
             continue
         if key in OBJECTS:
             place[last] = _with_changed_files(place[last], change)
+        elif key in SOURCES:
+            place[last] = _with_changed_source(place[last], change, change_source)
         elif isinstance(place[last], str):
             place[last] = change(place[last])
 
@@ -196,8 +213,27 @@ def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
+def _with_changed_source(value: Any, change: Callable[[str], str], change_path: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return change_path(value)
+        case list():
+            return [_with_changed_source(source, change, change_path) for source in value]
+        case dict():
+            changed = dict(value)
+            if isinstance(changed.get("path"), str):
+                changed["path"] = change_path(changed["path"])
+            if isinstance(changed.get("columns"), str):
+                changed["columns"] = _with_changed_files(changed["columns"], change)
+            return changed
+        case _:
+            return value
+
+
 def is_moved(key: str, there: Any, now: Any) -> bool:
     """Whether both values of a key name the same file under two paths: by a link, or because it was moved."""
+    if any(key == sources or key.startswith(f"{sources}.") for sources in SOURCES):
+        return _is_moved_source(there, now)
     if key in PATHS:
         return isinstance(there, str) and isinstance(now, str) and _is_moved_path(Path(there), Path(now))
     if not any(key == section or key.startswith(f"{section}.") for section in OBJECTS):
@@ -209,6 +245,21 @@ def is_moved(key: str, there: Any, now: Any) -> bool:
         return False
     (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
     return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+
+
+def _is_moved_source(there: Any, now: Any) -> bool:
+    match there, now:
+        case str(), str() if _OBJECT_IN_FILE.fullmatch(there) and _OBJECT_IN_FILE.fullmatch(now):
+            (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
+            return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+        case str(), str():
+            return there == now or _is_moved_path(Path(there), Path(now))
+        case dict(), dict():
+            return there.keys() == now.keys() and all(_is_moved_source(there[k], now[k]) for k in there)
+        case list(), list():
+            return len(there) == len(now) and all(map(_is_moved_source, there, now))
+        case _:
+            return bool(there == now)
 
 
 def _is_moved_path(old: Path, new: Path) -> bool:
@@ -233,8 +284,13 @@ def _moved_objects(key: str, there: Any, now: Any) -> Any:
     return now if is_moved(key, there, now) else there
 
 
+def _place(location: tuple[str | int, ...]) -> list[str]:
+    """Without the "<tags>" of a key that takes several kinds of values."""
+    return [str(part) for part in location if not str(part).startswith("<")]
+
+
 def _explain(details: Any) -> str:
-    location = ".".join(str(part) for part in details["loc"])
+    location = ".".join(_place(details["loc"]))
     if details["type"] == "extra_forbidden":
         return f"unknown key {location}.{_nearest(details['loc'])}"
     if details["type"] == "missing":
@@ -248,9 +304,16 @@ def _explain(details: Any) -> str:
 def _nearest(location: tuple[str | int, ...]) -> str:
     section: type[BaseModel] = Recipe
     for part in location[:-1]:
-        kind = section.model_fields[str(part)].annotation
-        candidates = [kind, *getattr(kind, "__args__", ())]
-        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+        if part in section.model_fields:
+            section = _section_in(section.model_fields[str(part)].annotation) or section
     names = list(section.model_fields)
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
     return f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(names)}."
+
+
+def _section_in(kind: Any) -> type[BaseModel] | None:
+    """The section that a key's type names, at any depth of unions and lists."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    found = (_section_in(inner) for inner in getattr(kind, "__args__", ()))
+    return next((section for section in found if section is not None), None)
