@@ -7,6 +7,7 @@ can say is a function of one's own, "package.module:name" or "./file.py:name": r
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from asyncrl.errors import InputError
@@ -134,6 +135,11 @@ def nearest_key(key: str, row: Row, kinds: type | tuple[type, ...] = object) -> 
         name for name in difflib.get_close_matches(key, names, cutoff=0.8) if isinstance(row[name], kinds)
     ]
     return f' Did you mean "{key}" where it says "{near[0]}"?' if near else ""
+
+
+@lru_cache
+def _near(key: str, names: tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(key, names, cutoff=0.8)
 
 
 def _advice(missing: str, row: Row) -> str:

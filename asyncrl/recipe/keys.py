@@ -48,11 +48,12 @@ def _entries(
 
 
 def _mapping(name: str, value: dict[str, Any], sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys of a key that takes a mapping as one of several kinds, explained where it is named first."""
+    """The keys of the mapping that a key takes, among other kinds or in a list; data.train has explained
+    those of data.heldout."""
     references = [
         choice["$ref"]
         for kind in value.get("anyOf", [value])
-        for choice in kind.get("oneOf", ())
+        for choice in (*kind.get("oneOf", ()), kind.get("items", {}))
         if "$ref" in choice
     ]
     if not references or name == "data.heldout":

@@ -7,7 +7,9 @@ class Example(Section):
     """A solved task that is shown in front of the question."""
 
     question: str
+    """As a row would ask it."""
     answer: str
+    """What the model should write, reasoning included."""
 
 
 class Prompt(Section):

@@ -153,7 +153,7 @@ TABLE = [
     Case("a layout that does not fit", f"{CHECK} trainer.num_processes=3 trainer.parallel.tensor=2",
          "multiple"),
     # Paths.
-    Case("a missing data file", f"{CHECK} data.train=x.jsonl", "x.jsonl does not exist. Set data.train"),
+    Case("a missing data file", f"{CHECK} data.train=x.jsonl", "x.jsonl, which does not exist. Set data"),
     Case("the rule about paths", f"{CHECK} data.train=x.jsonl", "relative to the recipe's folder"),
     Case("a folder for data", f"{CHECK} data.train=model", "model cannot be read"),
     Case("a missing model", f"{CHECK} model.path=x", "which is not a folder. Expected a Hugging Face"),
