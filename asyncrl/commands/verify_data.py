@@ -41,14 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when every row can be verified, 1 when not, 2 for bad input."""
     is_clean = True
     try:
-        # What a verifier prints is no part of the report.
-        with contextlib.redirect_stdout(sys.stderr):
-            verifying, sources = _asked(arguments)
-            for key, source, split in sources:
+        verifying, sources = _asked(arguments)
+        for key, source, split in sources:
+            # What a verifier prints is no part of the report.
+            with contextlib.redirect_stdout(sys.stderr):
                 report = _report(source, key, split, verifying, arguments.workers)
-                with contextlib.redirect_stdout(sys.__stdout__):
-                    _print_report(f"{key} {source.path}".strip(), report, arguments.list)
-                is_clean = is_clean and report.is_clean
+            _print_report(f"{key} {source.path}", report, arguments.list)
+            is_clean = is_clean and report.is_clean
     except (InputError, ValueError) as error:
         print(f"asyncrl verify-data: {error}", file=sys.stderr)
         return 2

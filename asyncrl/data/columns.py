@@ -131,9 +131,7 @@ def to_row(make: ToRow, row: Row, where: str) -> dict[str, Any]:
 def nearest_key(key: str, row: Row, kinds: type | tuple[type, ...] = object) -> str:
     """' Did you mean ...' where the row has a key that is almost `key`, with a value of `kinds`."""
     names = [name for name in row if isinstance(name, str)]
-    near = [
-        name for name in difflib.get_close_matches(key, names, cutoff=0.8) if isinstance(row[name], kinds)
-    ]
+    near = [name for name in _near(key, tuple(names)) if isinstance(row[name], kinds)]
     return f' Did you mean "{key}" where it says "{near[0]}"?' if near else ""
 
 

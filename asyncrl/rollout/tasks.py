@@ -21,9 +21,9 @@ from verifiers.verifier import Verifier
 log = logging.getLogger(__name__)
 
 REPEATED, BROKEN, LONG = (
-    "repeat an earlier row",
-    "have no answer that can be parsed",
-    "have too long a prompt",
+    "repeated",
+    "without an answer that can be parsed",
+    "with too long a prompt",
 )
 
 

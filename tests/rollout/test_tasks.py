@@ -129,7 +129,7 @@ def test_rows_that_repeat_others_are_left_out_and_contradictions_kept(
     lines = [row(), row(), row(answer="3"), row(verifier="exact"), row(answer="3"), row(verifier="exact")]
     assert [task.task_id for task in read(tmp_path, *lines)] == ["train:1", "train:3", "train:4"]
     left_out, contradicting = (record.getMessage() for record in caplog.records)
-    assert "data.train leaves out 3 of 6 rows: 3 repeat an earlier row (first " in left_out
+    assert "data.train leaves out 3 of 6 rows: 3 repeated (first " in left_out
     assert "train.jsonl:2)." in left_out
     assert "2 rows that ask what an earlier row asks, with another answer, first " in contradicting
 
@@ -143,13 +143,13 @@ def test_broken_golds_and_long_prompts_are_left_out_where_the_recipe_says_so(
         read_files(tmp_path, source)
     kept = read_files(tmp_path, source, data={"broken_rows": "leave_out"}).tasks
     assert [task.task_id for task in kept] == ["main:1", "main:4"]
-    assert "leaves out 2 of 4 rows: 2 have no answer that can be parsed" in caplog.records[-1].getMessage()
+    assert "leaves out 2 of 4 rows: 2 without an answer that can be parsed" in caplog.records[-1].getMessage()
     long = tmp_path / "long.jsonl"
     long.write_text("\n".join([row(prompt="1" * 40), row()]))
     assert len(read_files(tmp_path, long, data={"long_prompts": "leave_out"}).tasks) == 1
-    assert "1 have too long a prompt" in caplog.records[-1].getMessage()
+    assert "1 with too long a prompt" in caplog.records[-1].getMessage()
     long.write_text(row(prompt="1" * 40))
-    with pytest.raises(InputError, match="holds no rows that can be used: 1 have too long a prompt"):
+    with pytest.raises(InputError, match="holds no rows that can be used: 1 with too long a prompt"):
         read_files(tmp_path, long, data={"long_prompts": "leave_out"})
 
 
