@@ -153,10 +153,12 @@ def _read_folder(folder: Path, name: str, key: str, config: str | None, split: s
     try:
         rows = datasets.load_dataset(str(folder), name=config, split=split)
     except Exception as error:  # the library raises whatever its readers do
-        said = str(error).replace(str(folder), name).strip().splitlines()
+        # Its own error often only says that there was one.
+        cause = error.__cause__ or error
+        said = str(cause).replace(str(folder), name).strip().splitlines()
         raise InputError(
             f"{key} is {name}, whose split {split!r}{f' of {config!r}' if config else ''} cannot be read: "
-            f"{type(error).__name__}: {said[0] if said else ''}"
+            f"{type(cause).__name__}: {said[0] if said else ''}"
         ) from error
     for number, row in enumerate(rows, start=1):
         yield Found(f"{name} {split}, row {number}", number, row)

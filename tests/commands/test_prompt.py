@@ -75,9 +75,11 @@ def test_check_accepts_a_mixture_of_formats_and_counts_what_it_leaves_out(
         {"path": f"{project}/gsm.jsonl", "columns": "gsm8k", "weight": 1},
         {"path": f"{project}/verl.parquet", "columns": "verl", "weight": 3},
     ]
-    words = [f"data.train={json.dumps(mixture)}", "data.broken_rows=leave_out"]
+    words = [f"data.train={json.dumps(mixture)}", "data.broken_rows=leave_out", "prompt={template: plain}"]
     assert run(project, "check", *words) == 0
-    assert "# data      5 training tasks" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "# data      5 training tasks" in out
+    assert "# prompts   by template plain, in training and in evaluation" in out
     assert "data.train leaves out 1 of 6 rows: 1 without an answer that can be parsed (first " in caplog.text
 
 

@@ -155,7 +155,7 @@ TABLE = [
     # Paths.
     Case("a missing data file", f"{CHECK} data.train=x.jsonl", "x.jsonl, which does not exist. Set data"),
     Case("the rule about paths", f"{CHECK} data.train=x.jsonl", "relative to the recipe's folder"),
-    Case("a folder for data", f"{CHECK} data.train=model", "model cannot be read"),
+    Case("a folder for data", f"{CHECK} data.train=model", "'train' cannot be read"),
     Case("a missing model", f"{CHECK} model.path=x", "which is not a folder. Expected a Hugging Face"),
     Case("the rule about the model's path", f"{CHECK} model.path=x",
          "those on the command line to the current"),
@@ -176,7 +176,7 @@ TABLE = [
     Case("a misspelt verifier", CHECK,
          'train.jsonl:2: the row has prompt, answer, verfier. Did you mean "verifier"',
          2, train_row(row(verfier="math"))),
-    Case("other keys in a row", CHECK, "2 training tasks", 0, train_row(row(source="x", verified=True))),
+    Case("other keys in a row", CHECK, "2 training tasks", 0, train_row(row("2+2=", "4", source="x", verified=True))),
     Case("an empty prompt", CHECK, 'train.jsonl:2: "prompt" is \'\'', 2, train_row(row(""))),
     Case("a number for a prompt", CHECK, 'train.jsonl:2: "prompt" is \'3\'', 2, train_row(row(3))),
     Case("no messages", CHECK, "expected text or a list of chat messages", 2, train_row(row([]))),
