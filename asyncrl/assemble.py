@@ -10,6 +10,7 @@ import aiohttp
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
+from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.inputs import Inputs
@@ -29,7 +30,6 @@ from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.rollout.tasks import TaskOrder
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
@@ -63,7 +63,7 @@ def assemble(
     waits = Waits()
     state = RunState(waits)
     journal.on_failure(state.fail_from_thread)
-    order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+    order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
     make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)

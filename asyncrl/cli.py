@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
     "check": "validate a recipe and its data, print what would run",
+    "prompt": "print what the model sees of one row, and what stops it",
     "keys": "print a recipe's keys: kind, default, documentation",
     "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",

@@ -50,6 +50,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.loops import Loops
 from asyncrl.recipe import Recipe
@@ -61,7 +62,6 @@ from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
-from asyncrl.rollout.tasks import TaskOrder
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed

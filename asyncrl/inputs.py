@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from asyncrl.data.order import Part, TaskOrder
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,15 @@ class Inputs:
     """data.train is not the file that the run's journal was written with."""
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
+    parts: tuple[Part, ...] = ()
+    """The weighted sources that the training tasks come from."""
+
+    def order(self) -> TaskOrder:
+        """In which training tasks are asked."""
+        recipe = self.recipe
+        return TaskOrder(
+            self.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled, parts=self.parts
+        )
 
     def longest_prompt(self) -> int:
         """Of the training tasks, in tokens."""

@@ -4,7 +4,6 @@ A second start with the same recipe resumes; with one that would train something
 """
 
 import fcntl
-import hashlib
 import os
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import IO, Any
 
 import yaml
 
+from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
@@ -195,14 +195,9 @@ def with_commit(recipe: Recipe, commit: str) -> Recipe:
 
 
 def data_digests(recipe: Recipe) -> dict[str, str]:
-    """The key of each data file of the recipe -> SHA-256 of what it holds now."""
-    files = {"data.train": recipe.data.train, "data.heldout": recipe.data.heldout}
-    found = {}
-    for key, file in files.items():
-        if file is not None:
-            with Path(file).open("rb") as stream:
-                found[key] = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found
+    """data.train and data.heldout -> digest of what their sources hold now. Raises InputError."""
+    sources = {"data.train": recipe.data.train_sources(), "data.heldout": recipe.data.heldout_sources()}
+    return {key: digest_of(named, key) for key, named in sources.items() if named}
 
 
 def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:

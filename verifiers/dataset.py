@@ -7,6 +7,7 @@ answer otherwise (a pattern, a schema) is counted as not self-answering: nothing
 beyond that its gold parses."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,9 +76,8 @@ async def check_rows(
 
 
 def _place(complaint: str) -> tuple[str, int, str]:
-    file, _, rest = complaint.partition(":")
-    line = rest.partition(":")[0]
-    return file, int(line) if line.isdecimal() else 0, rest
+    found = re.match(r"(.*?)(?::|, row )(\d+)", complaint)
+    return (found[1], int(found[2]), complaint) if found else (complaint, 0, complaint)
 
 
 async def _check_row(

@@ -80,6 +80,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
+        f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
@@ -89,3 +90,10 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _template(recipe: Recipe) -> str:
+    if recipe.prompt is None:
+        return "those of the rows"
+    name = recipe.prompt.template
+    return f"by template {name}" if "{" not in name else "by the recipe's own template"

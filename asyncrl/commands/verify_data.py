@@ -2,7 +2,9 @@
 
 Every gold must grade correct as its own answer, and wrong answers made from it (a changed digit, the sign,
 swapped places, another row's gold) must not. The tests of a code row must pass its own solution, if its gold
-has one, and fail programs that do nothing useful. Lists unverifiable rows and reports both error rates."""
+has one, and fail programs that do nothing useful. Lists all rows that cannot be verified, by source, and
+reports both error rates. In place of a recipe it takes a data file.
+"""
 
 import argparse
 import asyncio
@@ -11,9 +13,10 @@ import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
-from asyncrl.recipe.file import load_recipe
-from asyncrl.rollout.tasks import read_rows
+from asyncrl.recipe import Source, Verifying
+from asyncrl.recipe.file import DATA_FILES, absolute, absolute_object, load_recipe
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.pool import VerifierPool
 
@@ -21,32 +24,65 @@ HELP = "Check the data of a recipe against its verifiers: false negatives and fa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
+    add_recipe(parser, help="a recipe, or a .jsonl, .json or .parquet file")
+    parser.add_argument("--columns", help="of a file: ready columns or a function; default: asyncrl")
+    parser.add_argument("--verifier", help="of a file: verifier of rows that name none; default: math")
     parser.add_argument("--workers", type=int, default=1, help="worker processes")
-    parser.add_argument("--list", type=int, default=20, metavar="N", help="complaints of each kind to print")
+    parser.add_argument(
+        "--list",
+        type=int,
+        default=20,
+        metavar="N",
+        help="complaints to print of each kind but broken golds",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when every row can be verified, 1 when not, 2 for bad input."""
+    is_clean = True
     try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        paths = [Path(recipe.data.train)] + ([Path(recipe.data.heldout)] if recipe.data.heldout else [])
-        reports = []
-        for path in paths:
-            rows = [
-                GoldRow(row.where(), row.answer, row.verifier.name, row.verifier.options)
-                for row in read_rows(path, recipe.verifying)
-            ]
-            timeout = recipe.verifying.timeout_seconds
+        verifying, sources = _asked(arguments)
+        for key, source, split in sources:
             # What a verifier prints is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
-                report = asyncio.run(_check(rows, arguments.workers, timeout, recipe.verifying.own_files()))
-            _print_report(path, report, arguments.list)
-            reports.append(report)
+                report = _report(source, key, split, verifying, arguments.workers)
+            _print_report(f"{key} {source.path}", report, arguments.list)
+            is_clean = is_clean and report.is_clean
     except (InputError, ValueError) as error:
         print(f"asyncrl verify-data: {error}", file=sys.stderr)
         return 2
-    return 0 if all(report.is_clean for report in reports) else 1
+    return 0 if is_clean else 1
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, Source, str]]]:
+    """The sources to check: key in the recipe, source, default split."""
+    if arguments.recipe.suffix in DATA_FILES:
+        here = Path.cwd()
+        source = Source(
+            path=absolute(str(arguments.recipe), here),
+            columns=absolute_object(arguments.columns or "asyncrl", here),
+        )
+        default = absolute_object(arguments.verifier or "math", here)
+        return Verifying(default=default), [("data.train", source, "train")]
+    if arguments.columns is not None or arguments.verifier is not None:
+        raise InputError("--columns and --verifier are for a data file; a recipe says them itself.")
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    train = [("data.train", source, "train") for source in recipe.data.train_sources()]
+    heldout = [("data.heldout", source, "test") for source in recipe.data.heldout_sources()]
+    return recipe.verifying, [*train, *heldout]
+
+
+def _report(source: Source, key: str, split: str, verifying: Verifying, num_workers: int) -> DataReport:
+    rows, unanswered = [], []
+    for row in rows_of([source], key, verifying, split=split):
+        if isinstance(row, Row):
+            rows.append(GoldRow(row.where, row.answer, row.verifier.name, row.verifier.options))
+        else:
+            unanswered.append(row.complaint)
+    report = asyncio.run(_check(rows, num_workers, verifying.timeout_seconds, verifying.own_files()))
+    report.num_rows += len(unanswered)
+    report.unreadable = [*unanswered, *report.unreadable]
+    return report
 
 
 async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:
@@ -54,10 +90,13 @@ async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, fold
         return await check_rows(rows, pool, folder=folder)
 
 
-def _print_report(path: Path, report: DataReport, limit: int) -> None:
+def _print_report(name: str, report: DataReport, limit: int) -> None:
     print(
-        f"{path}: {report.num_rows} rows, {report.num_checked} golds or solutions graded as their own answer"
+        f"{name}: {report.num_rows} rows, {report.num_checked} golds or solutions graded as their own answer"
     )
+    print(f"  broken golds     {len(report.unreadable)} of {report.num_rows} cannot be parsed")
+    for complaint in report.unreadable:
+        print(f"    {complaint}")
     print(f"  false negatives  {len(report.refused)} golds refused ({report.false_negative_rate:.2%})")
     total = sum(report.num_mutants.values())
     accepted = sum(report.num_accepted.values())
@@ -65,7 +104,6 @@ def _print_report(path: Path, report: DataReport, limit: int) -> None:
     for kind, count in sorted(report.num_mutants.items()):
         print(f"    {kind:<20} {report.num_accepted[kind]} of {count}")
     for title, complaints in (
-        ("cannot be verified", report.unreadable),
         ("gold refused", report.refused),
         ("wrong answer accepted", report.accepted_mutants),
         ("fault", report.faults),

@@ -4,8 +4,10 @@ A mapping names columns, with dots for what is inside of them ("reward_model.gro
 can say is a function of one's own, "package.module:name" or "./file.py:name": row -> row.
 """
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from asyncrl.errors import InputError
@@ -41,6 +43,9 @@ class Columns:
                 raise ValueError(f'"{self.answer}" has no \\boxed{{}} that holds an answer')
         made = {"prompt": prompt, "answer": answer}
         verifier = self.verifier or row.get("verifier")
+        # A row may have more keys than we read, so only what looks like a slip is refused.
+        if verifier is None and (meant := nearest_key("verifier", row, (str, dict))):
+            raise InputError(f"the row has {', '.join(map(str, row))}.{meant}")
         return made if verifier is None else {**made, "verifier": verifier}
 
 
@@ -101,14 +106,52 @@ READY: dict[str, ToRow] = {
 """By the name that a recipe's `columns` may have. DAPO-Math-17k and what verl prepares have those of verl."""
 
 
+class NoAnswer(InputError):
+    """The column of a row that should hold its answer holds none."""
+
+
 def to_row(make: ToRow, row: Row, where: str) -> dict[str, Any]:
-    """What `make` makes of a row. Raises InputError with the columns that are there."""
+    """What `make` makes of a row. Raises InputError with the columns that are there, and NoAnswer."""
     try:
         return make(row)
     except KeyError as error:
+        missing = str(error.args[0]) if error.args else "?"
         raise InputError(
-            f"{where}: no column {error}; the row has {', '.join(map(str, row))}. Name its columns in "
-            f"`columns`; ready ones: {', '.join(READY)}."
+            f'{where}: no "{missing}"; the row has {", ".join(map(str, row)) or "no keys"}.'
+            f"{_advice(missing, row)}"
         ) from None
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
+    except InputError as error:
         raise InputError(f"{where}: {error}") from error
+    except ValueError as error:
+        raise NoAnswer(f"{where}: {error}") from error
+    except (TypeError, IndexError, AttributeError) as error:
+        raise InputError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def nearest_key(key: str, row: Row, kinds: type | tuple[type, ...] = object) -> str:
+    """' Did you mean ...' where the row has a key that is almost `key`, with a value of `kinds`."""
+    names = [name for name in row if isinstance(name, str)]
+    near = [name for name in _near(key, tuple(names)) if isinstance(row[name], kinds)]
+    return f' Did you mean "{key}" where it says "{near[0]}"?' if near else ""
+
+
+@lru_cache
+def _near(key: str, names: tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(key, names, cutoff=0.8)
+
+
+def _advice(missing: str, row: Row) -> str:
+    if near := nearest_key(missing, row):
+        return near
+    fitting = [name for name, make in READY.items() if _fits(make, row)]
+    if fitting:
+        return f" Its columns are those of {' or '.join(fitting)}: set `columns` of the source to that."
+    return f" Name its columns in `columns` of the source; ready ones: {', '.join(READY)}."
+
+
+def _fits(make: ToRow, row: Row) -> bool:
+    try:
+        make(row)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError):
+        return False
+    return True

@@ -8,10 +8,11 @@ import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
+from asyncrl.recipe.file import PATH_RULE
 
 Row = dict[str, Any]
 PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst", "README.md", "*.yaml")
@@ -19,10 +20,19 @@ PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst
 JSONL = (".jsonl", ".ndjson")
 
 
+class Found(NamedTuple):
+    """A row and where it stands."""
+
+    where: str
+    number: int
+    """Line of a JSONL file, else how many rows there are up to this one."""
+    row: Row
+
+
 def read_rows(
     path: str, *, key: str, config: str | None = None, split: str = "train", revision: str | None = None
-) -> Iterator[tuple[str, Row]]:
-    """(where it stands, row) of each row at `path`: a file, folder or hub id, named by the recipe's `key`.
+) -> Iterator[Found]:
+    """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
     `config`, `split` and `revision` are those of a folder or hub id. Raises InputError.
     """
@@ -32,38 +42,54 @@ def read_rows(
     elif Path(path).is_dir():
         yield from _read_folder(Path(path), Path(path).name, key, config, split)
     elif Path(path).suffix in JSONL:
-        yield from _read_jsonl(Path(path), key)
+        yield from _read_jsonl(Path(path), _read_bytes(Path(path), key))
     elif Path(path).suffix == ".json":
         yield from _read_json(Path(path), key)
     elif Path(path).suffix == ".parquet":
         yield from _read_parquet(Path(path), key)
+    elif not Path(path).exists():
+        raise _missing(Path(path), key)
     else:
         raise InputError(
             f"{key} is {path}, expected a .jsonl, .json or .parquet file, a folder of them, or a hub id."
         )
 
 
+def _missing(path: Path, key: str) -> InputError:
+    return InputError(
+        f"{key} is {path}, which does not exist. Set {key} to a .jsonl, .json or .parquet file, a folder of "
+        f"them, or a hub id. {PATH_RULE}"
+    )
+
+
 def _read_bytes(path: Path, key: str) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{key} is {path}, which does not exist.") from None
+        raise _missing(path, key) from None
     except OSError as error:
         raise InputError(f"{key} is {path}, which cannot be read: {error}") from error
 
 
-def _read_jsonl(path: Path, key: str) -> Iterator[tuple[str, Row]]:
+def _read_jsonl(path: Path, content: bytes) -> Iterator[Found]:
     # JSON may hold other characters that end a line of text, such as U+2028, as they are.
-    lines = _read_bytes(path, key).removeprefix(codecs.BOM_UTF8).split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            yield where, _object(parse_json(line, where), where)
+            yield Found(where, number, _object(parse_json(line, where), where))
 
 
-def _read_json(path: Path, key: str) -> Iterator[tuple[str, Row]]:
-    """A list of objects, or an object whose only list of objects it is ({"data": [...]})."""
-    content = parse_json(_read_bytes(path, key).removeprefix(codecs.BOM_UTF8), str(path))
+def _read_json(path: Path, key: str) -> Iterator[Found]:
+    """A list of objects, an object whose only list of objects it is ({"data": [...]}), or JSON lines."""
+    raw = _read_bytes(path, key)
+    try:
+        content = parse_json(raw.removeprefix(codecs.BOM_UTF8), str(path))
+    except InputError as error:
+        # Lines of JSON are published under this name, too: then more follows the first object.
+        if "Extra data" not in str(error):
+            raise
+        yield from _read_jsonl(path, raw)
+        return
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
         content = lists[0] if len(lists) == 1 else content
@@ -71,7 +97,7 @@ def _read_json(path: Path, key: str) -> Iterator[tuple[str, Row]]:
         raise InputError(f"{path} holds {type(content).__name__}, expected a list of rows.")
     for number, row in enumerate(content, start=1):
         where = f"{path}, row {number}"
-        yield where, _object(row, where)
+        yield Found(where, number, _object(row, where))
 
 
 def _object(row: Any, where: str) -> Row:
@@ -103,7 +129,7 @@ def parse_json(content: bytes, where: str) -> Any:
     return raw
 
 
-def _read_parquet(path: Path, key: str) -> Iterator[tuple[str, Row]]:
+def _read_parquet(path: Path, key: str) -> Iterator[Found]:
     import pyarrow
     import pyarrow.parquet
 
@@ -113,26 +139,26 @@ def _read_parquet(path: Path, key: str) -> Iterator[tuple[str, Row]]:
             for batch in file.iter_batches(1024):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"{path}, row {number}", row
+                    yield Found(f"{path}, row {number}", number, row)
     except FileNotFoundError:
-        raise InputError(f"{key} is {path}, which does not exist.") from None
+        raise _missing(path, key) from None
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{key} is {path}, which cannot be read as parquet: {error}") from error
 
 
-def _read_folder(
-    folder: Path, name: str, key: str, config: str | None, split: str
-) -> Iterator[tuple[str, Row]]:
+def _read_folder(folder: Path, name: str, key: str, config: str | None, split: str) -> Iterator[Found]:
     # Imported here: it takes seconds, and a file does not need it.
     import datasets
 
     try:
         rows = datasets.load_dataset(str(folder), name=config, split=split)
     except Exception as error:  # the library raises whatever its readers do
-        said = str(error).replace(str(folder), name).strip().splitlines()
+        # Its own error often only says that there was one.
+        cause = error.__cause__ or error
+        said = str(cause).replace(str(folder), name).strip().splitlines()
         raise InputError(
             f"{key} is {name}, whose split {split!r}{f' of {config!r}' if config else ''} cannot be read: "
-            f"{type(error).__name__}: {said[0] if said else ''}"
+            f"{type(cause).__name__}: {said[0] if said else ''}"
         ) from error
     for number, row in enumerate(rows, start=1):
-        yield f"{name} {split}, row {number}", row
+        yield Found(f"{name} {split}, row {number}", number, row)

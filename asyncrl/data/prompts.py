@@ -23,6 +23,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined
 from jinja2.exceptions import TemplateError
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from asyncrl.errors import InputError
@@ -81,10 +82,18 @@ class PromptTemplate:
             )
         self._system, self._examples, self._is_chat = system, list(examples), template == CHAT
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+        source = TEMPLATES.get(template, template)
         try:
-            self._template = environment.from_string(TEMPLATES.get(template, template))
+            used = find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(source)
         except TemplateError as error:
             raise InputError(f"prompt.template cannot be read as jinja: {error}") from error
+        for name, given in (("system", system is not None), ("examples", bool(examples))):
+            if given and name not in used and not self._is_chat:
+                raise InputError(
+                    f"prompt.{name} is set, but prompt.template {template[:80]!r} does not use it. Leave it out, "
+                    f"or use a template that does, such as {CHAT}."
+                )
         if not self._is_chat and "question-of-a-row" not in self._render("question-of-a-row"):
             raise InputError("prompt.template never writes {{ question }}: every row would ask the same.")
 

@@ -31,8 +31,9 @@ from asyncrl.model.layout import check_layout
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_heldout_tasks, read_train_tasks
+from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder, data_digests
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     cache = VerifierCache(recipe.verifying.own_files())
     train = read_train_tasks(recipe, codec, cache, context_tokens)
     heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
-    _warn_of_shared_prompts(train, heldout)
+    _warn_of_shared_prompts(train.tasks, heldout)
     try:
         cache.check_machine()
         # What a verifier prints must not end up in a table or in JSON.
@@ -83,7 +84,11 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
             try_verifiers(cache, recipe.verifying)
     finally:
         cache.close()
-    return Inputs(recipe, train, heldout, codec, cache, context_tokens, rendered=rendered), shape
+    inputs = Inputs(
+        recipe, train.tasks, heldout, codec, cache, context_tokens, rendered=rendered, parts=train.parts
+    )
+    inputs.order()  # It knows whether the weights of a mixture work.
+    return inputs, shape
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
@@ -96,7 +101,7 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
         return []
     recipe = inputs.recipe
     changed = changed_data(reader, data_digests(recipe))
-    order = TaskOrder(inputs.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled)
+    order = inputs.order()
     for task_id, prompt in restored_tasks(
         reader,
         max_staleness=recipe.rollout.max_staleness,

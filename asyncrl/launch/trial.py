@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Verifying
-from asyncrl.rollout.tasks import Example, VerifierCache
+from asyncrl.rollout.verifier_cache import Example, VerifierCache
 from verifiers.pool import VerifierPool, waited
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier

@@ -5,10 +5,13 @@ The classes are imported from here; file.py reads and writes recipes, keys.py li
 
 from asyncrl.recipe.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.critic import Critic as Critic
+from asyncrl.recipe.data import ColumnMapping as ColumnMapping
 from asyncrl.recipe.data import Data as Data
+from asyncrl.recipe.data import Source as Source
 from asyncrl.recipe.evaluation import Evaluation as Evaluation
 from asyncrl.recipe.model import Model as Model
 from asyncrl.recipe.prepare import Prepare as Prepare
+from asyncrl.recipe.prompt import Prompt as Prompt
 from asyncrl.recipe.recipe import Recipe as Recipe
 from asyncrl.recipe.replay import Replay as Replay
 from asyncrl.recipe.rollout import Rollout as Rollout

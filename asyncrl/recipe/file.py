@@ -23,10 +23,13 @@ from asyncrl.recipe import Recipe
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
 )
-PATHS = ("run_folder", "prepare.folder", "model.path", "data.train", "data.heldout", "verifying.folder")
+PATHS = ("run_folder", "prepare.folder", "model.path", "verifying.folder")
 """Keys that hold a path."""
 MODEL = "model.path"
-"""The one of them that may hold a hub id: the only value of a loaded recipe's paths that is not absolute."""
+"""The one of them that may hold a hub id, which stays as it is."""
+SOURCES = ("data.train", "data.heldout")
+"""Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
+DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
 OBJECTS = ("prepare.target", "verifying", "algorithm")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
@@ -100,7 +103,7 @@ def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Rec
 
 def _origin(details: Any, overrides: Sequence[str]) -> str | None:
     """The last override that set the value, or that is part of an impossible combination."""
-    place = ".".join(str(part) for part in details["loc"]) + "."
+    place = ".".join(_place(details["loc"])) + "."
     for override in reversed(overrides):
         key = override.partition("=")[0]
         if place.startswith(f"{key}.") or (details["type"] == "value_error" and key in details["msg"]):
@@ -159,17 +162,18 @@ def _make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) ->
     """Makes the paths in `raw`, a part of `recipe`, absolute, as seen from `folder`. A hub id stays."""
 
     def change(key: str, path: str) -> str:
-        return path if key == MODEL and _is_hub_model(path, folder, recipe) else absolute(path, folder)
+        may_be_hub_id = key in (MODEL, *SOURCES)
+        return path if may_be_hub_id and _is_hub_id(path, folder, recipe) else absolute(path, folder)
 
     _change_paths(raw, change)
 
 
-def _is_hub_model(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
-    """Whether `path` is a hub id and no folder that is there, or that `prepare` makes."""
+def _is_hub_id(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
+    """Whether `path` is a hub id and nothing that is there, or that `prepare` makes."""
     prepare = recipe.get("prepare")
     made = prepare.get("folder") if isinstance(prepare, dict) else None
     is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(made)
-    return is_hub_id(path, folder) and not is_made
+    return is_hub_id(path, folder) and not path.endswith(DATA_FILES) and not is_made
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:
@@ -180,7 +184,7 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
         return
 
     def follow(key: str, path: str) -> str:
-        if key == MODEL and not os.path.isabs(path):
+        if not os.path.isabs(path):  # a hub id
             return path
         moved = os.path.abspath(os.path.join(new, os.path.relpath(path, old)))
         return moved if os.path.exists(moved) and not os.path.exists(path) else path
@@ -190,8 +194,8 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
 
 
 def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> None:
-    """`change` takes the key and what it holds."""
-    for key in (*PATHS, *OBJECTS):
+    """`change` takes the key and what it holds; a function's file in a data source has the key "columns"."""
+    for key in (*PATHS, *OBJECTS, *SOURCES):
         *parents, last = key.split(".")
         place: Any = raw
         for parent in parents:
@@ -200,6 +204,9 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> Non
             continue
         if key in OBJECTS:
             place[last] = _with_changed_files(place[last], functools.partial(change, key))
+        elif key in SOURCES:
+            change_file, change_path = functools.partial(change, "columns"), functools.partial(change, key)
+            place[last] = _with_changed_source(place[last], change_file, change_path)
         elif isinstance(place[last], str):
             place[last] = change(key, place[last])
 
@@ -215,8 +222,27 @@ def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
+def _with_changed_source(value: Any, change: Callable[[str], str], change_path: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return change_path(value)
+        case list():
+            return [_with_changed_source(source, change, change_path) for source in value]
+        case dict():
+            changed = dict(value)
+            if isinstance(changed.get("path"), str):
+                changed["path"] = change_path(changed["path"])
+            if isinstance(changed.get("columns"), str):
+                changed["columns"] = _with_changed_files(changed["columns"], change)
+            return changed
+        case _:
+            return value
+
+
 def is_moved(key: str, there: Any, now: Any) -> bool:
     """Whether both values of a key name the same file under two paths: by a link, or because it was moved."""
+    if any(key == sources or key.startswith(f"{sources}.") for sources in SOURCES):
+        return _is_moved_source(there, now)
     if key == MODEL and not all(isinstance(value, str) and os.path.isabs(value) for value in (there, now)):
         return False
     if key in PATHS:
@@ -230,6 +256,21 @@ def is_moved(key: str, there: Any, now: Any) -> bool:
         return False
     (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
     return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+
+
+def _is_moved_source(there: Any, now: Any) -> bool:
+    match there, now:
+        case str(), str() if _OBJECT_IN_FILE.fullmatch(there) and _OBJECT_IN_FILE.fullmatch(now):
+            (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
+            return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+        case str(), str():
+            return there == now or _is_moved_path(Path(there), Path(now))
+        case dict(), dict():
+            return there.keys() == now.keys() and all(_is_moved_source(there[k], now[k]) for k in there)
+        case list(), list():
+            return len(there) == len(now) and all(map(_is_moved_source, there, now))
+        case _:
+            return bool(there == now)
 
 
 def _is_moved_path(old: Path, new: Path) -> bool:
@@ -254,8 +295,13 @@ def _moved_objects(key: str, there: Any, now: Any) -> Any:
     return now if is_moved(key, there, now) else there
 
 
+def _place(location: tuple[str | int, ...]) -> list[str]:
+    """Without the "<tags>" of a key that takes several kinds of values."""
+    return [str(part) for part in location if not str(part).startswith("<")]
+
+
 def _explain(details: Any) -> str:
-    location = ".".join(str(part) for part in details["loc"])
+    location = ".".join(_place(details["loc"]))
     if details["type"] == "extra_forbidden":
         return f"unknown key {location}.{_nearest(details['loc'])}"
     if details["type"] == "missing":
@@ -269,9 +315,16 @@ def _explain(details: Any) -> str:
 def _nearest(location: tuple[str | int, ...]) -> str:
     section: type[BaseModel] = Recipe
     for part in location[:-1]:
-        kind = section.model_fields[str(part)].annotation
-        candidates = [kind, *getattr(kind, "__args__", ())]
-        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+        if part in section.model_fields:
+            section = _section_in(section.model_fields[str(part)].annotation) or section
     names = list(section.model_fields)
     near = difflib.get_close_matches(str(location[-1]), names, n=1)
     return f" Did you mean {near[0]}?" if near else f" Known here: {', '.join(names)}."
+
+
+def _section_in(kind: Any) -> type[BaseModel] | None:
+    """The section that a key's type names, at any depth of unions and lists."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    found = (_section_in(inner) for inner in getattr(kind, "__args__", ()))
+    return next((section for section in found if section is not None), None)

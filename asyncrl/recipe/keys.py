@@ -35,14 +35,31 @@ def _entries(
     """(dotted name, Markdown) of each key and section of a JSON schema; subsections follow their section."""
     inner = {}
     for key, value in section["properties"].items():
-        references = [choice["$ref"] for choice in (value, *value.get("anyOf", ())) if "$ref" in choice]
+        choices = [choice for choice in (value, *value.get("anyOf", ())) if choice.get("type") != "null"]
+        references = [choice["$ref"] for choice in choices if "$ref" in choice]
         if references:
             inner[prefix + key] = sections[references[0].rpartition("/")[2]]
         else:
             yield prefix + key, _item(prefix + key, value, is_required=key in section.get("required", ()))
+            yield from _mapping(prefix + key, value, sections)
     for name, subsection in inner.items():
         yield name, f"\n## {name}\n\n{subsection['description']}\n"
         yield from _entries(subsection, sections, f"{name}.")
+
+
+def _mapping(name: str, value: dict[str, Any], sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of the mapping that a key takes, among other kinds or in a list; data.train has explained
+    those of data.heldout."""
+    references = [
+        choice["$ref"]
+        for kind in value.get("anyOf", [value])
+        for choice in (*kind.get("oneOf", ()), kind.get("items", {}))
+        if "$ref" in choice
+    ]
+    if not references or name == "data.heldout":
+        return
+    subsection = sections[references[0].rpartition("/")[2]]
+    yield from _entries(subsection, sections, f"{name}.")
 
 
 def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
@@ -60,6 +77,10 @@ def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
 
 
 def _kind(value: dict[str, Any]) -> str:
+    if "oneOf" in value:
+        return " or ".join(_kind(choice) for choice in value["oneOf"])
+    if "$ref" in value:
+        return "mapping"
     if "enum" in value:
         return " | ".join(value["enum"])
     if value["type"] == "array":

@@ -10,6 +10,7 @@ from asyncrl.recipe.data import Data
 from asyncrl.recipe.evaluation import Evaluation
 from asyncrl.recipe.model import Model
 from asyncrl.recipe.prepare import Prepare
+from asyncrl.recipe.prompt import Prompt
 from asyncrl.recipe.replay import Replay
 from asyncrl.recipe.rollout import Rollout
 from asyncrl.recipe.section import Count, PositiveFloat, Section
@@ -33,6 +34,7 @@ class Recipe(Section):
     prepare: Prepare | None = None
     model: Model
     data: Data
+    prompt: Prompt | None = None
     verifying: Verifying = Verifying()
     rollout: Rollout = Rollout()
     replay: Replay = Replay()

@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch
-from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.rollout.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
 

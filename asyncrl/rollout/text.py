@@ -83,6 +83,14 @@ class TextCodec:
             raise InputError(f"rollout.stop_tokens names {name!r}, which is no token of {path}. {hint}")
         return int(found)
 
+    def exact_text(self, tokens: Sequence[int]) -> str:
+        """All of the text, special tokens included."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+    def piece(self, token: int) -> str:
+        """A token as the vocabulary writes it, such as "Ġthe"; empty for an id that it does not have."""
+        return str(self._tokenizer.id_to_token(token) or "")
+
     def render_prompt(self, prompt: str | list[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
         """Text and tokens of a row's prompt: a string as it is, chat messages by the model's template.
 

@@ -73,7 +73,7 @@ def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
     [
         ("rollout.max_stalenes=1", "Did you mean max_staleness?"),
         ("rollout.groups_per_batch=none", "rollout.groups_per_batch is"),
-        ("data.train=none.jsonl", "none.jsonl does not exist"),
+        ("data.train=none.jsonl", "none.jsonl, which does not exist"),
         ("model.path=none", "is not a folder"),
         ("rollout.max_new_tokens=100000", "no room is left for a prompt"),
         ("model.context_tokens=100000", "Lower model.context_tokens"),

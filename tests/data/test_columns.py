@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.data.columns import READY, Columns, column, to_row
+from asyncrl.data.columns import READY, Columns, NoAnswer, column, to_row
 from asyncrl.errors import InputError
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
@@ -81,14 +81,36 @@ def test_a_mapping_of_ones_own_reaches_into_columns():
 @pytest.mark.parametrize(
     ("name", "row", "sentence"),
     [
-        ("gsm8k", {"problem": "p"}, "here: no column 'question'; the row has problem"),
-        ("verl", {"prompt": "p", "reward_model": {}}, "no column 'reward_model.ground_truth'"),
+        ("gsm8k", {"problem": "p"}, 'here: no "question"; the row has problem'),
+        ("verl", {"prompt": "p", "reward_model": {}}, 'no "reward_model.ground_truth"'),
         ("gsm8k", {"question": "q", "answer": "2"}, "\"answer\" has no '####' in front of an answer"),
         ("math_solution", {"problem": "p", "solution": "so 2"}, "holds an answer"),
-        ("question_final_answer", {"question": "q", "final_answer": []}, "no column 'final_answer.0'"),
+        ("question_final_answer", {"question": "q", "final_answer": []}, 'no "final_answer.0"'),
     ],
 )
 def test_a_row_without_its_columns_is_refused_with_those_it_has(name: str, row: dict, sentence: str):
     with pytest.raises(InputError) as refused:
         to_row(READY[name], row, "here")
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "advice"),
+    [
+        ({"question": "q", "answer": "1\n#### 2"}, "Its columns are those of gsm8k or question_answer: set"),
+        ({"promt": "p", "answer": "2"}, 'Did you mean "prompt" where it says "promt"?'),
+        ({"prompt": "p", "answer": "2", "verifer": "code"}, 'Did you mean "verifier"'),
+        ({"text": "p"}, "Name its columns in `columns` of the source; ready ones: asyncrl, verl"),
+    ],
+)
+def test_a_refused_row_says_which_columns_would_fit(row: dict, advice: str):
+    with pytest.raises(InputError) as refused:
+        to_row(READY["asyncrl"], row, "here")
+    assert advice in str(refused.value)
+
+
+def test_a_row_without_an_answer_is_told_from_one_without_the_column():
+    for row, is_broken in (({"question": "q", "answer": "2"}, True), ({"question": "q"}, False)):
+        with pytest.raises(InputError) as refused:
+            to_row(READY["gsm8k"], row, "here")
+        assert isinstance(refused.value, NoAnswer) is is_broken

@@ -32,14 +32,19 @@ def write(path: Path, rows: list[dict] = ROWS) -> Path:
 def test_a_file_gives_its_rows_and_where_they_stand(name: str, tmp_path: Path):
     path = write(tmp_path / name)
     found = list(read_rows(str(path), key="data.train"))
-    assert [row for _, row in found] == ROWS
+    assert [found_row.row for found_row in found] == ROWS
     assert found[1][0] == (f"{path}:2" if name.endswith("jsonl") else f"{path}, row 2")
+
+
+def test_lines_of_json_may_be_called_json(tmp_path: Path):
+    path = write(tmp_path / "rows.jsonl").rename(tmp_path / "rows.json")
+    assert [found.where for found in read_rows(str(path), key="data.train")] == [f"{path}:1", f"{path}:2"]
 
 
 def test_json_may_name_its_list_of_rows(tmp_path: Path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps({"version": 1, "data": ROWS}))
-    assert [row for _, row in read_rows(str(path), key="data.train")] == ROWS
+    assert [found.row for found in read_rows(str(path), key="data.train")] == ROWS
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def test_a_folder_has_splits_and_configurations(cache: Path, tmp_path: Path):
         "  - split: train\n    path: main/train-*\n  - split: test\n    path: main/test-*\n---\n"
     )
     train = list(read_rows(str(folder), key="data.train", config="main"))
-    assert [row for _, row in train] == ROWS and train[1][0] == "published train, row 2"
+    assert [found.row for found in train] == ROWS and train[1][0] == "published train, row 2"
     assert len(list(read_rows(str(folder), key="data.heldout", config="main", split="test"))) == 1
     with pytest.raises(
         InputError, match=r"data\.train is published, whose split 'valid' of 'main' cannot be read"
@@ -70,7 +75,7 @@ import sys
 from asyncrl.data.files import read_rows
 from asyncrl.errors import InputError
 try:
-    for where, row in read_rows("tiny/rows", key="data.train", split=sys.argv[1]):
+    for where, _, row in read_rows("tiny/rows", key="data.train", split=sys.argv[1]):
         print(where, row["question"])
 except InputError as error:
     print("InputError:", error)

@@ -85,7 +85,9 @@ def test_recipe_keys_that_a_page_names_exist():
             assert fields is None or key in fields or key in ("py", "yaml", "md"), f"{page}: {section}.{key}"
 
 
-def test_the_smallest_recipe_is_one():
+def test_the_recipes_of_the_page_on_recipes_are_valid():
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    (smallest,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert parse_recipe(yaml.safe_load(smallest), source="docs/recipes.md").name == "my_run"
+    shown = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(shown) == 3
+    for recipe in shown:
+        assert parse_recipe(yaml.safe_load(recipe), source="docs/recipes.md").name == "my_run"

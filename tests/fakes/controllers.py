@@ -17,8 +17,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.tasks import VerifierCache
 from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.serving.sglang import new_session
 
 

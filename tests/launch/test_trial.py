@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from fakes.model_folder import write_tokenizer
 
+from asyncrl.data.rows import train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
-from asyncrl.recipe import Verifying
-from asyncrl.rollout.tasks import VerifierCache, read_tasks
+from asyncrl.recipe import Data, Verifying
+from asyncrl.rollout.tasks import TaskMaker
 from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
 
 HEAD = "import time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
 PARSE = "    def parse_reference(self, raw): return raw\n"
@@ -24,7 +26,8 @@ def try_rows(folder: Path, *rows: dict[str, Any], **verifying: Any) -> None:
     (folder / "train.jsonl").write_text("\n".join(json.dumps({"prompt": "1+1=", **row}) for row in rows))
     cache, section = VerifierCache(folder), Verifying(**verifying)
     codec = TextCodec(write_tokenizer(folder / "model"))
-    read_tasks(folder / "train.jsonl", verifying=section, codec=codec, verifiers=cache, context_tokens=32)
+    data = Data(train=str(folder / "train.jsonl"))
+    TaskMaker("data.train", data, codec, cache, 32).make(train_rows(data, section), data.train_sources())
     try:
         try_verifiers(cache, section)
     finally:

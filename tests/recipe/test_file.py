@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.file import dump_recipe, load_recipe, shown
+from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe, shown
 
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
 
@@ -116,7 +117,7 @@ def test_a_models_hub_id_stays_unless_that_path_exists_or_is_made(
     assert load_recipe(path).model.path == "owner/here"
     assert load_recipe(path, ["model.path=owner/here"]).model.path == f"{tmp_path}/elsewhere/owner/here"
     assert load_recipe(path, ["model.path=owner/model"]).model.path == "owner/model"
-    assert load_recipe(path, ["data.train=owner/rows"]).data.train == f"{tmp_path}/elsewhere/owner/rows"
+    assert load_recipe(path, ["data.train=owner/r.jsonl"]).data.train == f"{tmp_path}/elsewhere/owner/r.jsonl"
     write(tmp_path, text.replace("NAME", "model"))
     assert load_recipe(path).model.path == f"{tmp_path}/owner/model"
     write(tmp_path, text.replace("NAME", "new") + "prepare: {folder: owner, target: './own.py:make'}\n")
@@ -168,3 +169,55 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
 def test_an_error_that_an_override_made_names_it(tmp_path: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(InputError, match=said):
         load_recipe(write(tmp_path), overrides)
+
+
+def test_paths_of_sources_follow_the_rule_and_hub_ids_stay(tmp_path: Path) -> None:
+    (tmp_path / "data" / "rows").mkdir(parents=True)
+    train = [
+        "data/t.jsonl",
+        "data/rows",
+        {"path": "openai/gsm8k", "columns": "./own.py:to_row"},
+        {"path": "../x.parquet", "columns": "gsm8k"},
+    ]
+    raw = {
+        "name": "x",
+        "model": {"path": "m"},
+        "data": {"train": train, "heldout": {"path": "./h.json"}},
+        "evaluation": {"every_steps": 0},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(raw))
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    found = [(source.path, source.columns) for source in recipe.data.train_sources()]
+    assert found == [
+        (f"{tmp_path}/data/t.jsonl", "asyncrl"),
+        (f"{tmp_path}/data/rows", "asyncrl"),
+        ("openai/gsm8k", f"{tmp_path}/own.py:to_row"),
+        (f"{tmp_path.parent}/x.parquet", "gsm8k"),
+    ]
+    assert recipe.data.heldout_sources()[0].path == f"{tmp_path}/h.json"
+    again = tmp_path / "elsewhere.yaml"
+    again.write_text(dump_recipe(recipe))
+    assert load_recipe(again).data == recipe.data
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"train": 3}, "data.train is 3: input should be a valid string"),
+        ({"train": {"path": "a", "colums": "gsm8k"}}, "data.train.colums. Did you mean columns?"),
+        ({"train": ["a", {"path": "b", "wieght": 2}]}, "data.train.1.wieght. Did you mean weight?"),
+        ({"train": ["a", {"path": "b", "weight": 2}]}, "a weight to b, but none to a"),
+        ({"train": []}, "is an empty list"),
+        ({"train": "a", "heldout": {"path": "b", "weight": 2}}, "data.heldout gives b the weight 2"),
+        ({"train": {"path": "a", "columns": {"prompt": "q"}}}, "data.train.columns.answer is missing"),
+        (
+            {"train": {"path": "a", "columns": {"prompt": "q", "answer": "a", "anser_after": "#"}}},
+            "data.train.columns.anser_after. Did you mean answer_after?",
+        ),
+    ],
+)
+def test_a_mistake_in_a_source_is_named(data: dict[str, object], sentence: str) -> None:
+    raw = {"name": "x", "model": {"path": "m"}, "data": data, "evaluation": {"every_steps": 0}}
+    with pytest.raises(InputError) as refused:
+        parse_recipe(raw, source="recipe.yaml")
+    assert sentence in str(refused.value)

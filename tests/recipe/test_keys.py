@@ -20,7 +20,8 @@ def names(section: type[BaseModel], prefix: str = "") -> list[str]:
 
 def test_every_key_is_explained_with_its_kind_and_default() -> None:
     for name in names(Recipe):
-        first, *text = markdown(name).splitlines()
+        # What follows are the keys of a mapping that the key may hold.
+        first, *text = markdown(name).partition("\n- `")[0].splitlines()
         assert first.startswith(f"- `{name}` (") and first.endswith(":"), first
         assert any(f"; {state}" in first for state in ("required", "optional", "default ")), first
         assert text and all(line.startswith("  ") for line in text), name
@@ -30,7 +31,10 @@ def test_kind_range_and_default_are_those_of_the_field() -> None:
     assert markdown("rollout.max_staleness").startswith(
         "- `rollout.max_staleness` (integer >= 0; default 2):"
     )
-    assert markdown("data.train").startswith("- `data.train` (string; required):")
+    assert markdown("model.path").startswith("- `model.path` (string; required):")
+    assert markdown("data.train").startswith(
+        "- `data.train` (string or mapping or list of string or mapping; required):"
+    )
     assert markdown("serving.slow_share").startswith(
         "- `serving.slow_share` (number >= 0 and <= 1; optional):"
     )
@@ -48,6 +52,13 @@ def test_each_choice_has_a_line() -> None:
         "  - abort",
         "  - drain",
     ]
+
+
+def test_a_key_that_may_hold_a_mapping_lists_its_keys() -> None:
+    assert "- `data.train.weight` (number > 0; optional):" in markdown("data.train")
+    assert markdown("data.train.columns.prompt").startswith(
+        "- `data.train.columns.prompt` (string; required):"
+    )
 
 
 def test_a_section_lists_all_its_keys() -> None:

@@ -10,7 +10,7 @@ from asyncrl.recipe import Verifying
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.tasks import VerifierCache
+from asyncrl.rollout.verifier_cache import VerifierCache
 
 
 class Clock:

@@ -7,23 +7,31 @@ from typing import Any
 import pytest
 from fakes.model_folder import write_tokenizer
 
+from asyncrl.data.order import Part
 from asyncrl.errors import InputError
-from asyncrl.recipe import Verifying
+from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.tasks import TaskOrder, VerifierCache, read_tasks
+from asyncrl.rollout.tasks import TaskSet, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
 
 
 def read(folder: Path, *lines: str, context_tokens: int = 32) -> list[Task]:
     path = folder / "train.jsonl"
     path.write_text("\n".join(lines))
-    return read_tasks(
-        path,
-        verifying=Verifying(),
-        codec=TextCodec(write_tokenizer(folder / "model")),
-        verifiers=VerifierCache(folder),
-        context_tokens=context_tokens,
-    )
+    return read_files(folder, path, context_tokens=context_tokens).tasks
+
+
+def read_files(folder: Path, train: Any, *, context_tokens: int = 32, **sections: Any) -> TaskSet:
+    recipe = recipe_on(train, **sections)
+    codec = TextCodec(write_tokenizer(folder / "model"))
+    return read_train_tasks(recipe, codec, VerifierCache(folder), context_tokens)
+
+
+def recipe_on(train: Any, *, data: dict[str, Any] | None = None, **sections: Any) -> Recipe:
+    paths = str(train) if isinstance(train, Path) else train
+    raw = {"name": "x", "model": {"path": "m"}, "data": {"train": paths, **(data or {})}, **sections}
+    return Recipe.model_validate({"evaluation": {"every_steps": 0}, **raw})
 
 
 def row(**fields: Any) -> str:
@@ -37,7 +45,7 @@ def test_a_row_becomes_a_task_with_tokens_and_a_parsed_reference(tmp_path: Path)
 
 
 def test_blank_lines_are_skipped_and_line_numbers_stay_true(tmp_path: Path) -> None:
-    tasks = read(tmp_path, row(), "", row())
+    tasks = read(tmp_path, row(), "", row(answer="3"))
     assert [task.task_id for task in tasks] == ["train:1", "train:3"]
 
 
@@ -76,62 +84,103 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    codec = TextCodec(write_tokenizer(tmp_path / "model"))
-    with pytest.raises(InputError, match="does not exist"):
-        read_tasks(
-            tmp_path / "none.jsonl",
-            verifying=Verifying(),
-            codec=codec,
-            verifiers=VerifierCache(tmp_path),
-            context_tokens=32,
-        )
+    with pytest.raises(InputError, match=r"data.train is .*none\.jsonl, which does not exist"):
+        read_files(tmp_path, tmp_path / "none.jsonl")
 
 
-def test_the_order_is_a_permutation_per_epoch_and_a_function_of_seed_and_position(tmp_path: Path) -> None:
-    tasks = read(tmp_path, *[row() for _ in range(10)])
-    order = TaskOrder(tasks, seed=3, is_shuffled=True)
-    first, second = ([order.at(e * 10 + i).task_id for i in range(10)] for e in (0, 1))
-    assert sorted(first) == sorted(second) == sorted(task.task_id for task in tasks)
-    assert first != second
-    again = TaskOrder(tasks, seed=3, is_shuffled=True)
-    assert [again.at(i).task_id for i in range(20)] == first + second
-    assert [TaskOrder(tasks, seed=4, is_shuffled=True).at(i).task_id for i in range(10)] != first
+def write_gsm8k(folder: Path, name: str, *answers: str) -> Path:
+    rows = [{"question": f"{n}+1=", "answer": f"so\n{answer}"} for n, answer in enumerate(answers)]
+    (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    return folder / name
 
 
-def test_without_shuffling_the_files_order_is_kept(tmp_path: Path) -> None:
-    order = TaskOrder(read(tmp_path, *[row() for _ in range(3)]), seed=3, is_shuffled=False)
-    assert [order.at(i).task_id for i in range(4)] == ["train:1", "train:2", "train:3", "train:1"]
+def test_published_rows_are_read_by_their_columns(tmp_path: Path) -> None:
+    path = write_gsm8k(tmp_path, "main.jsonl", "#### 1", "#### 2")
+    mapping = {"prompt": "question", "answer": "answer", "answer_after": "####", "verifier": "exact"}
+    for columns, verifier in (("gsm8k", "math"), (mapping, "exact")):
+        tasks = read_files(tmp_path, {"path": str(path), "columns": columns}).tasks
+        assert [(task.task_id, task.prompt) for task in tasks] == [("main:1", "0+1="), ("main:2", "1+1=")]
+        assert tasks[0].verifier == VerifierSpec(verifier)
 
 
-def test_after_a_change_of_the_file_the_prompt_decides_not_the_line(tmp_path: Path) -> None:
-    rows = [row(prompt=f"{n}+1=", answer=str(n + 1)) for n in range(4)]
-    before = read(tmp_path, *rows)
-    moved = TaskOrder(read(tmp_path, *reversed(rows)), seed=3, is_shuffled=True)
-    for task in before:
-        for may_have_moved in (False, True):
-            found = moved.find(task.task_id, task.prompt, may_have_moved=may_have_moved)
-            assert (found.prompt, found.reference) == (task.prompt, task.reference)
-            assert found.task_id != task.task_id
-
-
-def test_a_prompt_that_is_gone_or_has_several_answers_now_is_refused(tmp_path: Path) -> None:
-    order = TaskOrder(
-        read(
-            tmp_path,
-            row(answer="2"),
-            row(answer="3"),
-            row(prompt="2+2=", answer="4"),
-            row(prompt="2+2=", answer="4"),
-        ),
-        seed=3,
-        is_shuffled=True,
+def test_a_function_of_ones_own_makes_rows(tmp_path: Path) -> None:
+    path = write_gsm8k(tmp_path, "main.jsonl", "#### 1")
+    (tmp_path / "own.py").write_text(
+        "def to_row(row): return {'prompt': row['question'] + '?', 'answer': 7}\ndef bad(row): return 3\n"
     )
-    with pytest.raises(InputError, match=r"train:9, '9\+9=', and no row asks that any more"):
-        order.find("train:9", "9+9=")
-    with pytest.raises(InputError, match=r"no row asks that"):
-        order.find("train:1", "9+9=")
-    # The two may have changed places: which of them was answered cannot be told.
-    with pytest.raises(InputError, match=r"several rows ask with different answers \(train:1, train:2\)"):
-        order.find("train:1", "1+1=", may_have_moved=True)
-    assert order.find("train:2", "1+1=").task_id == "train:2"
-    assert order.find("train:4", "2+2=", may_have_moved=True).prompt == "2+2="
+    source = {"path": str(path), "columns": f"{tmp_path}/own.py:to_row"}
+    assert read_files(tmp_path, source).tasks[0].prompt == "0+1=?"
+    with pytest.raises(InputError, match=r"main\.jsonl:1: columns made '3' of the row, expected an object"):
+        read_files(tmp_path, {"path": str(path), "columns": f"{tmp_path}/own.py:bad"})
+    with pytest.raises(InputError, match='data.train has columns "gsm8", expected asyncrl, verl, gsm8k'):
+        read_files(tmp_path, {"path": str(path), "columns": "gsm8"})
+
+
+@pytest.mark.parametrize("key", ["config", "split", "revision"])
+def test_what_a_file_does_not_have_is_refused(tmp_path: Path, key: str) -> None:
+    path = write_gsm8k(tmp_path, "main.jsonl", "#### 1")
+    with pytest.raises(InputError, match=f'with the {key} "x", but only a .* Leave the {key} out'):
+        read_files(tmp_path, {"path": str(path), key: "x"})
+
+
+def test_rows_that_repeat_others_are_left_out_and_contradictions_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [row(), row(), row(answer="3"), row(verifier="exact"), row(answer="3"), row(verifier="exact")]
+    assert [task.task_id for task in read(tmp_path, *lines)] == ["train:1", "train:3", "train:4"]
+    left_out, contradicting = (record.getMessage() for record in caplog.records)
+    assert "data.train leaves out 3 of 6 rows: 3 repeated (first " in left_out
+    assert "train.jsonl:2)." in left_out
+    assert "2 rows that ask what an earlier row asks, with another answer, first " in contradicting
+
+
+def test_broken_golds_and_long_prompts_are_left_out_where_the_recipe_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_gsm8k(tmp_path, "main.jsonl", "#### 1", "none", "#### \\frac{1}{", "#### 4")
+    source = {"path": str(path), "columns": "gsm8k"}
+    with pytest.raises(InputError, match=r"main\.jsonl:2: .*no '####'.*data\.broken_rows to leave_out"):
+        read_files(tmp_path, source)
+    kept = read_files(tmp_path, source, data={"broken_rows": "leave_out"}).tasks
+    assert [task.task_id for task in kept] == ["main:1", "main:4"]
+    assert "leaves out 2 of 4 rows: 2 without an answer that can be parsed" in caplog.records[-1].getMessage()
+    long = tmp_path / "long.jsonl"
+    long.write_text("\n".join([row(prompt="1" * 40), row()]))
+    assert len(read_files(tmp_path, long, data={"long_prompts": "leave_out"}).tasks) == 1
+    assert "1 with too long a prompt" in caplog.records[-1].getMessage()
+    long.write_text(row(prompt="1" * 40))
+    with pytest.raises(InputError, match="holds no rows that can be used: 1 with too long a prompt"):
+        read_files(tmp_path, long, data={"long_prompts": "leave_out"})
+
+
+def test_every_prompt_goes_through_the_template(tmp_path: Path) -> None:
+    prompt = {"template": "few_shot", "examples": [{"question": "2+2=", "answer": "4"}]}
+    (tmp_path / "train.jsonl").write_text(row())
+    (task,) = read_files(tmp_path, tmp_path / "train.jsonl", prompt=prompt, context_tokens=99).tasks
+    assert task.prompt == "Question: 2+2=\nAnswer: 4\n\nQuestion: 1+1=\nAnswer:"
+    chat = {"template": "chat"}
+    with pytest.raises(InputError, match=r"train\.jsonl:1: .*no chat template"):
+        read_files(tmp_path, tmp_path / "train.jsonl", prompt=chat)
+
+
+def test_several_sources_have_unique_ids_and_weights_make_parts(tmp_path: Path) -> None:
+    paths = [tmp_path / name / "train.jsonl" for name in ("a", "b")]
+    for path, prompt in zip(paths, ("1+1=", "2+0="), strict=True):
+        path.parent.mkdir()
+        path.write_text(row(prompt=prompt))
+    read = read_files(tmp_path, [str(path) for path in paths])
+    assert [task.task_id for task in read.tasks] == ["train:1", "train~2:1"] and read.parts == ()
+    weighted = [{"path": str(path), "weight": n} for n, path in enumerate(paths, start=1)]
+    assert read_files(tmp_path, weighted).parts == (Part(1, 1.0), Part(1, 2.0))
+
+
+def test_held_out_sources_follow_each_other(tmp_path: Path) -> None:
+    paths = [write_gsm8k(tmp_path, name, "#### 1") for name in ("a.jsonl", "b.jsonl")]
+    heldout = [{"path": str(path), "columns": "gsm8k"} for path in paths]
+    recipe = recipe_on("x.jsonl", data={"heldout": heldout[:1]})
+    codec = TextCodec(write_tokenizer(tmp_path / "model"))
+    assert [t.task_id for t in read_heldout_tasks(recipe, codec, VerifierCache(tmp_path), 32)] == ["a:1"]
+    # The second asks the same.
+    recipe = recipe_on("x.jsonl", data={"heldout": heldout})
+    with pytest.raises(InputError, match=r"data.heldout names .*b\.jsonl, which holds no rows that can be"):
+        read_heldout_tasks(recipe, codec, VerifierCache(tmp_path), 32)

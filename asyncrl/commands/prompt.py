@@ -1,0 +1,110 @@
+"""`asyncrl prompt RECIPE [--row N] [--heldout]`: prints what the model is asked, and what ends its answer."""
+
+import argparse
+import contextlib
+import itertools
+import json
+import sys
+
+from asyncrl.commands.arguments import add_recipe
+from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
+from asyncrl.errors import InputError
+from asyncrl.launch.base_model import fetch_model
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
+from asyncrl.rollout.tasks import template_of
+from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
+from asyncrl.run_folder import RunFolder
+
+HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe(parser)
+    parser.add_argument("--row", type=int, default=1, metavar="N", help="which row, counted from 1")
+    parser.add_argument("--heldout", action="store_true", help="a row of data.heldout, not of data.train")
+    parser.add_argument("--tokens", action="store_true", help="list the tokens: id and text of each")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, or 2 for bad input."""
+    try:
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        # What a verifier prints is no part of the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            text = _text(recipe, arguments.row, is_heldout=arguments.heldout, has_tokens=arguments.tokens)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text)
+    return 0
+
+
+def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
+    recipe = fetch_model(recipe)
+    row = _find_row(recipe, number, is_heldout=is_heldout)
+    if isinstance(row, Unanswered):
+        raise InputError(row.complaint)
+    rendered = RunFolder(recipe.folder()).rendering_time()
+    codec = TextCodec(model_folder(recipe.model), rollout=recipe.rollout, now=rendered)
+    template = template_of(recipe)
+    try:
+        prompt = row.prompt if template is None else template(row.prompt)
+        _, tokens = codec.render_prompt(prompt)
+    except InputError as error:
+        raise InputError(f"{row.where}: {error}") from error
+    name = "none" if recipe.prompt is None else json.dumps(recipe.prompt.template, ensure_ascii=False)
+    options = f" {json.dumps(dict(row.verifier.options), default=str)}" if row.verifier.options else ""
+    lines = [
+        f"row        {row.where}",
+        f"template   {name}",
+        f"prompt     {len(tokens)} tokens, between the lines:",
+        "-" * 80,
+        # Decoded from the tokens: what the tokenizer adds is seen, too.
+        codec.exact_text(tokens),
+        "-" * 80,
+        *([_token_table(codec, tokens)] if has_tokens else []),
+        f"stops at   {_stops(recipe, codec)}",
+        f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
+        f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",
+    ]
+    return "\n".join(lines)
+
+
+def _find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
+    if is_heldout and recipe.data.heldout is None:
+        raise InputError("--heldout is given, but the recipe has no data.heldout.")
+    if number < 1:
+        raise InputError(f"--row is {number}, expected 1 or more.")
+    rows = (heldout_rows if is_heldout else train_rows)(recipe.data, recipe.verifying)
+    key, read = "data.heldout" if is_heldout else "data.train", 0
+    for row in itertools.islice(rows, number):
+        read += 1
+        if read == number:
+            return row
+    raise InputError(f"--row is {number}, but {key} has {read} rows.")
+
+
+def _token_table(codec: TextCodec, tokens: tuple[int, ...]) -> str:
+    pieces = [f"{token:>9}  {json.dumps(codec.piece(token), ensure_ascii=False)}" for token in tokens]
+    return "\n".join(["tokens", *pieces])
+
+
+def _stops(recipe: Recipe, codec: TextCodec) -> str:
+    stops = [f"{codec.piece(token)} ({token})" for token in codec.stop_token_ids]
+    stops += [json.dumps(text, ensure_ascii=False) for text in recipe.rollout.stop]
+    return f"{', '.join(stops)}, or after {recipe.rollout.max_new_tokens} tokens (rollout.max_new_tokens)"
+
+
+def _complaint(recipe: Recipe, row: Row) -> str:
+    """What the verifier finds wrong with the gold."""
+    verifiers = VerifierCache(recipe.verifying.own_files())
+    try:
+        verifiers.get(row.verifier).parse_reference(row.answer)
+    except ValueError as error:
+        return f", which cannot parse the gold: {error}"
+    finally:
+        verifiers.close()
+    return ""

@@ -1,0 +1,40 @@
+"""What tells whether data changed between two starts of a run."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from asyncrl.data.files import PATTERNS
+from asyncrl.errors import InputError
+from asyncrl.hub import fetch, is_hub_id
+from asyncrl.recipe import Source
+
+
+def digest_of(sources: Sequence[Source], key: str) -> str:
+    """SHA-256 over files, commits of hub ids, and files of columns; that of the file for a single one.
+
+    Raises InputError for what cannot be read.
+    """
+    parts = [part for source in sources for part in _parts(source, key)]
+    return parts[0] if len(parts) == 1 else hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _parts(source: Source, key: str) -> Iterator[str]:
+    path = Path(source.path)
+    if is_hub_id(source.path):
+        yield fetch(source.path, source.revision, kind="dataset", key=key, files=PATTERNS).commit
+    elif path.is_dir():
+        for file in sorted({file for pattern in PATTERNS for file in path.rglob(pattern) if file.is_file()}):
+            yield f"{file.relative_to(path)} {_file_digest(file, key)}"
+    else:
+        yield _file_digest(path, key)
+    if isinstance(source.columns, str) and ".py:" in source.columns:
+        yield _file_digest(Path(source.columns.rpartition(":")[0]), key)
+
+
+def _file_digest(path: Path, key: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{key} names {path}, which cannot be read: {error}") from error

@@ -1,0 +1,91 @@
+"""The order in which training tasks are asked: a pure function of (seed, position).
+
+The number of admitted groups says which task comes next.
+"""
+
+import pickle
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from asyncrl.data.mixture import Mixture
+from asyncrl.errors import InputError
+from asyncrl.records import Task
+from verifiers.storable import storable
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive tasks that are one source of a mixture."""
+
+    num_tasks: int
+    weight: float
+
+
+class TaskOrder:
+    """Position -> task, epoch after epoch: permutations seeded by (seed, epoch), or the file's order.
+
+    With `parts` each source has epochs of its own, and its share of the positions. Raises InputError for a
+    weight that is too small.
+    """
+
+    def __init__(
+        self, tasks: list[Task], *, seed: int, is_shuffled: bool, parts: Sequence[Part] = ()
+    ) -> None:
+        self._tasks = tasks
+        self._by_id = {task.task_id: task for task in tasks}
+        self._sizes = [part.num_tasks for part in parts] or [len(tasks)]
+        self._starts = [sum(self._sizes[:source]) for source in range(len(self._sizes))]
+        try:
+            self._mixture = Mixture([part.weight for part in parts] or [1.0], seed=seed)
+        except ValueError as error:
+            raise InputError(f"data.train has a source whose {error}. Raise its weight.") from error
+        self._seed = seed
+        self._is_shuffled = is_shuffled
+        self._permutation = lru_cache(maxsize=2 * len(self._sizes))(self._make_permutation)
+        self._by_prompt = lru_cache(maxsize=1)(self._index_prompts)
+
+    def at(self, position: int) -> Task:
+        source, index = self._mixture.at(position)
+        epoch, offset = divmod(index, self._sizes[source])
+        return self._tasks[self._starts[source] + self._permutation(source, epoch)[offset]]
+
+    def find(self, task_id: str, prompt: str, *, may_have_moved: bool = False) -> Task:
+        """The task that a journal calls `task_id`: the prompt decides, wherever its row stands now.
+
+        `may_have_moved`: the file is not the one that the journal's task ids come from. Raises InputError
+        when the data no longer holds the prompt, or holds it with several answers.
+        """
+        task = self._by_id.get(task_id)
+        if task is not None and storable(task.prompt) == prompt and not may_have_moved:
+            return task
+        found = self._by_prompt().get(prompt, [])
+        asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
+        if not found:
+            raise InputError(
+                f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
+                f"the row back (its place in the file does not matter), or start over with another "
+                f"run_folder."
+            )
+        if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
+            raise InputError(
+                f"data.train has changed since the run began: {asked}, which now several rows ask with "
+                f"different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as it "
+                f"was, or start over with another run_folder."
+            )
+        return found[0]
+
+    def _index_prompts(self) -> dict[str, list[Task]]:
+        found: dict[str, list[Task]] = {}
+        for task in self._tasks:
+            found.setdefault(storable(task.prompt), []).append(task)
+        return found
+
+    def _make_permutation(self, source: int, epoch: int) -> list[int]:
+        order = list(range(self._sizes[source]))
+        if self._is_shuffled:
+            # The first source has the order that it would have alone.
+            suffix = f"-{source}" if source else ""
+            random.Random(f"{self._seed}-{epoch}{suffix}").shuffle(order)
+        return order

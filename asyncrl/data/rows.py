@@ -1,0 +1,192 @@
+"""The rows of a recipe's data sources: read, mapped to columns, checked as far as that needs no model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
+from asyncrl.data.files import Found, read_rows
+from asyncrl.errors import InputError
+from asyncrl.hub import is_hub_id
+from asyncrl.plugins import load_object
+from asyncrl.recipe import ColumnMapping, Data, Source, Verifying
+from asyncrl.recipe.file import absolute_object
+from asyncrl.records import VerifierSpec
+
+Prompt = str | list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row, its answer not yet parsed."""
+
+    where: str
+    row_id: str
+    """Unique among the sources it was read with: "<label>:<number>"."""
+    source: int
+    """Index of its source."""
+    prompt: Prompt
+    answer: Any
+    verifier: VerifierSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A row whose column holds no answer."""
+
+    where: str
+    complaint: str
+    """With the place."""
+
+
+def train_rows(data: Data, verifying: Verifying) -> Iterator[Row | Unanswered]:
+    return rows_of(data.train_sources(), "data.train", verifying, split="train")
+
+
+def heldout_rows(data: Data, verifying: Verifying) -> Iterator[Row | Unanswered]:
+    return rows_of(data.heldout_sources(), "data.heldout", verifying, split="test")
+
+
+def rows_of(
+    sources: Sequence[Source], key: str, verifying: Verifying, *, split: str
+) -> Iterator[Row | Unanswered]:
+    """The rows of all sources, one after the other; `split` is read where a source names none.
+
+    Raises InputError with the place of a row that cannot be read.
+    """
+    columns = [columns_of(source, key) for source in sources]
+    labels = _labels(sources, split)
+    for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
+        specs = _Specs(verifying)
+        for found in _found(source, key, split):
+            yield _row(found, make, index, labels[index], specs)
+
+
+def _found(source: Source, key: str, split: str) -> Iterator[Found]:
+    is_of_hub = is_hub_id(source.path)
+    if source.revision is not None and not is_of_hub:
+        raise InputError(
+            f'{key} is {source.path} with the revision "{source.revision}", but only a hub id has revisions. '
+            f"Leave the revision out."
+        )
+    if not is_of_hub and not Path(source.path).is_dir():
+        for name, value in (("config", source.config), ("split", source.split)):
+            if value is not None:
+                raise InputError(
+                    f'{key} is {source.path} with the {name} "{value}", but only a folder or a hub id has '
+                    f"one. Leave the {name} out."
+                )
+    return read_rows(
+        source.path,
+        key=key,
+        config=source.config,
+        split=source.split or split,
+        revision=source.revision,
+    )
+
+
+def columns_of(source: Source, key: str) -> ToRow:
+    """What makes a row of a published one. Raises InputError for a name that means nothing."""
+    given = source.columns
+    if isinstance(given, ColumnMapping):
+        return Columns(**given.model_dump())
+    if given in READY:
+        return READY[given]
+    if ":" not in given:
+        raise InputError(
+            f'{key} has columns "{given}", expected {", ".join(READY)}, a mapping with prompt and answer, or '
+            f'a function "package.module:name" or "./file.py:name".'
+        )
+    function = load_object(given)
+    if not callable(function):
+        raise InputError(f'{key} has columns "{given}", which is not a function.')
+    made: ToRow = function
+    return made
+
+
+def _labels(sources: Sequence[Source], split: str) -> list[str]:
+    """Of each source, for the ids of its rows: the stem of its file, or its name and split; no two alike."""
+    labels: list[str] = []
+    for source in sources:
+        path = Path(source.path)
+        if is_hub_id(source.path) or path.is_dir():
+            label = "-".join(part for part in (path.name, source.config, source.split or split) if part)
+        else:
+            label = path.stem
+        taken, number = label, 2
+        while taken in labels:
+            taken, number = f"{label}~{number}", number + 1
+        labels.append(taken)
+    return labels
+
+
+def _row(found: Found, make: ToRow, source: int, label: str, specs: "_Specs") -> Row | Unanswered:
+    try:
+        made = to_row(make, found.row, found.where)
+    except NoAnswer as error:
+        return Unanswered(found.where, str(error))
+    if not isinstance(made, dict) or not made.keys() >= {"prompt", "answer"}:
+        raise InputError(
+            f'{found.where}: columns made {str(made)[:80]!r} of the row, expected an object with "prompt" '
+            f'and "answer".'
+        )
+    prompt = made["prompt"]
+    _check_prompt(prompt, found.where)
+    spec = specs.get(made.get("verifier"), found.where)
+    return Row(found.where, f"{label}:{found.number}", source, prompt, made["answer"], spec)
+
+
+def _check_prompt(prompt: Any, where: str) -> None:
+    if isinstance(prompt, list) and prompt:
+        for position, message in enumerate(prompt):
+            _check_message(message, f"{where}: message {position + 1}", is_last=position == len(prompt) - 1)
+    elif not (isinstance(prompt, str) and prompt):
+        raise InputError(
+            f'{where}: "prompt" is {str(prompt)[:80]!r}, expected text or a list of chat messages'
+        )
+
+
+def _check_message(message: Any, where: str, *, is_last: bool) -> None:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise InputError(
+            f'{where} is {str(message)[:80]!r}, expected an object with "role" and "content", both text'
+        )
+    content = message.get("content")
+    if isinstance(content, str) or (content is None and message.get("tool_calls") and not is_last):
+        return
+    if "content" not in message:
+        raise InputError(f'{where} has no "content"; it has {", ".join(message)}')
+    if isinstance(content, list):
+        raise InputError(f'{where}: "content" is a list of parts, expected text. Join the texts to one.')
+    raise InputError(f'{where}: "content" is {str(content)[:80]!r}, expected text')
+
+
+class _Specs:
+    """Specifications of verifiers as rows name them: one object for all rows that name the same."""
+
+    def __init__(self, verifying: Verifying) -> None:
+        self._verifying = verifying
+        self._default = VerifierSpec(verifying.default, verifying.options)
+        self._named: dict[str, VerifierSpec] = {}
+
+    def get(self, raw: Any, where: str) -> VerifierSpec:
+        match raw:
+            case None:
+                return self._default
+            case str():
+                if raw not in self._named:
+                    self._named[raw] = VerifierSpec(raw, self._options(raw))
+                return self._named[raw]
+            case {"name": str(name), **rest} if rest.keys() <= {"options"}:
+                options = rest.get("options") or {}
+                if isinstance(options, dict):
+                    return VerifierSpec(name, options)
+        raise InputError(
+            f'{where}: "verifier" is {str(raw)[:80]!r}, expected a name or {{"name": ..., "options": ...}}'
+        )
+
+    def _options(self, name: str) -> dict[str, Any]:
+        default = self._verifying.default
+        is_default = absolute_object(name, self._verifying.own_files()) == default
+        return self._verifying.options if name == default or is_default else {}

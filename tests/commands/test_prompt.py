@@ -1,0 +1,95 @@
+"""`asyncrl prompt` prints what the model sees of a row, and `check` accepts data as it is published."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fakes.newcomer import write_project
+
+from asyncrl import cli
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    write_project(tmp_path)
+    rows = [{"question": f"{n}+2=", "answer": f"so\n#### {n + 2}"} for n in range(3)]
+    (tmp_path / "gsm.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"question": "x", "answer": "?"}])))
+    table = [{"prompt": f"{n}+3=", "reward_model": {"ground_truth": str(n + 3)}} for n in range(2)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(table), tmp_path / "verl.parquet")
+    return tmp_path
+
+
+def run(project: Path, command: str, *words: str) -> int:
+    return cli.main([command, str(project / "recipe.yaml"), *words])
+
+
+def test_a_prompt_is_shown_with_template_tokens_stops_gold_and_verifier(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"data.train={{path: {project}/gsm.jsonl, columns: gsm8k}}"
+    assert run(project, "prompt", source, "prompt={template: '<s>{{ question }}'}", "--row", "2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"row        {project}/gsm.jsonl:2"
+    assert lines[1] == 'template   "<s>{{ question }}"'
+    assert lines[3].startswith("----") and "1+2=" in lines[4] and lines[5].startswith("----")
+    assert lines[6].startswith("stops at   ") and "(rollout.max_new_tokens)" in lines[6]
+    assert lines[7:] == ['gold       "3"', "verifier   math"]
+
+
+def test_tokens_are_listed_when_asked_for(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(project, "prompt", "--heldout", "--tokens") == 0
+    out = capsys.readouterr().out
+    num_tokens = int(out.partition("prompt     ")[2].split()[0])
+    table = out.partition("\ntokens\n")[2].partition("\nstops at")[0].splitlines()
+    assert len(table) == num_tokens and all(line.split()[0].isdecimal() for line in table)
+
+
+def test_a_gold_that_cannot_be_parsed_is_said(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "train.jsonl").write_text(json.dumps({"prompt": "1+1=", "answer": "\\frac{1}{"}))
+    assert run(project, "prompt") == 0
+    assert "verifier   math, which cannot parse the gold: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--row", "9999"), "--row is 9999, but data.train has "),
+        (("--row", "0"), "--row is 0, expected 1 or more"),
+        (("--heldout", "data.heldout=null", "evaluation.every_steps=0"), "has no data.heldout"),
+        (("prompt={template: r2}",), 'prompt.template is "r2", expected chat, plain'),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    project: Path, words: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(project, "prompt", *words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_check_accepts_a_mixture_of_formats_and_counts_what_it_leaves_out(
+    project: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    mixture = [
+        {"path": f"{project}/gsm.jsonl", "columns": "gsm8k", "weight": 1},
+        {"path": f"{project}/verl.parquet", "columns": "verl", "weight": 3},
+    ]
+    words = [f"data.train={json.dumps(mixture)}", "data.broken_rows=leave_out", "prompt={template: plain}"]
+    assert run(project, "check", *words) == 0
+    out = capsys.readouterr().out
+    assert "# data      5 training tasks" in out
+    assert "# prompts   by template plain, in training and in evaluation" in out
+    assert "data.train leaves out 1 of 6 rows: 1 without an answer that can be parsed (first " in caplog.text
+
+
+def test_verify_data_lists_the_broken_golds_of_each_source_and_of_a_file(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = [{"path": f"{project}/gsm.jsonl", "columns": "gsm8k"}, f"{project}/train.jsonl"]
+    assert run(project, "verify-data", f"data.train={json.dumps(sources)}") == 1
+    out = capsys.readouterr().out
+    assert f"data.train {project}/gsm.jsonl: 4 rows" in out and f"data.train {project}/train.jsonl: " in out
+    assert "broken golds     1 of 4 cannot be parsed" in out and f"    {project}/gsm.jsonl:4: " in out
+    assert cli.main(["verify-data", str(project / "verl.parquet"), "--columns", "verl"]) == 0
+    assert "2 rows, 2 golds" in capsys.readouterr().out

@@ -1,0 +1,92 @@
+"""The order of training tasks: a function of seed and position, and a journal finds its tasks again."""
+
+import pytest
+
+from asyncrl.data.order import Part, TaskOrder
+from asyncrl.errors import InputError
+from asyncrl.records import Task, VerifierSpec
+
+
+def make(*prompts_and_answers: tuple[str, str]) -> list[Task]:
+    return [
+        Task(f"train:{n}", prompt, (1,), answer, VerifierSpec("exact"))
+        for n, (prompt, answer) in enumerate(prompts_and_answers, start=1)
+    ]
+
+
+def numbered(count: int) -> list[Task]:
+    return make(*((f"{n}+1=", str(n + 1)) for n in range(count)))
+
+
+def test_the_order_of_one_file_is_what_it_always_was():
+    order = TaskOrder(numbered(8), seed=3, is_shuffled=True)
+    ids = [int(order.at(position).task_id.partition(":")[2]) for position in range(16)]
+    assert ids == [2, 5, 4, 1, 6, 3, 8, 7, 8, 3, 2, 4, 7, 5, 1, 6]
+
+
+def test_a_mixture_gives_each_source_its_own_epochs_and_its_share():
+    tasks = numbered(10)
+    parts = [Part(4, 1.0), Part(6, 3.0)]
+    order = TaskOrder(tasks, seed=3, is_shuffled=True, parts=parts)
+    ids = [order.at(position).task_id for position in range(1000)]
+    first = [one for one in ids if int(one.partition(":")[2]) <= 4]
+    assert len(first) == 250
+    for start in range(0, 248, 4):
+        assert sorted(first[start : start + 4]) == [f"train:{n}" for n in range(1, 5)]
+    alone = TaskOrder(tasks[:4], seed=3, is_shuffled=True)
+    assert first == [alone.at(position).task_id for position in range(250)]
+
+
+def test_sources_of_one_size_do_not_keep_step():
+    order = TaskOrder(numbered(40), seed=3, is_shuffled=True, parts=[Part(20, 1.0), Part(20, 1.0)])
+    ids = [int(order.at(position).task_id.partition(":")[2]) for position in range(1000)]
+    first, second = [n for n in ids if n <= 20], [n - 20 for n in ids if n > 20]
+    assert first[:20] != second[:20] and sorted(first[:20]) == sorted(second[:20])
+
+
+def test_a_weight_that_gets_no_task_is_refused():
+    with pytest.raises(InputError, match=r"a source whose weight 0\.0001 .* Raise its weight"):
+        TaskOrder(numbered(2), seed=0, is_shuffled=True, parts=[Part(1, 1.0), Part(1, 0.0001)])
+
+
+def test_the_order_is_a_permutation_per_epoch_and_a_function_of_seed_and_position():
+    tasks = numbered(10)
+    order = TaskOrder(tasks, seed=3, is_shuffled=True)
+    first, second = ([order.at(e * 10 + i).task_id for i in range(10)] for e in (0, 1))
+    assert sorted(first) == sorted(second) == sorted(task.task_id for task in tasks)
+    assert first != second
+    again = TaskOrder(tasks, seed=3, is_shuffled=True)
+    assert [again.at(i).task_id for i in range(20)] == first + second
+    assert [TaskOrder(tasks, seed=4, is_shuffled=True).at(i).task_id for i in range(10)] != first
+
+
+def test_without_shuffling_the_files_order_is_kept():
+    order = TaskOrder(numbered(3), seed=3, is_shuffled=False)
+    assert [order.at(i).task_id for i in range(4)] == ["train:1", "train:2", "train:3", "train:1"]
+
+
+def test_after_a_change_of_the_file_the_prompt_decides_not_the_line():
+    before = numbered(4)
+    moved = TaskOrder(make(*((t.prompt, t.reference) for t in reversed(before))), seed=3, is_shuffled=True)
+    for task in before:
+        for may_have_moved in (False, True):
+            found = moved.find(task.task_id, task.prompt, may_have_moved=may_have_moved)
+            assert (found.prompt, found.reference) == (task.prompt, task.reference)
+            assert found.task_id != task.task_id
+
+
+def test_a_prompt_that_is_gone_or_has_several_answers_now_is_refused():
+    order = TaskOrder(
+        make(("1+1=", "2"), ("1+1=", "3"), ("2+2=", "4"), ("2+2=", "4")),
+        seed=3,
+        is_shuffled=True,
+    )
+    with pytest.raises(InputError, match=r"train:9, '9\+9=', and no row asks that any more"):
+        order.find("train:9", "9+9=")
+    with pytest.raises(InputError, match=r"no row asks that"):
+        order.find("train:1", "9+9=")
+    # The two may have changed places: which of them was answered cannot be told.
+    with pytest.raises(InputError, match=r"several rows ask with different answers \(train:1, train:2\)"):
+        order.find("train:1", "1+1=", may_have_moved=True)
+    assert order.find("train:2", "1+1=").task_id == "train:2"
+    assert order.find("train:4", "2+2=", may_have_moved=True).prompt == "2+2="
