@@ -15,7 +15,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class HubSnapshot:
     folder: Path
     commit: str
 
@@ -27,7 +27,7 @@ def is_hub_id(path: str, folder: Path = Path()) -> bool:
 
 def find_cached(
     hub_id: str, revision: str | None, *, kind: str, files: Sequence[str], ignored: Sequence[str] = ()
-) -> Snapshot | None:
+) -> HubSnapshot | None:
     """What `fetch` would return, where this machine has all of it; asks no hub."""
     import huggingface_hub
     from huggingface_hub import errors
@@ -43,7 +43,7 @@ def find_cached(
         )
     except (errors.LocalEntryNotFoundError, errors.HFValidationError):
         return None
-    return Snapshot(Path(folder), Path(folder).name)
+    return HubSnapshot(Path(folder), Path(folder).name)
 
 
 def fetch(
@@ -54,7 +54,7 @@ def fetch(
     key: str,
     files: Sequence[str],
     ignored: Sequence[str] = (),
-) -> Snapshot:
+) -> HubSnapshot:
     """The files of a repository that match `files` and none of `ignored` (as fnmatch does), at `revision`
     (a branch, a tag or a commit; default: main).
 
@@ -64,9 +64,7 @@ def fetch(
     # Imported here: it takes 0.3 s, and what is on this machine does not need it.
     import httpx
     import huggingface_hub
-    from huggingface_hub import constants, errors
 
-    place = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{hub_id}"
     try:
         folder = huggingface_hub.snapshot_download(
             hub_id,
@@ -75,36 +73,46 @@ def fetch(
             allow_patterns=list(files),
             ignore_patterns=list(ignored),
         )
-    except errors.HFValidationError as error:
-        raise InputError(
-            f'{key} is "{hub_id}", but this machine has no such path, and it is no name that a hub can have: '
-            f"{str(error).strip()} Correct it."
-        ) from error
-    except errors.GatedRepoError as error:
-        raise InputError(
-            f'{key} is "{hub_id}", whose owner asks you to accept terms first. Open {place}, accept them, '
-            f"then log in with `hf auth login` or set HF_TOKEN."
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise InputError(
-            f'{key} is "{hub_id}", but this machine has no such path and {constants.ENDPOINT} no such public '
-            f"{kind}. Correct the name; for a private {kind} log in with `hf auth login` or set HF_TOKEN."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise InputError(
-            f'{key} is "{hub_id}" at revision "{revision}", which it does not have. Expected a branch, a tag '
-            f"or a whole commit hash of it."
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise InputError(
-            f'{key} is "{hub_id}", but this machine has no such path, the cache {constants.HF_HUB_CACHE} not '
-            f"all of its files, and {constants.ENDPOINT} cannot be reached. Connect once, set HF_ENDPOINT to "
-            f"a mirror, or give the path of a copy."
-        ) from error
-    except (OSError, httpx.HTTPError) as error:
-        raise InputError(
-            f"{hub_id} could not be fetched from {constants.ENDPOINT}: {error}. Run again: what has arrived "
-            f"is kept."
-        ) from error
+    # huggingface_hub's own errors are OSErrors or, for a name that cannot be, ValueErrors.
+    except (OSError, ValueError, httpx.HTTPError) as error:
+        raise InputError(_refusal(error, hub_id, revision, kind=kind, key=key)) from error
     # A snapshot's folder is named by its commit.
-    return Snapshot(Path(folder), Path(folder).name)
+    return HubSnapshot(Path(folder), Path(folder).name)
+
+
+def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, key: str) -> str:
+    """What was wrong, in one sentence, and the way out."""
+    from huggingface_hub import constants, errors
+
+    hub = constants.ENDPOINT
+    named = f'{key} is "{hub_id}"'
+    match error:
+        case errors.HFValidationError():
+            return (
+                f"{named}, but this machine has no such path, and it is no name that a hub can have: "
+                f"{str(error).strip()} Correct it."
+            )
+        case errors.GatedRepoError():
+            return (
+                f"{named}, whose owner asks you to accept terms first. Open "
+                f"{hub}/{'datasets/' if kind == 'dataset' else ''}{hub_id}, accept them, then log in with "
+                f"`hf auth login` or set HF_TOKEN."
+            )
+        case errors.RepositoryNotFoundError():
+            return (
+                f"{named}, but this machine has no such path and {hub} no such public {kind}. Correct the "
+                f"name; for a private {kind} log in with `hf auth login` or set HF_TOKEN."
+            )
+        case errors.RevisionNotFoundError():
+            return (
+                f'{named} at revision "{revision}", which it does not have. Expected a branch, a tag or a '
+                f"whole commit hash of it."
+            )
+        case errors.LocalEntryNotFoundError():
+            return (
+                f"{named}, but this machine has no such path, the cache {constants.HF_HUB_CACHE} not all of "
+                f"its files, and {hub} cannot be reached. Connect once, set HF_ENDPOINT to a mirror, or give "
+                f"the path of a copy."
+            )
+        case _:
+            return f"{hub_id} could not be fetched from {hub}: {error}. Run again: what has arrived is kept."

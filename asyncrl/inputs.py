@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from asyncrl.data.order import Part, TaskOrder
+from asyncrl.data.order import MixturePart, TaskOrder
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.rollout.text import TextCodec
@@ -24,7 +24,7 @@ class Inputs:
     """data.train is not the file that the run's journal was written with."""
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
 
     def order(self) -> TaskOrder:

@@ -20,7 +20,7 @@ PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst
 JSONL = (".jsonl", ".ndjson")
 
 
-class Found(NamedTuple):
+class PublishedRow(NamedTuple):
     """A row and where it stands."""
 
     where: str
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 def read_rows(
     path: str, *, key: str, config: str | None = None, split: str = "train", revision: str | None = None
-) -> Iterator[Found]:
+) -> Iterator[PublishedRow]:
     """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
     `config`, `split` and `revision` are those of a folder or hub id. Raises InputError.
@@ -71,15 +71,15 @@ def _read_bytes(path: Path, key: str) -> bytes:
         raise InputError(f"{key} is {path}, which cannot be read: {error}") from error
 
 
-def _read_jsonl(path: Path, content: bytes) -> Iterator[Found]:
+def _read_jsonl(path: Path, content: bytes) -> Iterator[PublishedRow]:
     # JSON may hold other characters that end a line of text, such as U+2028, as they are.
     for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            yield Found(where, number, _object(parse_json(line, where), where))
+            yield PublishedRow(where, number, _object(parse_json(line, where), where))
 
 
-def _read_json(path: Path, key: str) -> Iterator[Found]:
+def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     """A list of objects, an object whose only list of objects it is ({"data": [...]}), or JSON lines."""
     raw = _read_bytes(path, key)
     try:
@@ -97,7 +97,7 @@ def _read_json(path: Path, key: str) -> Iterator[Found]:
         raise InputError(f"{path} holds {type(content).__name__}, expected a list of rows.")
     for number, row in enumerate(content, start=1):
         where = f"{path}, row {number}"
-        yield Found(where, number, _object(row, where))
+        yield PublishedRow(where, number, _object(row, where))
 
 
 def _object(row: Any, where: str) -> Row:
@@ -129,7 +129,7 @@ def parse_json(content: bytes, where: str) -> Any:
     return raw
 
 
-def _read_parquet(path: Path, key: str) -> Iterator[Found]:
+def _read_parquet(path: Path, key: str) -> Iterator[PublishedRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -139,14 +139,14 @@ def _read_parquet(path: Path, key: str) -> Iterator[Found]:
             for batch in file.iter_batches(1024):
                 for row in batch.to_pylist():
                     number += 1
-                    yield Found(f"{path}, row {number}", number, row)
+                    yield PublishedRow(f"{path}, row {number}", number, row)
     except FileNotFoundError:
         raise _missing(path, key) from None
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"{key} is {path}, which cannot be read as parquet: {error}") from error
 
 
-def _read_folder(folder: Path, name: str, key: str, config: str | None, split: str) -> Iterator[Found]:
+def _read_folder(folder: Path, name: str, key: str, config: str | None, split: str) -> Iterator[PublishedRow]:
     # Imported here: it takes seconds, and a file does not need it.
     import datasets
 
@@ -161,4 +161,4 @@ def _read_folder(folder: Path, name: str, key: str, config: str | None, split: s
             f"{type(cause).__name__}: {said[0] if said else ''}"
         ) from error
     for number, row in enumerate(rows, start=1):
-        yield Found(f"{name} {split}, row {number}", number, row)
+        yield PublishedRow(f"{name} {split}, row {number}", number, row)

@@ -16,7 +16,7 @@ from verifiers.storable import storable
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MixturePart:
     """Consecutive tasks that are one source of a mixture."""
 
     num_tasks: int
@@ -31,7 +31,7 @@ class TaskOrder:
     """
 
     def __init__(
-        self, tasks: list[Task], *, seed: int, is_shuffled: bool, parts: Sequence[Part] = ()
+        self, tasks: list[Task], *, seed: int, is_shuffled: bool, parts: Sequence[MixturePart] = ()
     ) -> None:
         self._tasks = tasks
         self._by_id = {task.task_id: task for task in tasks}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
-from asyncrl.data.files import Found, read_rows
+from asyncrl.data.files import PublishedRow, read_rows
 from asyncrl.errors import InputError
 from asyncrl.hub import is_hub_id
 from asyncrl.plugins import load_object
@@ -63,7 +63,7 @@ def rows_of(
             yield _row(found, make, index, labels[index], specs)
 
 
-def _found(source: Source, key: str, split: str) -> Iterator[Found]:
+def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
     is_of_hub = is_hub_id(source.path)
     if source.revision is not None and not is_of_hub:
         raise InputError(
@@ -121,7 +121,7 @@ def _labels(sources: Sequence[Source], split: str) -> list[str]:
     return labels
 
 
-def _row(found: Found, make: ToRow, source: int, label: str, specs: "_Specs") -> Row | Unanswered:
+def _row(found: PublishedRow, make: ToRow, source: int, label: str, specs: "_Specs") -> Row | Unanswered:
     try:
         made = to_row(make, found.row, found.where)
     except NoAnswer as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Verifying
-from asyncrl.rollout.verifier_cache import Example, VerifierCache
+from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache
 from verifiers.pool import VerifierPool, waited
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
@@ -29,13 +29,13 @@ def try_verifiers(verifiers: VerifierCache, verifying: Verifying) -> None:
         asyncio.run(_try_all(list(verifiers.examples.values()), verifiers, verifying))
 
 
-async def _try_all(examples: list[Example], verifiers: VerifierCache, verifying: Verifying) -> None:
+async def _try_all(examples: list[GoldExample], verifiers: VerifierCache, verifying: Verifying) -> None:
     async with VerifierPool(timeout_seconds=verifying.timeout_seconds) as pool:
         for example in examples:
             await _try_one(example, pool, verifiers)
 
 
-async def _try_one(example: Example, pool: VerifierPool, verifiers: VerifierCache) -> None:
+async def _try_one(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
     name = example.verifier.name
 
     async def verdict_on(response: str) -> Verdict:
@@ -69,7 +69,9 @@ async def _try_one(example: Example, pool: VerifierPool, verifiers: VerifierCach
         )
 
 
-async def _verdict(example: Example, response: str, pool: VerifierPool, verifiers: VerifierCache) -> Verdict:
+async def _verdict(
+    example: GoldExample, response: str, pool: VerifierPool, verifiers: VerifierCache
+) -> Verdict:
     verifier = verifiers.get(example.verifier)
     if not isinstance(verifier, AsyncVerifier):
         name, options = example.verifier.name, example.verifier.options
@@ -85,7 +87,7 @@ async def _verdict(example: Example, response: str, pool: VerifierPool, verifier
         ) from None
 
 
-def responses_of(example: Example) -> Iterator[str]:
+def responses_of(example: GoldExample) -> Iterator[str]:
     """Responses that say the row's gold, as far as it can be said: one of them should be CORRECT."""
     gold = example.gold
     if example.verifier.name == "code":
@@ -102,7 +104,7 @@ def responses_of(example: Example) -> Iterator[str]:
         yield NO_THINKING + answer
 
 
-def _is_answered_by_gold(example: Example) -> bool:
+def _is_answered_by_gold(example: GoldExample) -> bool:
     """Of a list it is the verifier's matter whether one of its members answers."""
     return example.verifier.name == "code" or (
         example.verifier.name in ANSWERED_BY_GOLD and not isinstance(example.gold, list)

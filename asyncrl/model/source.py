@@ -28,13 +28,13 @@ Stage = Callable[[str], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     folder: Path
     commit: str | None = None
     """Of the hub's repository; None for a folder or a file."""
 
 
-def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> Source:
+def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> ModelSource:
     """The folder of the model, fetched or converted where it is not there yet.
 
     Of a hub's repository, `files` are enough. Raises InputError with the way out.
@@ -43,16 +43,16 @@ def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> So
         found = find_cached(section.path, section.revision, kind="model", files=files, ignored=NESTED)
         # A commit never changes; a branch may have moved on.
         if found is not None and found.commit == section.revision:
-            return Source(found.folder, found.commit)
+            return ModelSource(found.folder, found.commit)
         snapshot = fetch(section.path, section.revision, kind="model", key=MODEL, files=files, ignored=NESTED)
-        return Source(snapshot.folder, snapshot.commit)
+        return ModelSource(snapshot.folder, snapshot.commit)
     if section.revision is not None:
         raise InputError(
             f'model.revision is "{section.revision}", but model.path is {section.path}, which is no hub id: '
             f"only a model of a hub has revisions. Leave it out."
         )
     file = Path(section.path)
-    return Source(_converted(file, stage) if is_gguf(file) else file)
+    return ModelSource(_converted(file, stage) if is_gguf(file) else file)
 
 
 def is_of_hub(section: Model) -> bool:
@@ -60,16 +60,16 @@ def is_of_hub(section: Model) -> bool:
     return HUB_ID.fullmatch(section.path) is not None
 
 
-def find_source(section: Model) -> Source | None:
+def find_source(section: Model) -> ModelSource | None:
     """What `resolve` would return, where it is on this machine already; a folder need not exist."""
     file = Path(section.path)
     if is_of_hub(section):
         found = find_cached(section.path, section.revision, kind="model", files=FILES, ignored=NESTED)
-        return None if found is None else Source(found.folder, found.commit)
+        return None if found is None else ModelSource(found.folder, found.commit)
     if is_gguf(file):
         folder = _place(file)
-        return Source(folder) if folder.exists() else None
-    return Source(file)
+        return ModelSource(folder) if folder.exists() else None
+    return ModelSource(file)
 
 
 def model_folder(section: Model) -> Path:

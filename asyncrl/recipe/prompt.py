@@ -3,7 +3,7 @@
 from asyncrl.recipe.section import Section
 
 
-class Example(Section):
+class PromptExample(Section):
     """A solved task that is shown in front of the question."""
 
     question: str
@@ -28,5 +28,5 @@ class Prompt(Section):
     """
     system: str | None = None
     """System prompt, for chat, qwen_boxed and jinja that uses it. Default: none."""
-    examples: list[Example] = []
+    examples: list[PromptExample] = []
     """Solved tasks {question, answer}, for few_shot, chat and jinja that uses them."""

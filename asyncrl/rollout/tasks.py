@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.data.order import Part
+from asyncrl.data.order import MixturePart
 from asyncrl.data.prompts import PromptTemplate
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
@@ -30,7 +30,7 @@ REPEATED, BROKEN, LONG = (
 @dataclass(frozen=True, slots=True)
 class TaskSet:
     tasks: list[Task]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[MixturePart, ...] = ()
     """The sources that `tasks` come from, one after the other, where they have weights."""
 
 
@@ -51,7 +51,7 @@ def read_train_tasks(
     tasks = maker.make(train_rows(recipe.data, recipe.verifying), sources)
     if sources[0].weight is None:
         return TaskSet(tasks)
-    parts = [Part(maker.num_made[i], source.weight or 1.0) for i, source in enumerate(sources)]
+    parts = [MixturePart(maker.num_made[i], source.weight or 1.0) for i, source in enumerate(sources)]
     return TaskSet(tasks, tuple(parts))
 
 

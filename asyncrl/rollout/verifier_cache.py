@@ -13,7 +13,7 @@ from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class GoldExample:
     """A row to try its verifier on."""
 
     where: str
@@ -29,13 +29,13 @@ class VerifierCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._loaded: dict[str, Verifier] = {}
-        self.examples: dict[str, Example] = {}
+        self.examples: dict[str, GoldExample] = {}
         """The first row of each specification."""
 
     def remember(self, row: Row, reference: Any, key: str) -> None:
         """Keeps the row as an example of its verifier, that of `key`, when it is the first."""
         if key not in self.examples:
-            self.examples[key] = Example(row.where, row.verifier, row.answer, reference)
+            self.examples[key] = GoldExample(row.where, row.verifier, row.answer, reference)
 
     def get(self, spec: VerifierSpec) -> Verifier:
         """Raises InputError when there is no such verifier."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.data.order import Part, TaskOrder
+from asyncrl.data.order import MixturePart, TaskOrder
 from asyncrl.errors import InputError
 from asyncrl.records import Task, VerifierSpec
 
@@ -26,7 +26,7 @@ def test_the_order_of_one_file_is_what_it_always_was():
 
 def test_a_mixture_gives_each_source_its_own_epochs_and_its_share():
     tasks = numbered(10)
-    parts = [Part(4, 1.0), Part(6, 3.0)]
+    parts = [MixturePart(4, 1.0), MixturePart(6, 3.0)]
     order = TaskOrder(tasks, seed=3, is_shuffled=True, parts=parts)
     ids = [order.at(position).task_id for position in range(1000)]
     first = [one for one in ids if int(one.partition(":")[2]) <= 4]
@@ -38,7 +38,9 @@ def test_a_mixture_gives_each_source_its_own_epochs_and_its_share():
 
 
 def test_sources_of_one_size_do_not_keep_step():
-    order = TaskOrder(numbered(40), seed=3, is_shuffled=True, parts=[Part(20, 1.0), Part(20, 1.0)])
+    order = TaskOrder(
+        numbered(40), seed=3, is_shuffled=True, parts=[MixturePart(20, 1.0), MixturePart(20, 1.0)]
+    )
     ids = [int(order.at(position).task_id.partition(":")[2]) for position in range(1000)]
     first, second = [n for n in ids if n <= 20], [n - 20 for n in ids if n > 20]
     assert first[:20] != second[:20] and sorted(first[:20]) == sorted(second[:20])
@@ -46,7 +48,7 @@ def test_sources_of_one_size_do_not_keep_step():
 
 def test_a_weight_that_gets_no_task_is_refused():
     with pytest.raises(InputError, match=r"a source whose weight 0\.0001 .* Raise its weight"):
-        TaskOrder(numbered(2), seed=0, is_shuffled=True, parts=[Part(1, 1.0), Part(1, 0.0001)])
+        TaskOrder(numbered(2), seed=0, is_shuffled=True, parts=[MixturePart(1, 1.0), MixturePart(1, 0.0001)])
 
 
 def test_the_order_is_a_permutation_per_epoch_and_a_function_of_seed_and_position():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes.model_folder import write_tokenizer
 
-from asyncrl.data.order import Part
+from asyncrl.data.order import MixturePart
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
@@ -171,7 +171,7 @@ def test_several_sources_have_unique_ids_and_weights_make_parts(tmp_path: Path) 
     read = read_files(tmp_path, [str(path) for path in paths])
     assert [task.task_id for task in read.tasks] == ["train:1", "train~2:1"] and read.parts == ()
     weighted = [{"path": str(path), "weight": n} for n, path in enumerate(paths, start=1)]
-    assert read_files(tmp_path, weighted).parts == (Part(1, 1.0), Part(1, 2.0))
+    assert read_files(tmp_path, weighted).parts == (MixturePart(1, 1.0), MixturePart(1, 2.0))
 
 
 def test_held_out_sources_follow_each_other(tmp_path: Path) -> None:
