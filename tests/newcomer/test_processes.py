@@ -99,7 +99,6 @@ def test_a_command_in_the_background_of_a_script_ends_by_sigterm(here: Path, wor
     # Shells without job control start such a command with SIGINT ignored.
     with start(*words.split(), cwd=here, ignored=signal.SIGINT) as process:
         wait_until_busy(process, words)
-        process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == (0 if words == "view run" else 143)
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
