@@ -42,7 +42,7 @@ quick: setup
 	@$(PYTEST) -q -m "not slow and not gpu and not heavy" $(ARGS)
 
 test: setup
-	@$(PYTEST) -m "not slow and not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
 
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup
