@@ -12,6 +12,7 @@ from pathlib import Path
 from asyncrl.errors import InputError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +30,12 @@ def find_cached(
     hub_id: str, revision: str | None, *, kind: str, files: Sequence[str], ignored: Sequence[str] = ()
 ) -> HubSnapshot | None:
     """What `fetch` would return, where this machine has all of it; asks no hub."""
-    import huggingface_hub
     from huggingface_hub import errors
 
     try:
-        folder = huggingface_hub.snapshot_download(
-            hub_id,
-            repo_type=kind,
-            revision=revision,
-            allow_patterns=list(files),
-            ignore_patterns=list(ignored),
-            local_files_only=True,
-        )
+        return _snapshot(hub_id, revision, kind, files, ignored, is_local=True)
     except (errors.LocalEntryNotFoundError, errors.HFValidationError):
         return None
-    return HubSnapshot(Path(folder), Path(folder).name)
 
 
 def fetch(
@@ -58,24 +50,43 @@ def fetch(
     """The files of a repository that match `files` and none of `ignored` (as fnmatch does), at `revision`
     (a branch, a tag or a commit; default: main).
 
-    `kind` is "model" or "dataset"; `key` is the recipe's key that named it. Raises InputError with the way
-    out.
+    `kind` is "model" or "dataset"; `key` is the recipe's key that named it. Asks no hub for a commit that is
+    here. Raises InputError with the way out.
     """
     # Imported here: it takes 0.3 s, and what is on this machine does not need it.
     import httpx
-    import huggingface_hub
 
+    # A commit never changes; a branch or a tag may have moved.
+    if revision is not None and _COMMIT.fullmatch(revision):
+        found = find_cached(hub_id, revision, kind=kind, files=files, ignored=ignored)
+        if found is not None:
+            return found
     try:
-        folder = huggingface_hub.snapshot_download(
-            hub_id,
-            repo_type=kind,
-            revision=revision,
-            allow_patterns=list(files),
-            ignore_patterns=list(ignored),
-        )
+        return _snapshot(hub_id, revision, kind, files, ignored, is_local=False)
     # huggingface_hub's own errors are OSErrors or, for a name that cannot be, ValueErrors.
     except (OSError, ValueError, httpx.HTTPError) as error:
         raise InputError(_refusal(error, hub_id, revision, kind=kind, key=key)) from error
+
+
+def _snapshot(
+    hub_id: str,
+    revision: str | None,
+    kind: str,
+    files: Sequence[str],
+    ignored: Sequence[str],
+    *,
+    is_local: bool,
+) -> HubSnapshot:
+    import huggingface_hub
+
+    folder = huggingface_hub.snapshot_download(
+        hub_id,
+        repo_type=kind,
+        revision=revision,
+        allow_patterns=list(files),
+        ignore_patterns=list(ignored),
+        local_files_only=is_local,
+    )
     # A snapshot's folder is named by its commit.
     return HubSnapshot(Path(folder), Path(folder).name)
 

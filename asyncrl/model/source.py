@@ -40,10 +40,6 @@ def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> Mo
     Of a hub's repository, `files` are enough. Raises InputError with the way out.
     """
     if is_of_hub(section):
-        found = find_cached(section.path, section.revision, kind="model", files=files, ignored=NESTED)
-        # A commit never changes; a branch may have moved on.
-        if found is not None and found.commit == section.revision:
-            return ModelSource(found.folder, found.commit)
         snapshot = fetch(section.path, section.revision, kind="model", key=MODEL, files=files, ignored=NESTED)
         return ModelSource(snapshot.folder, snapshot.commit)
     if section.revision is not None:
