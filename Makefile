@@ -7,8 +7,6 @@ BIN := .venv/bin
 READY := .venv/.ready
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# Two processes of tests; tests/conftest.py says which stay together.
-PYTEST := $(BIN)/python -m pytest -n 2
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
 .PHONY: setup train eval check view chat quick test test-all lint bench ablation chaos clean
@@ -39,7 +37,7 @@ chat: setup
 
 # Without engines, training, sandboxed programs and simulated schedules.
 quick: setup
-	@$(PYTEST) -q -m "not slow and not gpu and not heavy" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not heavy" $(ARGS)
 
 test: setup
 	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)

@@ -252,17 +252,22 @@ def is_moved(key: str, there: Any, now: Any) -> bool:
     if isinstance(there, (list, tuple)) and isinstance(now, (list, tuple)):
         pairs = zip(there, now, strict=False)
         return len(there) == len(now) and all(old == new or is_moved(key, old, new) for old, new in pairs)
-    if not all(isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value) for value in (there, now)):
-        return False
+    return _are_objects(there, now) and _is_moved_object(there, now)
+
+
+def _are_objects(*values: Any) -> bool:
+    return all(isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value) for value in values)
+
+
+def _is_moved_object(there: str, now: str) -> bool:
     (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
-    return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+    return old_name == new_name and _is_moved_path(Path(old_file), Path(new_file))
 
 
 def _is_moved_source(there: Any, now: Any) -> bool:
     match there, now:
-        case str(), str() if _OBJECT_IN_FILE.fullmatch(there) and _OBJECT_IN_FILE.fullmatch(now):
-            (old_file, _, old_name), (new_file, _, new_name) = there.rpartition(":"), now.rpartition(":")
-            return bool(old_name == new_name) and _is_moved_path(Path(old_file), Path(new_file))
+        case str(), str() if _are_objects(there, now):
+            return _is_moved_object(there, now)
         case str(), str():
             return there == now or _is_moved_path(Path(there), Path(now))
         case dict(), dict():

@@ -38,7 +38,7 @@ def engine(tmp_path_factory):
 async def generate(
     url: str, codec: TextCodec, folder: Path, **options: int
 ) -> tuple[list[Trajectory], dict[str, int]]:
-    """The greedy answers of a group, and what became of its tokens."""
+    """The greedy answers of a group, and the fates of its tokens."""
     folder.mkdir()
     async with new_session() as session:
         queue, waits = make_queue(folder), Waits()
