@@ -26,6 +26,7 @@ BUILT_IN = {
     "numeric": "verifiers.numeric:NumericVerifier",
     "regex": "verifiers.regex:RegexVerifier",
     "choice": "verifiers.choice:ChoiceVerifier",
+    "countdown": "verifiers.countdown:CountdownVerifier",
     "format": "verifiers.format:FormatVerifier",
     "json_schema": "verifiers.json_schema:JsonSchemaVerifier",
     "length": "verifiers.length:LengthVerifier",

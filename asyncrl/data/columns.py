@@ -91,6 +91,19 @@ def _humaneval(row: Row) -> dict[str, Any]:
     }
 
 
+def _countdown(row: Row) -> dict[str, Any]:
+    """The question of TinyZero; {"target": 98, "nums": [44, 19, 35]} as in Countdown-Tasks-3to4."""
+    target, numbers = column(row, "target"), list(column(row, "nums"))
+    return {
+        "prompt": f"Using the numbers {numbers}, create an equation that equals {target}. You can use basic "
+        "arithmetic operations (+, -, *, /) and each number can only be used once. Show your work in <think> "
+        "</think> tags. And return the final answer in <answer> </answer> tags, for example <answer> (1 + 2) "
+        "/ 3 </answer>.",
+        "answer": {"target": target, "numbers": numbers},
+        "verifier": "countdown",
+    }
+
+
 READY: dict[str, ToRow] = {
     "asyncrl": Columns("prompt", "answer"),
     "verl": Columns("prompt", "reward_model.ground_truth"),
@@ -102,6 +115,7 @@ READY: dict[str, ToRow] = {
     "svamp": _svamp,
     "mbpp": _mbpp,
     "humaneval": _humaneval,
+    "countdown": _countdown,
 }
 """By the name that a recipe's `columns` may have. DAPO-Math-17k and what verl prepares have those of verl."""
 

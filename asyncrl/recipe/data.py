@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, model_validator
 
-from asyncrl.recipe.section import PositiveFloat, Section
+from asyncrl.recipe.section import Positive, PositiveFloat, Section
 
 
 def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[Any], str]:
@@ -51,6 +51,8 @@ class Source(Section):
 
     path: str
     """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
+    folder: str | None = None
+    """Folder inside a folder or hub id that keeps datasets apart by folders alone. Default: all of it."""
     config: str | None = None
     """Configuration of a folder or hub id that has several."""
     split: str | None = None
@@ -72,7 +74,8 @@ class Source(Section):
     question_final_answer: question and the first of final_answer, as OlympiadBench.
     svamp: Body with Question, and Answer.
     mbpp: text or prompt with its tests, graded by verifier code.
-    humaneval: the function to complete, graded by verifier code."""
+    humaneval: the function to complete, graded by verifier code.
+    countdown: target and nums, asked as TinyZero does, graded by verifier countdown."""
     weight: PositiveFloat | None = None
     """Share of the training tasks, relative to the other sources. All sources have one, or none has.
     Default: every row once per epoch, whichever source it is from."""
@@ -104,8 +107,10 @@ class Data(Section):
     """Rows without an answer that their verifier can parse. `asyncrl verify-data` lists them.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""
+    max_prompt_tokens: Positive | None = None
+    """Longest prompt, template included. Default: what model.context_tokens leaves room for."""
     long_prompts: Literal["refuse", "leave_out"] = "refuse"
-    """Prompts that leave no room for a response in model.context_tokens.
+    """Prompts that leave no room for a response in model.context_tokens, or exceed max_prompt_tokens.
     refuse: the first one ends the start.
     leave_out: they are counted and shown, and the others are used."""
 

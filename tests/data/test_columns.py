@@ -36,6 +36,18 @@ from verifiers.verdict import Outcome
         ),
         ("question_final_answer", {"question": "q", "final_answer": ["2"]}, {"prompt": "q", "answer": "2"}),
         (
+            "countdown",
+            {"target": 24, "nums": [1, 2, 3, 4]},
+            {
+                "prompt": "Using the numbers [1, 2, 3, 4], create an equation that equals 24. You can use "
+                "basic arithmetic operations (+, -, *, /) and each number can only be used once. Show your work in "
+                "<think> </think> tags. And return the final answer in <answer> </answer> tags, for example "
+                "<answer> (1 + 2) / 3 </answer>.",
+                "answer": {"target": 24, "numbers": [1, 2, 3, 4]},
+                "verifier": "countdown",
+            },
+        ),
+        (
             "svamp",
             {"Body": "There are 87 oranges. ", "Question": "How many?", "Answer": 145.0},
             {"prompt": "There are 87 oranges. How many?", "answer": 145.0},
