@@ -24,6 +24,7 @@ def _parts(source: Source, key: str) -> Iterator[str]:
     if is_hub_id(source.path):
         yield fetch(source.path, source.revision, kind="dataset", key=key, files=PATTERNS).commit
     elif path.is_dir():
+        path = path / (source.folder or "")
         for file in sorted({file for pattern in PATTERNS for file in path.rglob(pattern) if file.is_file()}):
             yield f"{file.relative_to(path)} {_file_digest(file, key)}"
     else:

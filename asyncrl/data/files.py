@@ -30,17 +30,30 @@ class PublishedRow(NamedTuple):
 
 
 def read_rows(
-    path: str, *, key: str, config: str | None = None, split: str = "train", revision: str | None = None
+    path: str,
+    *,
+    key: str,
+    folder: str | None = None,
+    config: str | None = None,
+    split: str = "train",
+    revision: str | None = None,
 ) -> Iterator[PublishedRow]:
     """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
-    `config`, `split` and `revision` are those of a folder or hub id. Raises InputError.
+    `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. Raises
+    InputError.
     """
-    if is_hub_id(path):
-        folder = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder
-        yield from _read_folder(folder, path, key, config, split)
-    elif Path(path).is_dir():
-        yield from _read_folder(Path(path), Path(path).name, key, config, split)
+    if is_hub_id(path) or Path(path).is_dir():
+        if is_hub_id(path):
+            whole, name = fetch(path, revision, kind="dataset", key=key, files=PATTERNS).folder, path
+        else:
+            whole, name = Path(path), Path(path).name
+        if folder is None:
+            yield from _read_folder(whole, name, key, config, split)
+            return
+        if not (whole / folder).is_dir():
+            raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
+        yield from _read_folder(whole / folder, f"{name}/{folder}", key, config, split)
     elif Path(path).suffix in JSONL:
         yield from _read_jsonl(Path(path), _read_bytes(Path(path), key))
     elif Path(path).suffix == ".json":
@@ -53,6 +66,11 @@ def read_rows(
         raise InputError(
             f"{key} is {path}, expected a .jsonl, .json or .parquet file, a folder of them, or a hub id."
         )
+
+
+def _folders_of(whole: Path) -> str:
+    names = sorted(entry.name for entry in whole.iterdir() if entry.is_dir())
+    return f" It has {', '.join(names)}." if names else ""
 
 
 def _missing(path: Path, key: str) -> InputError:

@@ -71,7 +71,7 @@ def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
             f"Leave the revision out."
         )
     if not is_of_hub and not Path(source.path).is_dir():
-        for name, value in (("config", source.config), ("split", source.split)):
+        for name, value in (("folder", source.folder), ("config", source.config), ("split", source.split)):
             if value is not None:
                 raise InputError(
                     f'{key} is {source.path} with the {name} "{value}", but only a folder or a hub id has '
@@ -80,6 +80,7 @@ def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
     return read_rows(
         source.path,
         key=key,
+        folder=source.folder,
         config=source.config,
         split=source.split or split,
         revision=source.revision,
@@ -111,7 +112,9 @@ def _labels(sources: Sequence[Source], split: str) -> list[str]:
     for source in sources:
         path = Path(source.path)
         if is_hub_id(source.path) or path.is_dir():
-            label = "-".join(part for part in (path.name, source.config, source.split or split) if part)
+            label = "-".join(
+                part for part in (path.name, source.folder, source.config, source.split or split) if part
+            )
         else:
             label = path.stem
         taken, number = label, 2

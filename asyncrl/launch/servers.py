@@ -70,6 +70,7 @@ class LocalServers:
                 model_folder=model_folder,
                 stream_interval=recipe.rollout.stream_interval_tokens,
                 seed=seed,
+                index=len(self.processes),
             ),
             environment=engine_environment(threads=recipe.serving.threads_per_server, has_gpu=has_gpu),
             log_path=logs / f"{name.replace(' ', '-')}.log",

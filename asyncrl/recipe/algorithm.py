@@ -134,6 +134,8 @@ class Algorithm(Section):
     otherwise after the group baseline, unscaled."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
+    cut_off_reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Reward of a response that was cut off, whatever it says. Default: that of its verdict."""
     overlong_buffer_tokens: Count = 0
     """Reward falls linearly within this many tokens of the limit (0: off)."""
     overlong_penalty: PositiveFloat = 1.0

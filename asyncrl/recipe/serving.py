@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
 
 
 class Serving(Section):
@@ -19,6 +19,9 @@ class Serving(Section):
     """CPU threads per local server. With more threads than cores, servers run 10-20 times slower."""
     tensor_parallel_size: Positive = 1
     """Tensor-parallel ranks (GPUs) per local server."""
+    first_gpu: Count | None = None
+    """GPU of the first local server; each takes the next tensor_parallel_size GPUs. Trainer ranks take GPU 0
+    and up, so trainer.num_processes keeps them apart. Default: the engine's choice, GPU 0."""
     max_total_tokens: Positive = 32768
     """KV cache size per server, in tokens."""
     max_running_requests: Positive = 128

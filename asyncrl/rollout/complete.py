@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asyncrl.algorithms.advantages import Advantage, GroupRewards
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
-from asyncrl.records import DropReason, Score, Trajectory
+from asyncrl.records import DropReason, Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.rollout.filter import SignalFilter
@@ -67,7 +67,10 @@ class GroupCompletion:
         self.queue.score(group, trajectory, score, storable(text))
 
     def _shape(self, score: Score, trajectory: Trajectory) -> Score:
-        """The score with its reward lowered for length; correctness stays what the verifier found."""
+        """The score with its reward changed for length; correctness stays what the verifier found."""
+        cut_off = self.algorithm.cut_off_reward
+        if score.reward is not None and cut_off is not None and trajectory.finish is Finish.LENGTH:
+            score = dataclasses.replace(score, reward=cut_off)
         if score.reward is None or not self.algorithm.overlong_buffer_tokens:
             return score
         penalty = soft_overlong(

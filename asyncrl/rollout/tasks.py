@@ -120,7 +120,8 @@ class TaskMaker:
             return None
         if not tokens:
             raise InputError(f"{row.where}: the prompt {text!r} has no tokens")
-        if len(tokens) >= self.context_tokens:
+        longest = self.data.max_prompt_tokens
+        if len(tokens) >= self.context_tokens or (longest is not None and len(tokens) > longest):
             self._too_long(row.where, len(tokens))
             return None
         self.verifiers.remember(row, reference, key)
@@ -154,6 +155,12 @@ class TaskMaker:
         self._leave_out(BROKEN, where)
 
     def _too_long(self, where: str, num_tokens: int) -> None:
+        longest = self.data.max_prompt_tokens
+        if self.data.long_prompts == "refuse" and longest is not None and num_tokens > longest:
+            raise InputError(
+                f"{where}: the prompt has {num_tokens} tokens, data.max_prompt_tokens is {longest}. Shorten "
+                f"the prompt, raise data.max_prompt_tokens, or set data.long_prompts to leave_out."
+            )
         if self.data.long_prompts == "refuse":
             raise InputError(
                 f"{where}: the prompt has {num_tokens} tokens, the model's context {self.context_tokens}: no "

@@ -37,6 +37,18 @@ def test_every_file_of_every_source_counts(tmp_path: Path):
     assert digest_of(sources, "data.train") not in seen
 
 
+def test_only_the_named_folder_of_a_folder_counts(tmp_path: Path):
+    for name in ("easy", "hard"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text("{}")
+    hard = [Source(path=str(tmp_path), folder="hard")]
+    before = digest_of(hard, "data.train")
+    (tmp_path / "easy" / "train.jsonl").write_text("1")
+    assert digest_of(hard, "data.train") == before
+    (tmp_path / "hard" / "train.jsonl").write_text("1")
+    assert digest_of(hard, "data.train") != before
+
+
 def test_a_hub_id_counts_by_its_commit(monkeypatch: pytest.MonkeyPatch):
     asked = []
 

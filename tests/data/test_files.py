@@ -70,6 +70,20 @@ def test_a_folder_has_splits_and_configurations(cache: Path, tmp_path: Path):
         list(read_rows(str(folder), key="data.train", config="main", split="valid"))
 
 
+def test_a_folder_may_keep_datasets_apart_by_folders_alone(cache: Path, tmp_path: Path):
+    for number, level in enumerate(("easy", "hard")):
+        write(tmp_path / "published" / level / "train.parquet", ROWS[number:])
+    (tmp_path / "published" / "hard" / "test.parquet").write_bytes(
+        (tmp_path / "published" / "easy" / "train.parquet").read_bytes()
+    )
+    folder = str(tmp_path / "published")
+    train = list(read_rows(folder, key="data.train", folder="hard"))
+    assert [found.row for found in train] == ROWS[1:] and train[0].where == "published/hard train, row 1"
+    assert len(list(read_rows(folder, key="data.heldout", folder="hard", split="test"))) == 2
+    with pytest.raises(InputError, match=r"has no folder medium\. It has easy, hard\."):
+        list(read_rows(folder, key="data.train", folder="medium"))
+
+
 SCRIPT = """
 import sys
 from asyncrl.data.files import read_rows

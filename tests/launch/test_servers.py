@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,7 +22,11 @@ NO_CHANGES = ServerChanges()
 
 @contextlib.asynccontextmanager
 async def local_servers(
-    folder: Path, serving: dict[str, Any] | None = None, changes: ServerChanges = NO_CHANGES
+    folder: Path,
+    serving: dict[str, Any] | None = None,
+    changes: ServerChanges = NO_CHANGES,
+    *,
+    has_gpu: bool = False,
 ) -> AsyncIterator[LocalServers]:
     async with new_session() as session:
         yield LocalServers(
@@ -29,7 +34,7 @@ async def local_servers(
             model_folder=folder,
             logs=folder,
             session=session,
-            has_gpu=False,
+            has_gpu=has_gpu,
             changes=changes,
         )
 
@@ -51,6 +56,22 @@ async def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_ke
     async with local_servers(tmp_path, {"num_servers": 3, "first_port": 31000}, changes) as servers:
         assert servers.urls == ["http://127.0.0.1:31000", "http://127.0.0.1:31002"]
         assert [process.name for process in servers.processes.values()] == ["server 0", "server 2"]
+
+
+async def test_on_a_machine_with_gpus_each_server_takes_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "asyncrl.launch.servers.ChildProcess",
+        lambda name, arguments, **_: SimpleNamespace(arguments=arguments),
+    )
+    serving = {"num_servers": 2, "first_gpu": 4, "tensor_parallel_size": 2}
+    async with local_servers(tmp_path, serving, has_gpu=True) as servers:
+        commands: list[list[str]] = [process.arguments for process in servers.processes.values()]
+    assert [command[command.index("--base-gpu-id") + 1] for command in commands] == ["4", "6"]
+    for other, has_gpu in ((serving, False), ({**serving, "first_gpu": None}, True)):
+        async with local_servers(tmp_path, other, has_gpu=has_gpu) as servers:
+            assert all("--base-gpu-id" not in process.arguments for process in servers.processes.values())
 
 
 async def test_with_free_ports_there_is_one_server_less_for_each_that_was_removed(tmp_path: Path) -> None:

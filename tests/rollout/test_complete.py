@@ -54,12 +54,12 @@ async def _nothing():
 
 
 def generated(queue: ReplayQueue, *lengths: int) -> Group:
-    """A group whose trajectories have ended, with these numbers of tokens."""
+    """A group whose trajectories have ended, with these numbers of tokens; LIMIT cuts them off."""
     queue.announce(0)
     group = queue.admit(make_task())
     for trajectory, length in zip(group.trajectories, lengths, strict=True):
-        tokens = list(range(length))
-        queue.append(group, trajectory, [Segment(0, tokens, [-0.5] * length)], Finish.STOP)
+        tokens, finish = list(range(length)), Finish.LENGTH if length == LIMIT else Finish.STOP
+        queue.append(group, trajectory, [Segment(0, tokens, [-0.5] * length)], finish)
     return group
 
 
@@ -81,6 +81,24 @@ def test_a_long_answer_loses_reward_and_keeps_its_correctness(tmp_path: Path) ->
     scores = [group.scores[t.trajectory_id] for t in group.trajectories]
     assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.75), (0.0, 0.0)]
     assert list(group.advantages.values()) == [0.375, -0.375]
+    queue.journal.close()
+
+
+def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = generated(queue, LIMIT, 9)
+    complete(queue, Algorithm(advantage="dr_grpo", cut_off_reward=0.0), group, 1.0, 1.0)
+    scores = [group.scores[t.trajectory_id] for t in group.trajectories]
+    assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.0), (1.0, 1.0)]
+    queue.journal.close()
+
+
+def test_a_cut_off_response_without_a_verdict_stays_without_a_reward(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = generated(queue, LIMIT, 9)
+    complete(queue, Algorithm(cut_off_reward=0.0), group, None, 1.0)
+    assert group.scores[group.trajectories[0].trajectory_id].reward is None
+    assert group.state is GroupState.DROPPED
     queue.journal.close()
 
 

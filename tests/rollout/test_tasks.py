@@ -153,6 +153,20 @@ def test_broken_golds_and_long_prompts_are_left_out_where_the_recipe_says_so(
         read_files(tmp_path, long, data={"long_prompts": "leave_out"})
 
 
+def test_prompts_above_the_recipes_own_limit_are_too_long(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text("\n".join([row(prompt="1+1="), row(prompt="1+10=")]))
+    with pytest.raises(
+        InputError, match=r"train\.jsonl:2: the prompt has 5 tokens, data\.max_prompt_tokens is 4"
+    ):
+        read_files(tmp_path, path, data={"max_prompt_tokens": 4})
+    kept = read_files(tmp_path, path, data={"max_prompt_tokens": 4, "long_prompts": "leave_out"}).tasks
+    assert [task.prompt for task in kept] == ["1+1="]
+    assert "1 with too long a prompt" in caplog.records[-1].getMessage()
+
+
 def test_every_prompt_goes_through_the_template(tmp_path: Path) -> None:
     prompt = {"template": "few_shot", "examples": [{"question": "2+2=", "answer": "4"}]}
     (tmp_path / "train.jsonl").write_text(row())

@@ -53,8 +53,9 @@ def engine_arguments(
     model_folder: Path,
     stream_interval: int,
     seed: int,
+    index: int = 0,
 ) -> list[str]:
-    """The command line after the interpreter: `-m sglang.launch_server ...`."""
+    """The command line after the interpreter: `-m sglang.launch_server ...`; `index` among local servers."""
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
     arguments += ["--host", "127.0.0.1", "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
@@ -66,6 +67,9 @@ def engine_arguments(
     arguments += ["--stream-interval", str(stream_interval)]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
+    if has_gpu and serving.first_gpu is not None:
+        first = serving.first_gpu + index * serving.tensor_parallel_size
+        arguments += ["--base-gpu-id", str(first)]
     if not has_gpu:
         arguments += _cpu_arguments()
     return arguments + serving.extra_arguments
