@@ -1,6 +1,6 @@
 """The section `critic`."""
 
-from asyncrl.recipe.section import Count, LearningRate, PositiveFloat, Section
+from asyncrl.recipe.section import Count, LearningRate, Positive, PositiveFloat, Section
 
 
 class Critic(Section):
@@ -13,5 +13,8 @@ class Critic(Section):
     warmup_steps: Count = 0
     """First steps that train the critic alone, so that the policy never follows an untrained critic. Each
     still counts as a policy version, with unchanged weights."""
+    optimizer_steps_per_batch: Positive | None = None
+    """Mini-batches per batch for the critic (Open-Reasoner-Zero: 12); another number than the policy's costs
+    one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""
     value_clip: PositiveFloat | None = 0.5
     """PPO value-clip range around the pre-step value; null: no clip."""

@@ -63,9 +63,14 @@ class Recipe(Section):
         self._check_staleness()
         self._check_repetition()
         self._check_advantage()
+        self._check_critic()
         self._check_drops()
         self._check_evaluation()
         return self
+
+    def critic_steps_per_batch(self) -> int:
+        """Optimizer steps of the critic on each batch."""
+        return self.critic.optimizer_steps_per_batch or self.trainer.optimizer_steps_per_batch
 
     def _check_sizes(self) -> None:
         rollout, context = self.rollout, self.model.context_tokens
@@ -151,7 +156,23 @@ class Recipe(Section):
                 f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
                 f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae."
             )
-        if algorithm.needs_critic() and self.critic.warmup_steps >= self.trainer.num_steps:
+
+    def _check_critic(self) -> None:
+        if not self.algorithm.needs_critic():
+            return
+        steps, groups = self.critic_steps_per_batch(), self.rollout.groups_per_batch
+        if steps > groups:
+            raise ValueError(
+                f"critic.optimizer_steps_per_batch is {steps} but rollout.groups_per_batch is {groups}: an "
+                f"optimizer step would have less than a group. Lower critic.optimizer_steps_per_batch."
+            )
+        if steps != self.trainer.optimizer_steps_per_batch and self.algorithm.has_kl_reward():
+            raise ValueError(
+                f"critic.optimizer_steps_per_batch is {steps}, trainer.optimizer_steps_per_batch "
+                f"{self.trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
+                f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
+            )
+        if self.critic.warmup_steps >= self.trainer.num_steps:
             raise ValueError(
                 f"critic.warmup_steps is {self.critic.warmup_steps} but trainer.num_steps is "
                 f"{self.trainer.num_steps}: the policy would never train. Lower critic.warmup_steps."

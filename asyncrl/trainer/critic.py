@@ -111,6 +111,7 @@ class CriticLearner:
         """`chunks` are the model's, data-parallel; `run` is the learner's, over Megatron's schedule."""
         self.model = model
         self.warmup_steps = recipe.critic.warmup_steps
+        self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
         self._algorithm = recipe.algorithm
         self._section = recipe.critic
         self._mask_staleness = recipe.rollout.mask_staleness
@@ -126,18 +127,24 @@ class CriticLearner:
         *,
         step: int,
         penalties: list[list[Tensor]] | None = None,
+        own: list[list[MicroBatch]] | None = None,
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
         """Trains on each part, one optimizer step each; the parts with advantages per token, and metrics.
+
+        `own` are the critic's parts of the same batch, where it takes another number of steps than the
+        policy; they go without `penalties`.
 
         The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
         rewards. Only the last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
         # The first part sees the critic before the step; the others need its values from then.
-        before = [None, *(self.values(part, temperature) for part in parts[1:])]
+        trained = own or parts
+        before = [None, *(self.values(part, temperature) for part in trained[1:])]
+        of_policy = [self.advantages(part, temperature) for part in parts] if own else None
         self._schedule.step(increment=1)
         found, sums, norms = [], [], []
-        for i, micro_batches in enumerate(parts):
+        for i, micro_batches in enumerate(trained):
             results = self.accumulate(
                 micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
             )
@@ -147,6 +154,8 @@ class CriticLearner:
         metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
         metrics["critic_grad_norm"] = sum(norms) / len(norms)
         metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
+        if of_policy is not None:
+            found = of_policy
         if self._algorithm.gae_is_whitened:
             found = whitened(found, parts, mask_staleness=self._mask_staleness)
         parts = with_advantages(parts, found)
@@ -172,16 +181,7 @@ class CriticLearner:
             index: int, micro: MicroBatch, values: Tensor
         ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
-            rewards = end_rewards(micro.advantages, micro.sequence_ids)
-            if penalties:
-                rewards = rewards - penalties[index]
-            advantages = generalised_advantages(
-                rewards,
-                known,
-                micro.sequence_ids,
-                gamma=self._algorithm.gae_gamma,
-                gae_lambda=self._algorithm.gae_lambda,
-            )
+            advantages = self._advantages(micro, known, penalties[index] if penalties else None)
             # The tokens that the policy's loss counts.
             mask = micro.counted(self._mask_staleness)
             targets = advantages + known
@@ -191,6 +191,27 @@ class CriticLearner:
             return total, mask.sum().int() * counts, (advantages, sums)
 
         return self._run(self._chunks, micro_batches, temperature, loss, forward_only=False)
+
+    def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
+        """[T] from the values before the step, and from the rewards that a micro-batch has as advantages."""
+        rewards = end_rewards(micro.advantages, micro.sequence_ids)
+        return generalised_advantages(
+            rewards if penalties is None else rewards - penalties,
+            values,
+            micro.sequence_ids,
+            gamma=self._algorithm.gae_gamma,
+            gae_lambda=self._algorithm.gae_lambda,
+        )
+
+    def advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+        """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
+
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            found = self._advantages(micro, values)
+            return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), found
+
+        with torch.no_grad():
+            return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
 
     def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""

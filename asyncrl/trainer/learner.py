@@ -108,7 +108,8 @@ class Learner:
         Raises Diverged when a gradient is not finite.
         """
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
-        parts, tally, norms = self._parts(batch), Tally(), []
+        parts = self._parts(batch, self.section.optimizer_steps_per_batch)
+        tally, norms = Tally(), []
         proximals: list[list[Tensor] | None] = [None] * len(parts)
         penalties = None
         values: dict[str, float] = {}
@@ -117,7 +118,11 @@ class Learner:
             penalties = self._kl_penalties(parts, evaluated, batch.temperature)
             proximals = list(evaluated)
         if self.critic is not None:
-            parts, values = self.critic.step(parts, batch.temperature, step=batch.step, penalties=penalties)
+            steps = self.critic.optimizer_steps_per_batch
+            own = None if steps == self.section.optimizer_steps_per_batch else self._parts(batch, steps)
+            parts, values = self.critic.step(
+                parts, batch.temperature, step=batch.step, penalties=penalties, own=own
+            )
             if batch.step < self.critic.warmup_steps:
                 return self._measure(parts, batch.temperature) | values
         elif penalties is not None:
@@ -141,7 +146,7 @@ class Learner:
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics | values
 
-    def _parts(self, batch: Batch) -> list[list[MicroBatch]]:
+    def _parts(self, batch: Batch, steps: int) -> list[list[MicroBatch]]:
         """This rank's micro-batches, by optimizer step."""
         return [
             rank_micro_batches(
@@ -151,7 +156,7 @@ class Learner:
                 num_ranks=parallel_state.get_data_parallel_world_size(),
                 layout=self.layout,
             )
-            for part in mini_batches(batch, self.section.optimizer_steps_per_batch, seed=self._seed)
+            for part in mini_batches(batch, steps, seed=self._seed)
         ]
 
     def _kl_penalties(

@@ -42,6 +42,17 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be punished"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),
         (
+            {"algorithm": {"advantage": "gae"}, "critic": {"optimizer_steps_per_batch": 17}},
+            "critic.optimizer_steps_per_batch is 17 but rollout.groups_per_batch is 16",
+        ),
+        (
+            {
+                "algorithm": {"advantage": "gae", "kl_coefficient": 0.1, "kl_in": "reward"},
+                "critic": {"optimizer_steps_per_batch": 4},
+            },
+            "the KL is computed for mini-batches that both share",
+        ),
+        (
             {"rollout": {"oversampling": 1.5, "max_staleness": 0}},
             "rollout.max_staleness is 0: stragglers could never be trained",
         ),

@@ -169,6 +169,24 @@ def test_packing_does_not_change_the_steps(folder: Path, steps_per_batch: int):
         assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-5
 
 
+def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before_them_says(folder: Path):
+    """Four small steps of the critic against one: the policy's step is the same, the critic learns more."""
+    critic = {"learning_rate": 1e-2}
+    one, many = (
+        critic_learner(folder, critic=critic | own, rollout={"groups_per_batch": 4})
+        for own in ({}, {"optimizer_steps_per_batch": 4})
+    )
+    batch = random_batch(0)
+    left, right = one.step(batch), many.step(batch)
+    for name in ("grad_norm", "loss", "learning_rate", "num_tokens", "value_mean", "value_target_mean"):
+        assert left[name] == pytest.approx(right[name], rel=1e-4, abs=1e-6), name
+    policies = [copy_weights(learner.model) for learner in (one, many)]
+    assert max((policies[0][n] - policies[1][n]).abs().max().item() for n in policies[0]) < 1e-5
+    assert not is_same(copy_weights(one.critic.model), copy_weights(many.critic.model))
+    repeated = [one.step(dataclasses.replace(batch, step=1)), many.step(dataclasses.replace(batch, step=1))]
+    assert repeated[1]["value_loss"] < repeated[0]["value_loss"] < left["value_loss"]
+
+
 def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
     learner = critic_learner(folder, critic={"warmup_steps": 2, "learning_rate": 1e-2})
     policy, values = copy_weights(learner.model), copy_weights(learner.critic.model)
