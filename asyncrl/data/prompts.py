@@ -73,7 +73,12 @@ class PromptTemplate:
     """`template` is a name or jinja; an `examples` entry has "question" and "answer". Raises InputError."""
 
     def __init__(
-        self, template: str, *, system: str | None = None, examples: Sequence[Mapping[str, str]] = ()
+        self,
+        template: str,
+        *,
+        system: str | None = None,
+        suffix: str | None = None,
+        examples: Sequence[Mapping[str, str]] = (),
     ) -> None:
         if template != CHAT and template not in TEMPLATES and "{" not in template:
             raise InputError(
@@ -81,6 +86,7 @@ class PromptTemplate:
                 f"holds {{{{ question }}}}."
             )
         self._system, self._examples, self._is_chat = system, list(examples), template == CHAT
+        self._suffix = suffix or ""
         environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
         source = TEMPLATES.get(template, template)
         try:
@@ -100,8 +106,11 @@ class PromptTemplate:
     def __call__(self, prompt: Prompt) -> Prompt:
         """The prompt that a row's `prompt` becomes. Raises InputError for messages that ask no one question."""
         if not self._is_chat:
-            return self._render(_question(prompt))
+            return self._render(_question(prompt) + self._suffix)
+        messages: list[dict[str, Any]]
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        if self._suffix:
+            messages[-1] = self._with_suffix(messages[-1])
         opening = [] if self._system is None else [{"role": "system", "content": self._system}]
         if opening and messages[0].get("role") == "system":
             raise InputError("prompt.system is set, but the row has a system message of its own. Keep one.")
@@ -109,6 +118,14 @@ class PromptTemplate:
             opening.append({"role": "user", "content": example["question"]})
             opening.append({"role": "assistant", "content": example["answer"]})
         return [*opening, *messages]
+
+    def _with_suffix(self, message: dict[str, Any]) -> dict[str, Any]:
+        if message.get("role") != "user" or not isinstance(message.get("content"), str):
+            raise InputError(
+                f"prompt.suffix goes behind the question, but the row's last message is one of "
+                f"{message.get('role')}. Leave prompt.suffix out."
+            )
+        return {**message, "content": message["content"] + self._suffix}
 
     def _render(self, question: str) -> str:
         try:

@@ -28,5 +28,8 @@ class Prompt(Section):
     """
     system: str | None = None
     """System prompt, for chat, qwen_boxed and jinja that uses it. Default: none."""
+    suffix: str | None = None
+    """Text behind the question, with any template, such as "\\n\\nThink step by step." (in double quotes).
+    Default: none."""
     examples: list[PromptExample] = []
     """Solved tasks {question, answer}, for few_shot, chat and jinja that uses them."""

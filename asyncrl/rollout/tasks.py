@@ -39,7 +39,8 @@ def template_of(recipe: Recipe) -> PromptTemplate | None:
     if recipe.prompt is None:
         return None
     examples = [example.model_dump() for example in recipe.prompt.examples]
-    return PromptTemplate(recipe.prompt.template, system=recipe.prompt.system, examples=examples)
+    section = recipe.prompt
+    return PromptTemplate(section.template, system=section.system, suffix=section.suffix, examples=examples)
 
 
 def read_train_tasks(

@@ -40,9 +40,9 @@ from verifiers.verdict import Outcome
             {"target": 24, "nums": [1, 2, 3, 4]},
             {
                 "prompt": "Using the numbers [1, 2, 3, 4], create an equation that equals 24. You can use "
-                "basic arithmetic operations (+, -, *, /) and each number can only be used once. Show your work in "
-                "<think> </think> tags. And return the final answer in <answer> </answer> tags, for example "
-                "<answer> (1 + 2) / 3 </answer>.",
+                "basic arithmetic operations (+, -, *, /) and each number can only be used once. Show your "
+                "work in <think> </think> tags. And return the final answer in <answer> </answer> tags, for "
+                "example <answer> (1 + 2) / 3 </answer>.",
                 "answer": {"target": 24, "numbers": [1, 2, 3, 4]},
                 "verifier": "countdown",
             },

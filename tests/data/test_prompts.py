@@ -57,6 +57,18 @@ def test_chat_puts_system_prompt_and_examples_in_front():
         template([{"role": "system", "content": "x"}, {"role": "user", "content": "2+2"}])
 
 
+def test_a_suffix_stands_behind_the_question_of_any_template():
+    assert PromptTemplate("plain", suffix="\nBox it.")("2+2") == "2+2\nBox it."
+    assert "2+2 {{ 1 }}<|im_end|>" in PromptTemplate("qwen_math", suffix=" {{ 1 }}")("2+2")
+    chat = PromptTemplate("chat", suffix="\nBox it.", examples=EXAMPLES)
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2"}]
+    asked = chat(messages)
+    assert asked[-1] == {"role": "user", "content": "2+2\nBox it."} and messages[-1]["content"] == "2+2"
+    assert [message["content"] for message in asked].count("2+2\nBox it.") == 1
+    with pytest.raises(InputError, match=r"prompt\.suffix goes behind the question, .*one of assistant"):
+        chat([*messages, {"role": "assistant", "content": "<think>"}])
+
+
 def test_jinja_of_ones_own_sees_question_system_and_examples():
     template = PromptTemplate(
         "{{ system }}|{% for e in examples %}{{ e.question }}={{ e.answer }};{% endfor %}{{ question }}\n",
