@@ -65,6 +65,7 @@ def describe(recipe: Recipe, shape: ModelShape) -> str:
         [
             f"model      {_model_name(recipe.model)}: {shape.architecture}, {recipe.model.dtype}",
             *_parameter_lines(shape),
+            _gpu_line(recipe),
             *_trainer_lines(recipe, shape),
             *_server_lines(recipe, shape),
             *_token_lines(recipe),
@@ -125,6 +126,17 @@ def _parameter_lines(shape: ModelShape) -> list[str]:
             is_per_layer = kind in ("attention", "mlp", "experts")
             lines.append(f"  {kind:24s} {count:,}" + (per_layer if is_per_layer else ""))
     return lines
+
+
+def _gpu_line(recipe: Recipe) -> str:
+    """How many GPUs the processes take on a machine that has them, each its own."""
+    ranks, servers = recipe.trainer.num_processes, num_local_servers(recipe)
+    server_ranks = servers * recipe.serving.tensor_parallel_size
+    elsewhere = ", those of external servers apart" if recipe.serving.servers else ""
+    return (
+        f"gpus       {ranks + server_ranks} where every process has its own: {ranks} for the trainer, "
+        f"{server_ranks} for servers{elsewhere}"
+    )
 
 
 def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:

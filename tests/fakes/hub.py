@@ -68,25 +68,25 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "datasets" if path.startswith(("/api/datasets/", "/datasets/")) else "models"
         folder = self.hub.models[hub_id]
         if path.startswith(f"/api/{kind}/{hub_id}/tree/"):
-            return self._send_json([_entry(file) for file in sorted(folder.iterdir())])
+            return self._send_json([_entry(file, folder) for file in _files(folder)])
         if path.startswith(f"/api/{kind}/{hub_id}"):
             revision = path.rpartition("/")[2]
             if "/revision/" in path and revision not in ("main", "v1", self.hub.commit):
                 return self._refuse(404, "RevisionNotFound")
-            files = [{"rfilename": file.name} for file in sorted(folder.iterdir())]
+            files = [{"rfilename": file.relative_to(folder).as_posix()} for file in _files(folder)]
             return self._send_json({"id": hub_id, "sha": self.hub.commit, "siblings": files})
-        return self._send_file(folder / path.rpartition("/")[2], wanted)
+        return self._send_file(folder / path.partition("/resolve/")[2].partition("/")[2], folder, wanted)
 
     def _send_json(self, content: object) -> None:
         self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
-    def _send_file(self, file: Path, wanted: str) -> None:
+    def _send_file(self, file: Path, folder: Path, wanted: str) -> None:
         if not file.is_file():
             return self._refuse(404, "EntryNotFound")
         content = file.read_bytes()
         asked = self.path.partition("/resolve/")[2].partition("/")[0]
         commit = asked if COMMIT.fullmatch(asked) else self.hub.commit
-        headers = {"ETag": f'"{_entry(file)["oid"]}"', "X-Repo-Commit": commit}
+        headers = {"ETag": f'"{_entry(file, folder)["oid"]}"', "X-Repo-Commit": commit}
         begin = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         if begin:
             headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
@@ -106,6 +106,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, b"", {"X-Error-Code": code, "X-Error-Message": code})
 
 
-def _entry(file: Path) -> dict[str, object]:
-    digest = hashlib.sha1(file.name.encode() + str(file.stat().st_size).encode()).hexdigest()
-    return {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": digest}
+def _files(folder: Path) -> list[Path]:
+    """Also those of folders inside of it."""
+    return sorted(file for file in folder.rglob("*") if file.is_file())
+
+
+def _entry(file: Path, folder: Path) -> dict[str, object]:
+    name, size = file.relative_to(folder).as_posix(), file.stat().st_size
+    digest = hashlib.sha1(name.encode() + str(size).encode()).hexdigest()
+    return {"type": "file", "path": name, "size": size, "oid": digest}

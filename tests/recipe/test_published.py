@@ -1,0 +1,154 @@
+"""recipes/published: each is accepted with stand-ins of the models and data it names, and says what it needs.
+
+What a recipe's header promises is what docs/reproductions.md promises.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fakes.hub import Hub
+from fakes.published import SHAPES, published_hub
+
+from asyncrl import cli
+from asyncrl.recipe.file import load_recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted((ROOT / "recipes" / "published").glob("*.yaml"))
+PAGE = ROOT / "docs" / "reproductions.md"
+KEYS = ("Source", "Expected", "Cost", "Published evaluation", "Not run by us", "Differs")
+PARAMETERS = {
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen2.5-3B": 3_085_938_688,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-Math-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+}
+"""As the models' cards count them."""
+GPU_GB = {"dapo_32b": 96}
+"""Of the GPUs that a recipe needs, where 80 GB are not enough."""
+of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with published_hub(tmp_path_factory.mktemp("published")) as hub:
+        yield hub
+
+
+@pytest.fixture
+def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with GPUs and a disk for checkpoints of 32 B parameters."""
+    monkeypatch.setattr("asyncrl.commands.check.has_gpu", lambda: True)
+    disk = SimpleNamespace(total=2**50, used=0, free=2**50)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+
+
+def overrides(path: Path, tmp_path: Path) -> list[str]:
+    """Elsewhere than into the project; Countdown's stand-in has fewer rows than its splits, and more tokens:
+    one for each byte."""
+    found = [f"run_folder={tmp_path}/run"]
+    if path.stem.startswith("tinyzero"):
+        found += [
+            "data.train.split=train[:4]",
+            "data.heldout.split=train[4:8]",
+            "data.max_prompt_tokens=1024",
+        ]
+    return found
+
+
+def header(path: Path) -> dict[str, str]:
+    """Key -> its text, on one line; the first line is the title."""
+    text = path.read_text(encoding="utf-8").split("\n\n")[0]
+    lines = [line.removeprefix("#").strip() for line in text.splitlines()]
+    found, key = {"title": lines[0]}, ""
+    for line in lines[1:]:
+        name, colon, rest = line.partition(":")
+        if colon and name in KEYS:
+            key, line = name, rest.strip()
+            found[key] = ""
+        elif not line:
+            key = ""
+        if key:
+            found[key] = f"{found[key]} {line}".strip()
+    return found
+
+
+@of_each_recipe
+def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
+    path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    code = cli.main(["check", str(path), *overrides(path, tmp_path)])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    recipe = load_recipe(path)
+    tasks = 4 if path.stem.startswith("tinyzero") else 2
+    assert f"# data      {tasks} training tasks, {tasks} held-out tasks, every answer parsed" in said.out
+    assert f"{PARAMETERS[recipe.model.path] / 1e6:.1f} M parameters, bfloat16" in said.out
+    # Nothing of the weights was sent.
+    assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
+
+
+@of_each_recipe
+def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
+    path: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
+):
+    code = cli.main(["plan", str(path), "--gpu-memory-gb", str(GPU_GB.get(path.stem, 80))])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    recipe = load_recipe(path)
+    servers = recipe.serving.num_servers * recipe.serving.tensor_parallel_size
+    ranks = recipe.trainer.num_processes
+    assert f"parameters {PARAMETERS[recipe.model.path]:,}\n" in said.out
+    assert (
+        f"gpus       {ranks + servers} where every process has its own: {ranks} for the trainer" in said.out
+    )
+    assert (
+        f"{recipe.rollout.groups_per_batch} groups x {recipe.rollout.samples_per_group} samples" in said.out
+    )
+    # The servers' GPUs begin behind the trainer's.
+    assert recipe.serving.first_gpu == ranks
+
+
+@of_each_recipe
+def test_check_refuses_data_in_another_layout(
+    path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    columns = "data.train.columns={prompt: nowhere, answer: nothing}"
+    assert cli.main(["check", str(path), *overrides(path, tmp_path), columns]) == 2
+    assert 'no "nowhere"; the row has' in capsys.readouterr().err
+
+
+@of_each_recipe
+def test_a_header_names_source_score_cost_and_differences(path: Path):
+    found = header(path)
+    assert set(found) == {"title", *KEYS}
+    assert found["Not run by us"] == "nothing has run on a GPU."
+    assert re.search(r"github\.com/\S+.*arXiv \d{4}\.\d{5}|github\.com/Jiayi-Pan/TinyZero", found["Source"])
+    assert re.search(r"\d|no number published", found["Expected"])
+    assert re.search(r"\d|not published", found["Cost"])
+    assert load_recipe(path).name == path.stem
+
+
+def test_the_page_says_of_each_recipe_what_its_header_says():
+    rows = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if link := re.match(r"\[`(\w[\w.]*\.yaml)`\]\(\.\./recipes/published/\1\)", cells[0]):
+            rows[link[1]] = cells
+    assert sorted(rows) == [path.name for path in RECIPES]
+    for path in RECIPES:
+        _, _, model, data, expected, cost, _ = rows[path.name]
+        found, recipe = header(path), load_recipe(path)
+        assert (expected, cost) == (found["Expected"], found["Cost"]), path.name
+        assert model == f"`{recipe.model.path}`"
+        assert f"`{recipe.data.train_sources()[0].path}`" in data
+
+
+def test_every_stand_in_is_a_model_of_a_recipe():
+    assert set(SHAPES) == {load_recipe(path).model.path for path in RECIPES} == set(PARAMETERS)
