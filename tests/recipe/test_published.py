@@ -15,6 +15,7 @@ from fakes.published import SHAPES, published_hub
 
 from asyncrl import cli
 from asyncrl.recipe.file import load_recipe
+from asyncrl.rollout.tasks import template_of
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes" / "published").glob("*.yaml"))
@@ -32,6 +33,21 @@ PARAMETERS = {
 """As the models' cards count them."""
 GPU_GB = {"dapo_32b": 96}
 """Of the GPUs that a recipe needs, where 80 GB are not enough."""
+_ORZ = ("128 x 64, 1 steps, 8000 tokens", "gae", 1e-6, 50, 0.0, (0.2, 0.2), 0.0, 0.0)
+_SIMPLERL = ("1024 x 8, 4 steps, 8192 tokens", "grpo", 5e-7, 0, 0.01, (0.2, 0.2), 1e-4, 1e-3)
+SETTINGS = {
+    "tinyzero_countdown_3b": ("256 x 1, 2 steps, 1024 tokens", "gae", 1e-6, 0, 0.01, (0.2, 0.2), 1e-3, 1e-3),
+    "simplerl_zoo_0.5b": _SIMPLERL,
+    "simplerl_zoo_1.5b": _SIMPLERL,
+    "simplerl_zoo_7b": _SIMPLERL,
+    "oat_zero_7b": ("128 x 8, 8 steps, 3000 tokens", "dr_grpo", 1e-6, 0, 0.0, (0.2, 0.2), 0.0, 0.0),
+    "orz_0.5b": _ORZ,
+    "orz_7b": _ORZ,
+    "dapo_32b": ("512 x 16, 16 steps, 20480 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
+    "justrl_1.5b": ("256 x 8, 4 steps, 15360 tokens", "grpo", 1e-6, 10, 0.1, (0.2, 0.28), 0.0, 0.0),
+}
+"""Of the sources: batch, optimizer steps per batch and response length; advantage; learning rate, its warm-up
+and weight decay; clips; KL; entropy."""
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
 
@@ -113,6 +129,63 @@ def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
     )
     # The servers' GPUs begin behind the trainer's.
     assert recipe.serving.first_gpu == ranks
+
+
+@of_each_recipe
+def test_settings_are_those_of_the_sources(path: Path):
+    recipe = load_recipe(path)
+    rollout, algorithm, trainer = recipe.rollout, recipe.algorithm, recipe.trainer
+    clips = (algorithm.clip_low, algorithm.clip_high)
+    batch = f"{rollout.groups_per_batch} x {rollout.samples_per_group}"
+    assert SETTINGS[path.stem] == (
+        f"{batch}, {trainer.optimizer_steps_per_batch} steps, {rollout.max_new_tokens} tokens",
+        algorithm.advantage,
+        trainer.learning_rate,
+        trainer.warmup_steps,
+        trainer.weight_decay,
+        clips,
+        algorithm.kl_coefficient,
+        algorithm.entropy_coefficient,
+    )
+    # Synchronous, on the tokens as the servers sampled them, at temperature 1.
+    assert (rollout.max_staleness, rollout.temperature, algorithm.importance_weight) == (0, 1.0, "none")
+    if algorithm.needs_critic():
+        critic = (recipe.critic.learning_rate, recipe.critic_steps_per_batch(), recipe.critic.value_clip)
+        assert critic == ((1e-5, 2, 0.5) if path.stem.startswith("tinyzero") else (5e-6, 12, 0.2))
+        assert (algorithm.gae_gamma, algorithm.gae_lambda, algorithm.gae_is_whitened) == (1.0, 1.0, True)
+
+
+def test_prompts_are_those_of_the_sources():
+    prompts = {}
+    for path in RECIPES:
+        template = template_of(load_recipe(path))
+        prompts[path.stem] = None if template is None else template("QUESTION")
+    assert prompts["tinyzero_countdown_3b"] == (
+        "A conversation between User and Assistant. The user asks a question, and the Assistant solves "
+        "it. The assistant first thinks about the reasoning process in the mind and then provides the "
+        "user with the answer.\nUser: QUESTION\nAssistant: Let me solve this step by step.\n<think>"
+    )
+    assert prompts["orz_0.5b"] == prompts["orz_7b"]
+    assert prompts["orz_7b"] == (
+        "A conversation between User and Assistant. The User asks a question, and the Assistant solves "
+        "it. The Assistant first thinks about the reasoning process in the mind and then provides the "
+        "User with the answer. The reasoning process is enclosed within <think> </think> and answer is "
+        "enclosed within <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+        "</think> <answer> answer here </answer>. User: You must put your answer inside <answer> "
+        "</answer> tags, i.e., <answer> answer here </answer>. And your final answer will be extracted "
+        "automatically by the \\boxed{} tag.\nThis is the problem:\nQUESTION\nAssistant: <think>"
+    )
+    boxed = "Please reason step by step, and put your final answer within \\boxed{}."
+    assert prompts["justrl_1.5b"] == [{"role": "user", "content": f"QUESTION\n\n{boxed}"}]
+    # The rows of DAPO ask for the line "Answer:" themselves.
+    assert prompts["dapo_32b"] is None
+    assert {prompts[f"simplerl_zoo_{size}"] for size in ("0.5b", "1.5b", "7b")} == {
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nQUESTION\n"
+        f"{boxed}<|im_end|>\n<|im_start|>assistant\n"
+    }
+    assert prompts["oat_zero_7b"] == (
+        f"<|im_start|>system\n{boxed}<|im_end|>\n<|im_start|>user\nQUESTION<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 @of_each_recipe
