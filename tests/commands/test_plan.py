@@ -61,6 +61,15 @@ def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture
     assert "16 groups x 8 samples = 128 trajectories, at most 8,192 response tokens" in output
 
 
+def test_gpus_are_counted_for_what_runs_here(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["trainer.num_processes=4", "serving.num_servers=2", "serving.tensor_parallel_size=2"]
+    assert cli.main(["plan", str(recipe), *asked, "--gpu-memory-gb", "1000"]) == 0
+    assert "8 where every process has its own: 4 for the trainer, 4 for servers\n" in capsys.readouterr().out
+    elsewhere = [*asked, "serving.servers=[http://a:1]"]
+    assert cli.main(["plan", str(recipe), *elsewhere, "--gpu-memory-gb", "1000"]) == 0
+    assert "4 for the trainer, 0 for servers, those of external servers apart" in capsys.readouterr().out
+
+
 def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     assert "  reference  " not in capsys.readouterr().out
