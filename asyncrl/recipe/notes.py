@@ -52,6 +52,6 @@ def _gpu_notes(recipe: Recipe) -> list[str]:
     if first is None or first >= ranks or recipe.serving.servers:
         return []
     return [
-        f"serving.first_gpu {first} is one of the GPUs 0 to {ranks - 1} of the trainer: server and trainer share "
-        f"its memory. Set serving.first_gpu to {ranks} for GPUs of their own."
+        f"serving.first_gpu {first} is one of the GPUs 0 to {ranks - 1} of the trainer: server and trainer "
+        f"share its memory. Set serving.first_gpu to {ranks} for GPUs of their own."
     ]
