@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.process import die_with_parent
-from verifiers.gym.datasets import Dataset, build_dataset
-from verifiers.gym.entries import entry_to_json
+from verifiers.gym.datasets import Dataset, build_dataset, may_be_scored
+from verifiers.gym.entries import written_entry
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +63,10 @@ def make_row(request: Request, dataset: Dataset, index: int) -> dict[str, Any]:
     numpy.random.seed((request.seed + index) % 2**32)
     try:
         entry = dataset[index]
-        answer = {"gym": request.gym, "config": request.config, "entry": entry_to_json(entry)}
+        if entry["answer"] is not None and not may_be_scored(request.gym, entry["answer"]):
+            # Such as Integral(f(x), x), with which any task of integration could be answered.
+            return {"unmade": f"its own answer is no plain formula: {entry['answer']}"[:500]}
+        answer = {"gym": request.gym, "config": request.config, "entry": written_entry(entry)}
         return {"prompt": str(entry["question"]), "answer": answer, "verifier": "gym"}
     except Exception as error:  # some configurations have no task for some seeds
         return {"unmade": f"{type(error).__name__}: {error}"[:500]}

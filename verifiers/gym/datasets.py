@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, Protocol
 
 from verifiers.gym.entries import Entry
@@ -60,12 +61,11 @@ def build_dataset(name: str, config: Mapping[str, Any], *, seed: int, size: int)
     """Raises ValueError with a sentence that names the mistake."""
     classes = _registered()
     if name in NO_DATASETS:
-        raise ValueError(f"reasoning-gym has {name!r}, but no tasks of its own in it: {NO_DATASETS[name]}.")
+        raise ValueError(f"{name!r} of reasoning-gym has no tasks of its own: {NO_DATASETS[name]}.")
     if name not in classes:
-        raise ValueError(
-            f"reasoning-gym {installed_version()} has no dataset {name!r}.{nearest(name, list(classes))} "
-            f"Its datasets: {', '.join(sorted(classes.keys() - NO_DATASETS.keys()))}."
-        )
+        known = sorted(classes.keys() - NO_DATASETS.keys())
+        hint = nearest(name, known) or f" Its datasets: {', '.join(known)}."
+        raise ValueError(f"reasoning-gym {installed_version()} has no dataset {name!r}.{hint}")
     kind, config_kind = classes[name]
     known = [field.name for field in dataclasses.fields(config_kind) if field.name not in ("seed", "size")]
     for key in config:
@@ -112,9 +112,19 @@ def _says_the_same(answer: str, entry: Entry) -> bool:
     return answer.strip().casefold() == str(entry["answer"]).casefold()
 
 
+def _is_close(answer: str, entry: Entry) -> bool:
+    return abs(Fraction(answer.replace(",", "")) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
+
+
+def _is_finite(answer: str, entry: Entry) -> bool:
+    return not re.search("nan|inf", answer, re.IGNORECASE)
+
+
 CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
-    "puzzle24": _uses_the_numbers,
+    "coin_flip": _is_close,
+    "complex_arithmetic": _is_finite,
     "game_of_life_halting": _says_the_same,
+    "puzzle24": _uses_the_numbers,
 }
-"""What a correct answer must satisfy besides, where the scorer gives 1.0 to an answer that solves nothing:
-6*4*1*1 for any numbers, or any text at all."""
+"""What an answer must satisfy that scores 1.0, where a scorer gives 1.0 to one that solves nothing: 0 for a
+probability of 0.375, nan for a complex number, any text for True or False, 6*4*1*1 whatever the numbers."""

@@ -11,13 +11,13 @@ Entry = dict[str, Any]
 """A task: "question", "answer" (None where reasoning-gym knows none) and "metadata"."""
 
 
-def entry_to_json(entry: Mapping[str, Any]) -> str:
-    """Raises ValueError for a value of another type than plain data."""
-    return json.dumps(_written(dict(entry)), ensure_ascii=False, separators=(",", ":"))
+def written_entry(entry: Mapping[str, Any]) -> Any:
+    """The entry as JSON has it. Raises ValueError for a value of another type than plain data."""
+    return _written(dict(entry))
 
 
-def entry_of_json(text: str) -> Entry:
-    """The entry, a new one at each call. Raises ValueError for what is none."""
+def read_entry(text: str) -> Entry:
+    """The entry of a JSON text, a new one at each call. Raises ValueError for what is none."""
     entry = _read(json.loads(text))
     if not isinstance(entry, dict) or not entry.keys() >= {"question", "answer", "metadata"}:
         raise ValueError(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from verifiers.extract import Fallback, Think, extract_answer, final_part, marked_answer
 from verifiers.gym.datasets import CONDITIONS, installed_version, load_dataset, may_be_scored
-from verifiers.gym.entries import entry_of_json
+from verifiers.gym.entries import read_entry
 from verifiers.options import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 from verifiers.verifier import VerifierUnavailable
@@ -26,7 +26,7 @@ class GymReference:
     config: str
     """JSON, keys sorted."""
     entry: str
-    """As `entry_to_json` writes it."""
+    """JSON of `written_entry`."""
 
 
 class GymVerifier:
@@ -50,9 +50,10 @@ class GymVerifier:
 
     def parse_reference(self, raw: object) -> GymReference:
         match raw:
-            case {"gym": str(dataset), "config": dict(config), "entry": str(entry)}:
-                entry_of_json(entry)
-                return GymReference(dataset, json.dumps(config, sort_keys=True), entry)
+            case {"gym": str(dataset), "config": dict(config), "entry": dict(entry)}:
+                text = json.dumps(entry, ensure_ascii=False)
+                read_entry(text)
+                return GymReference(dataset, json.dumps(config, sort_keys=True), text)
         raise ValueError(
             f"The gold is {str(raw)[:80]!r}, expected {{gym, config, entry}}: a row of a source with `gym`."
         )
@@ -116,20 +117,26 @@ class GymVerifier:
         return None, "", "no <answer> that closes, and no \\boxed{}"
 
 
+def own_response(reference: GymReference) -> str | None:
+    """A response with the task's own answer; None where reasoning-gym knows none."""
+    answer = read_entry(reference.entry)["answer"]
+    return None if answer is None else f"{_OPEN}\n{answer}\n{_CLOSE}"
+
+
 def _score(answer: str, reference: GymReference) -> float:
     """In [0, 1]. Raises what the scorer raises, and ValueError for another score."""
     # Scorers may change the entry.
-    entry = entry_of_json(reference.entry)
+    entry = read_entry(reference.entry)
     score = float(load_dataset(reference.dataset, reference.config).score_answer(answer, entry))
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"the score is {score!r}, expected a number in [0, 1]")
     condition = CONDITIONS.get(reference.dataset)
-    is_met = condition is None or condition(answer, entry_of_json(reference.entry))
+    is_met = score < 1.0 or condition is None or condition(answer, read_entry(reference.entry))
     return score if is_met else 0.0
 
 
 def _score_own(reference: GymReference) -> Any:
     """Raises what the scorer raises on the task's own answer, or on none where it has none."""
-    entry = entry_of_json(reference.entry)
+    entry = read_entry(reference.entry)
     dataset = load_dataset(reference.dataset, reference.config)
     return float(dataset.score_answer(entry["answer"], entry))
