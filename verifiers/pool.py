@@ -218,6 +218,8 @@ class VerifierPool:
         if loaded.prepared is None:
             return 0
         what = loaded.prepared.preparation(reference)
+        if what is None:
+            return 0
         return await self._template.prepare(pickle.dumps((loaded.specification, what)))
 
     async def _attempt(

@@ -82,8 +82,8 @@ class PreparedVerifier(Protocol):
 
     The pool has it loaded once, outside of all time limits, in the process that workers are forked from."""
 
-    def preparation(self, reference: Any) -> Hashable:
-        """What verdicts on this reference need loaded; cheap to name, and picklable."""
+    def preparation(self, reference: Any) -> Hashable | None:
+        """What verdicts on this reference need loaded, None for nothing; cheap to name, and picklable."""
         ...
 
     def prepare(self, what: Any) -> None:

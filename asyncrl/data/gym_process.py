@@ -1,9 +1,8 @@
 """Makes tasks of reasoning-gym: `python -m asyncrl.data.gym_process REQUEST FILE`, in a process of its own.
 
-Task i depends on seed + i alone, also where a dataset draws from generators that all code shares. What the
-package prints on the way is nobody's business."""
+Task i depends on seed + i alone, also where a dataset draws from generators that all code shares. The package
+may print to standard output, which the parent drops."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -42,7 +41,7 @@ class Refusal:
 
 def main(request: Request, file: Path) -> int:
     """Writes a row per task. Exit code."""
-    with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             dataset = build_dataset(request.gym, request.config, seed=request.seed, size=request.size)

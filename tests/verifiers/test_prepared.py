@@ -88,3 +88,13 @@ async def test_a_template_that_was_killed_loads_again(folder: Path):
         second = await ask(pool, folder, "a", "two")
         assert second.outcome is Outcome.CORRECT
         assert (await ask(pool, folder, "a", "one")).extracted == second.extracted != first.extracted
+
+
+async def test_a_weighted_verifier_loads_what_its_parts_need(folder: Path):
+    parts = [{"name": "length", "options": {"max_length": 9}, "shaping": True}, NAME]
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        reference = pool.parse_reference("weighted", {"parts": parts}, "library", folder=folder)
+        verdict = await pool.verify("weighted", {"parts": parts}, "a", reference, folder=folder)
+        assert (verdict.outcome, verdict.extracted != verdict.detail) == (Outcome.CORRECT, True)
+        plain = pool.parse_reference("weighted", {"parts": ["exact"]}, "a")
+        assert (await pool.verify("weighted", {"parts": ["exact"]}, "a", plain)).outcome is Outcome.CORRECT

@@ -20,8 +20,8 @@ from verifiers.options import nearest
 
 DISTRIBUTION = "reasoning-gym"
 MISSING = (
-    "reasoning-gym is not installed here, which tasks and verdicts of a gym come from. Install it by "
-    "`make setup GYM=1`, or by `pip install --no-deps -r gym.lock` into the environment of asyncrl."
+    "reasoning-gym, which makes and grades the tasks of a gym, is not installed. Run `make setup GYM=1`, or "
+    "`pip install --no-deps -r gym.lock` in the environment of asyncrl."
 )
 NO_DATASETS = {
     "composite": "it mixes other datasets: list them in data.train, each as {gym: ..., weight: ...}"

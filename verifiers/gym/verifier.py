@@ -64,7 +64,7 @@ class GymVerifier:
         except ValueError as error:
             raise VerifierUnavailable(str(error)) from None
 
-    def preparation(self, reference: GymReference) -> Hashable:
+    def preparation(self, reference: GymReference) -> Hashable | None:
         return reference.dataset, reference.config
 
     def prepare(self, what: tuple[str, str]) -> None:

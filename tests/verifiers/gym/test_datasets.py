@@ -45,7 +45,7 @@ def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(ValueError, match=r"not installed here.*`make setup GYM=1`"):
+    with pytest.raises(ValueError, match=r"is not installed\. Run `make setup GYM=1`"):
         installed_version()
 
 
