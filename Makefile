@@ -1,17 +1,18 @@
-# make setup | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | chaos
+# make setup [GYM=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
 RUN ?= $(shell ls -dt runs/*/ 2>/dev/null | head -1)
 BIN := .venv/bin
 READY := .venv/.ready
+GYM_READY := .venv/.ready-gym
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
 .PHONY: setup train eval check view chat quick test test-all lint bench ablation chaos clean
 
-setup: $(READY)
+setup: $(READY) $(if $(GYM),$(GYM_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -21,6 +22,11 @@ $(READY): cpu.lock pyproject.toml
 	  sys.exit(0 if v.endswith('+cpu') else f'torch {v} is not a CPU build: set TORCH_INDEX to an index that has one')"
 	@$(INSTALL) "2/3 packages" $$(grep -c == cpu.lock) --no-deps -r cpu.lock
 	@$(INSTALL) "3/3 asyncrl" 1 --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Of `make setup GYM=1`: tasks of reasoning-gym. Compiles one of its packages.
+$(GYM_READY): gym.lock $(READY)
+	@$(INSTALL) "reasoning-gym" $$(grep -c == gym.lock) --no-deps --no-build-isolation -r gym.lock
 	@touch $@
 
 train: setup

@@ -24,6 +24,8 @@ HEAVY = (
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
+    # Each loads reasoning-gym in processes of its own.
+    *("data/test_gym.py", "verifiers/gym"),
 )
 """What `make quick` leaves out."""
 LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")

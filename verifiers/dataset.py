@@ -16,6 +16,7 @@ from typing import Any
 
 from verifiers.code.stubs import stubs
 from verifiers.code.tests import CodeReference
+from verifiers.gym.verifier import GymReference, own_response
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
@@ -90,6 +91,9 @@ async def _check_row(
     except ValueError as error:
         report.unreadable.append(f"{row.where}: {error}")
         return
+    if isinstance(reference, GymReference):
+        await _check_gym_row(row, reference, pool, folder, report)
+        return
     if isinstance(reference, CodeReference):
         await _check_code_row(row, reference, pool, folder, report)
         return
@@ -157,6 +161,31 @@ async def _check_code_row(
             report.accepted_mutants.append(
                 f"{row.where}: a program that does nothing ({kind}) passes its tests"
             )
+
+
+async def _check_gym_row(
+    row: GoldRow, reference: GymReference, pool: VerifierPool, folder: Path | None, report: DataReport
+) -> None:
+    """Its scorer must accept the task's own answer, and no empty or senseless one."""
+    own = own_response(reference)
+    asked = {} if own is None else {"own answer": own}
+    asked |= {"nothing": "<answer></answer>", "nonsense": "<answer>qwxz vbnk</answer>"}
+    for kind, response in asked.items():
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        passes = verdict.outcome is Outcome.CORRECT
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        elif kind == "own answer":
+            report.num_checked += 1
+            if not passes:
+                report.refused.append(
+                    f"{row.where}: its own answer is {verdict.outcome.value}: {verdict.detail}"
+                )
+        else:
+            report.num_mutants[kind] += 1
+            if passes:
+                report.num_accepted[kind] += 1
+                report.accepted_mutants.append(f"{row.where}: {kind} passes")
 
 
 async def _accepts(pool: VerifierPool, row: GoldRow, gold: str, response: str, folder: Path | None) -> bool:

@@ -29,6 +29,7 @@ from verifiers.verifier import (
     ClosableVerifier,
     FastVerifier,
     LimitedVerifier,
+    PreparedVerifier,
     Verifier,
 )
 
@@ -47,6 +48,7 @@ class _Loaded:
         self.fast = verifier if isinstance(verifier, FastVerifier) else None
         self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
         self.cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
+        self.prepared = verifier if isinstance(verifier, PreparedVerifier) else None
         own_limit = verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else None
         self.has_own_limit = own_limit is not None
         self.timeout_seconds = timeout_seconds if own_limit is None else own_limit
@@ -198,24 +200,41 @@ class VerifierPool:
         except Exception as error:  # whatever a custom reference raises when it is pickled
             return fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
         request = frames.pack({}, parts)
-        verdict = await self._attempt(loaded, request)
+        try:
+            num_prepared = await self._prepare(loaded, reference)
+        except WorkerDied as error:
+            return fault(str(error))
+        verdict = await self._attempt(loaded, request, num_prepared)
         if verdict.outcome is Outcome.FAULT and self._is_open:
-            again = await self._attempt(loaded, request, fresh=True)
+            again = await self._attempt(loaded, request, num_prepared, fresh=True)
             if again.outcome is not Outcome.FAULT or not _is_crash(verdict, again):
                 return again
             # It killed two workers, the second one fresh: the response does that, not the machine.
             return over_limit(f"the verifier died twice on this response: {again.detail}")
         return verdict
 
-    async def _attempt(self, loaded: _Loaded, request: bytes, *, fresh: bool = False) -> Verdict:
+    async def _prepare(self, loaded: _Loaded, reference: Any) -> int:
+        """How many preparations a worker for this must have; makes the missing one first."""
+        if loaded.prepared is None:
+            return 0
+        what = loaded.prepared.preparation(reference)
+        if what is None:
+            return 0
+        return await self._template.prepare(pickle.dumps((loaded.specification, what)))
+
+    async def _attempt(
+        self, loaded: _Loaded, request: bytes, num_prepared: int, *, fresh: bool = False
+    ) -> Verdict:
         waited = time.perf_counter()
         worker = await self._idle.get()
         self.queue_seconds += time.perf_counter() - waited
         started = time.perf_counter()
         try:
-            if worker is not None and (fresh or worker.num_served >= self._recycle_after):
-                await self._template.end(worker)
-                worker = None
+            if worker is not None:
+                is_used_up = worker.num_served >= self._recycle_after or worker.num_prepared < num_prepared
+                if fresh or is_used_up:
+                    await self._template.end(worker)
+                    worker = None
             if worker is None:
                 worker = await self._template.fork()
             self._busy.add(worker)

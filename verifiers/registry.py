@@ -32,6 +32,7 @@ BUILT_IN = {
     "length": "verifiers.length:LengthVerifier",
     "remote": "verifiers.remote:RemoteVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
+    "gym": "verifiers.gym.verifier:GymVerifier",
     "code": "verifiers.code.verifier:CodeVerifier",
 }
 

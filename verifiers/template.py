@@ -8,15 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from sandbox import frames
 from sandbox.watch import cpu_seconds
 from verifiers.verdict import Outcome, Verdict
-from verifiers.worker import END, FORK, ORDER, REPLY
+from verifiers.worker import END, FORK, ORDER, PREPARE, REPLY
 
+T = TypeVar("T")
 # Longer than any start on a machine that is busy with other things.
 _REPLY_SECONDS = 60.0
+# To import a large library from a slow disk.
+_PREPARE_SECONDS = 300.0
 # A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory
 # killer, an operator).
 _CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
@@ -34,6 +39,8 @@ class VerifierWorker:
         self._reader = reader
         self._writer = writer
         self.num_served = 0
+        self.num_prepared = 0
+        """Preparations that the template had made when it forked this worker."""
         self.is_alive = True
 
     async def ask(self, request: bytes) -> Verdict:
@@ -67,6 +74,8 @@ class Template:
         self._control: socket.socket | None = None
         self._lock = asyncio.Lock()
         self._restarting = asyncio.Lock()
+        self._preparing = asyncio.Lock()
+        self._prepared: dict[bytes, int] = {}
         self._workers: set[VerifierWorker] = set()
         self._tasks: set[asyncio.Task[int | None]] = set()
 
@@ -93,6 +102,9 @@ class Template:
         self._control = ours
         try:
             await self._reply(ours)
+            # A template that replaces one that died.
+            for payload in list(self._prepared):
+                await self._order(PREPARE, payload)
         except WorkerDied as error:
             await self.close()
             raise RuntimeError(f"The template of the verifier workers did not start: {error}") from error
@@ -115,11 +127,25 @@ class Template:
             process.kill()
             await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
+    async def prepare(self, payload: bytes) -> int:
+        """Has the template load what a pickled (specification, what) names, once.
+
+        Returns the `num_prepared` of the workers that have it. Raises WorkerDied."""
+        async with self._preparing:
+            if payload not in self._prepared:
+                await self._revived(lambda: self._order(PREPARE, payload))
+                self._prepared[payload] = len(self._prepared) + 1
+        return self._prepared[payload]
+
     async def fork(self) -> VerifierWorker:
         """A fresh worker. A template that died is replaced first."""
+        return await self._revived(self._fork)
+
+    async def _revived(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask` gets of the template; a template that died is replaced once."""
         broken = self._control
         try:
-            return await self._fork()
+            return await ask()
         except WorkerDied:
             async with self._restarting:
                 if self._control is None:
@@ -129,11 +155,12 @@ class Template:
                 if self._control is broken:
                     await self.close()
                     await self.start()
-            return await self._fork()
+            return await ask()
 
     async def _fork(self) -> VerifierWorker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        num_prepared = len(self._prepared)
         try:
             process = await self._order(FORK, self._memory_limit_bytes, theirs)
         except BaseException:
@@ -143,6 +170,7 @@ class Template:
             theirs.close()
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         worker = VerifierWorker(process, reader, writer)
+        worker.num_prepared = num_prepared
         self._workers.add(worker)
         return worker
 
@@ -164,34 +192,39 @@ class Template:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _order(self, kind: bytes, number: int, passed: socket.socket | None = None) -> int:
+    async def _order(self, kind: bytes, what: int | bytes, passed: socket.socket | None = None) -> int:
+        """`what`: the order's number, or the message that follows the order."""
+        messages = [ORDER.pack(kind, what if isinstance(what, int) else len(what))]
+        if isinstance(what, bytes):
+            messages.append(what)
         # Shielded: a cancelled caller must not leave a reply in the socket for the next one to read.
-        exchange = self._exchange(ORDER.pack(kind, number), passed and passed.dup())
+        exchange = self._exchange(messages, passed and passed.dup())
         return await asyncio.shield(asyncio.ensure_future(exchange))
 
-    async def _exchange(self, order: bytes, passed: socket.socket | None) -> int:
+    async def _exchange(self, messages: list[bytes], passed: socket.socket | None) -> int:
         async with self._lock:
             control = self._control
             if control is None:
                 raise WorkerDied("the pool is closed")
             try:
-                # One short message on an otherwise empty socket: this never blocks.
-                socket.send_fds(control, [order], [passed.fileno()] if passed else [])
+                # Short messages on an otherwise empty socket: this never blocks.
+                for message in messages:
+                    socket.send_fds(control, [message], [passed.fileno()] if passed else [])
             except OSError as error:
                 raise WorkerDied(f"the template process is gone: {error}") from error
             finally:
                 if passed is not None:
                     passed.close()
-            return await self._reply(control)
+            seconds = _PREPARE_SECONDS if len(messages) > 1 else _REPLY_SECONDS
+            return await self._reply(control, seconds)
 
-    async def _reply(self, control: socket.socket) -> int:
-        """The template's next message. It never computes, so a reply that takes long means
-        that it is gone."""
+    async def _reply(self, control: socket.socket, seconds: float = _REPLY_SECONDS) -> int:
+        """The template's next message; a reply that takes longer than `seconds` means that it is gone."""
         try:
-            async with asyncio.timeout(_REPLY_SECONDS):
+            async with asyncio.timeout(seconds):
                 reply = await asyncio.get_running_loop().sock_recv(control, REPLY.size)
         except TimeoutError as error:
-            raise WorkerDied(f"the template process did not answer in {_REPLY_SECONDS:g} s") from error
+            raise WorkerDied(f"the template process did not answer in {seconds:g} s") from error
         except OSError as error:
             raise WorkerDied(f"the template process is gone: {error}") from error
         if not reply:

@@ -77,6 +77,21 @@ class ClosableVerifier(Protocol):
 
 
 @runtime_checkable
+class PreparedVerifier(Protocol):
+    """A verifier that must load something slow before its first verdict, such as a large library.
+
+    The pool has it loaded once, outside of all time limits, in the process that workers are forked from."""
+
+    def preparation(self, reference: Any) -> Hashable | None:
+        """What verdicts on this reference need loaded, None for nothing; cheap to name, and picklable."""
+        ...
+
+    def prepare(self, what: Any) -> None:
+        """Loads it, so that `verify` finds it. What it raises, `verify` should raise again."""
+        ...
+
+
+@runtime_checkable
 class LimitedVerifier(Protocol):
     """A verifier that keeps its own time limit (it waits for a server or a sandbox) and so needs more than
     the pool's.

@@ -1,6 +1,6 @@
 """Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.verdict import Outcome, Verdict
-from verifiers.verifier import CheckedVerifier, LimitedVerifier, Verifier
+from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,19 @@ class WeightedVerifier:
         for part in self._parts:
             if isinstance(part.verifier, CheckedVerifier):
                 part.verifier.check_machine()
+
+    def preparation(self, reference: tuple[Any, ...]) -> Hashable | None:
+        """Of each part; None where no part has one."""
+        whats = tuple(
+            part.verifier.preparation(own) if isinstance(part.verifier, PreparedVerifier) else None
+            for part, own in zip(self._parts, reference, strict=True)
+        )
+        return None if all(what is None for what in whats) else whats
+
+    def prepare(self, what: tuple[Any, ...]) -> None:
+        for part, own in zip(self._parts, what, strict=True):
+            if own is not None and isinstance(part.verifier, PreparedVerifier):
+                part.verifier.prepare(own)
 
     def verify(self, response: str, reference: tuple[Any, ...]) -> Verdict:
         verdicts = [

@@ -3,10 +3,11 @@
     pool --control socket--> template --fork--> worker <--its own socket-- pool
 
 The template has the math verifier imported, sympy too once it was idle for a moment, and a frozen heap; it
-forks a worker on request (a socket comes with the request), kills one on request, and says how it died. It is
-single-threaded and never runs a verifier, so it cannot hang. When the pool's process is gone, by whatever
-death, the template reads the end of its socket and exits, and the kernel kills its workers. A worker serves
-one verification at a time over its socket, until that closes.
+forks a worker on request (a socket comes with the request), kills one on request, and says how it died. On
+request it also loads what a verifier asks for (`PreparedVerifier`). It is single-threaded and never sees a
+response, so it cannot hang on one. When the pool's process is gone, by whatever death, the template reads the
+end of its socket and exits, and the kernel kills its workers. A worker serves one verification at a time over
+its socket, until that closes.
 
 The sandbox's zygote is another fork server and stays one. It forks untrusted programs: it runs inside their
 jail, on their Python, from a few modules handed to it; its clones are the sandbox worker's children, which
@@ -35,7 +36,7 @@ from sandbox.process import die_with_parent, limit_memory, no_core_file
 from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.verdict import Verdict, fault, over_limit, wrong
-from verifiers.verifier import LimitedVerifier, Verifier, VerifierUnavailable
+from verifiers.verifier import LimitedVerifier, PreparedVerifier, Verifier, VerifierUnavailable
 
 _WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
 # Imports sympy, which few verifications need: when the first workers are forked and nothing else is asked.
@@ -44,11 +45,13 @@ _IDLE_SECONDS = 0.1
 _PARENT_CHECK_SECONDS = 1.0
 UNLIMITED_MEMORY = 1 << 46
 
-FORK, END = b"F", b"E"
+FORK, END, PREPARE = b"F", b"E", b"P"
 ORDER = struct.Struct("<cq")
-"""To the template: FORK and the worker's bytes of memory, its socket comes along; or END and its pid."""
+"""To the template: FORK and the worker's bytes of memory, its socket comes along; END and its pid; or PREPARE
+and the bytes of the next message, a pickled (specification, what to prepare)."""
 REPLY = struct.Struct("<q")
-"""The template's own pid when it is ready, the pid of the forked worker, the wait status of the ended one."""
+"""The template's own pid when it is ready or has prepared something, the pid of the forked worker, the wait
+status of the ended one."""
 
 
 def main() -> None:
@@ -61,13 +64,20 @@ def main() -> None:
     _warm_up(*_WARM)
     control.send(REPLY.pack(os.getpid()))
     is_warm = False
+    loaded: dict[bytes, Verifier] = {}
     while True:
         if readable(control.fileno(), timeout_seconds=_PARENT_CHECK_SECONDS if is_warm else _IDLE_SECONDS):
             order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 1)
             if not order:
                 return
             kind, number = ORDER.unpack(order)
-            answer = _fork(number, control, descriptors[0]) if kind == FORK else _end(number)
+            match kind:
+                case b"F":
+                    answer = _fork(number, control, descriptors[0], loaded)
+                case b"P":
+                    answer = _prepare(control.recv(number), loaded)
+                case _:
+                    answer = _end(number)
             control.send(REPLY.pack(answer))
         elif not is_warm:
             _warm_up(_WARM_WHEN_IDLE)
@@ -84,13 +94,35 @@ def _warm_up(*modules: str) -> None:
     gc.freeze()
 
 
-def _fork(memory_limit_bytes: int, control: socket.socket, descriptor: int) -> int:
+def _prepare(payload: bytes, loaded: dict[bytes, Verifier]) -> int:
+    """Loads what a verifier needs, for all workers that are forked from now on."""
+    # What fails here fails in the worker again, which has a verdict to say it with.
+    with contextlib.suppress(Exception):
+        specification, what = pickle.loads(payload)
+        verifier = _load(specification, loaded)
+        if isinstance(verifier, PreparedVerifier):
+            verifier.prepare(what)
+    gc.collect()
+    gc.freeze()
+    return os.getpid()
+
+
+def _load(specification: bytes, loaded: dict[bytes, Verifier]) -> Verifier:
+    if specification not in loaded:
+        name, options, folder = pickle.loads(specification)
+        loaded[specification] = build_verifier(name, options, folder=Path(folder) if folder else None)
+    return loaded[specification]
+
+
+def _fork(
+    memory_limit_bytes: int, control: socket.socket, descriptor: int, loaded: dict[bytes, Verifier]
+) -> int:
     template = os.getpid()
     process = os.fork()
     if process == 0:
         control.close()
         die_with_parent(template)
-        _serve(socket.socket(fileno=descriptor), memory_limit_bytes)
+        _serve(socket.socket(fileno=descriptor), memory_limit_bytes, loaded)
         os._exit(0)
     os.close(descriptor)
     return process
@@ -101,10 +133,9 @@ def _end(process: int) -> int:
     return os.waitpid(process, 0)[1]
 
 
-def _serve(connection: socket.socket, memory_limit_bytes: int) -> None:
+def _serve(connection: socket.socket, memory_limit_bytes: int, loaded: dict[bytes, Verifier]) -> None:
     """The life of a worker: one request, one reply, until the socket closes."""
     gc.disable()
-    loaded: dict[bytes, Verifier] = {}
     read_exactly = functools.partial(frames.read_exactly, connection)
     # The pool closes a worker that it no longer wants, sometimes with a verdict unread.
     with contextlib.suppress(ConnectionError):
@@ -133,13 +164,9 @@ def _answer(
     `specification` and `reference` are pickled."""
     started = time.perf_counter()
     try:
-        verifier = loaded.get(specification)
-        if verifier is None:
-            name, options, folder = pickle.loads(specification)
+        if specification not in loaded:
             limit_memory(UNLIMITED_MEMORY)
-            verifier = loaded[specification] = build_verifier(
-                name, options, folder=Path(folder) if folder else None
-            )
+        verifier = _load(specification, loaded)
         own_limits = isinstance(verifier, LimitedVerifier) and verifier.pool_timeout_seconds is not None
         limit_memory(UNLIMITED_MEMORY if own_limits else memory_limit_bytes)
         verdict = verifier.verify(response, pickle.loads(reference))

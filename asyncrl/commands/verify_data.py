@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             # What a verifier prints is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
                 report = _report(source, key, split, verifying, arguments.workers)
-            _print_report(f"{key} {source.path}", report, arguments.list)
+            _print_report(f"{key} {source.title()}", report, arguments.list)
             is_clean = is_clean and report.is_clean
     except (InputError, ValueError) as error:
         print(f"asyncrl verify-data: {error}", file=sys.stderr)

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from asyncrl.data.files import PATTERNS
+from asyncrl.data.gym import gym_digest
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
 from asyncrl.recipe import Source
 
 
 def digest_of(sources: Sequence[Source], key: str) -> str:
-    """SHA-256 over files, commits of hub ids, and files of columns; that of the file for a single one.
+    """SHA-256 over files, commits of hub ids, gyms and files of columns; that of the file for a single one.
 
     Raises InputError for what cannot be read.
     """
@@ -20,6 +21,9 @@ def digest_of(sources: Sequence[Source], key: str) -> str:
 
 
 def _parts(source: Source, key: str) -> Iterator[str]:
+    if source.path is None:
+        yield gym_digest(source, key)
+        return
     path = Path(source.path)
     if is_hub_id(source.path):
         yield fetch(source.path, source.revision, kind="dataset", key=key, files=PATTERNS).commit

@@ -7,6 +7,7 @@ from typing import Any
 
 from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
 from asyncrl.data.files import PublishedRow, read_rows
+from asyncrl.data.gym import gym_row, gym_rows
 from asyncrl.errors import InputError
 from asyncrl.hub import is_hub_id
 from asyncrl.plugins import load_object
@@ -64,6 +65,8 @@ def rows_of(
 
 
 def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
+    if source.path is None:
+        return gym_rows(source, key)
     is_of_hub = is_hub_id(source.path)
     if source.revision is not None and not is_of_hub:
         raise InputError(
@@ -81,7 +84,7 @@ def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
         source.path,
         key=key,
         folder=source.folder,
-        config=source.config,
+        config=source.config if isinstance(source.config, str) else None,
         split=source.split or split,
         revision=source.revision,
     )
@@ -89,6 +92,8 @@ def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
 
 def columns_of(source: Source, key: str) -> ToRow:
     """What makes a row of a published one. Raises InputError for a name that means nothing."""
+    if source.gym is not None:
+        return gym_row
     given = source.columns
     if isinstance(given, ColumnMapping):
         return Columns(**given.model_dump())
@@ -110,18 +115,22 @@ def _labels(sources: Sequence[Source], split: str) -> list[str]:
     """Of each source, for the ids of its rows: the stem of its file, or its name and split; no two alike."""
     labels: list[str] = []
     for source in sources:
-        path = Path(source.path)
-        if is_hub_id(source.path) or path.is_dir():
-            label = "-".join(
-                part for part in (path.name, source.folder, source.config, source.split or split) if part
-            )
-        else:
-            label = path.stem
+        label = _label(source, split)
         taken, number = label, 2
         while taken in labels:
             taken, number = f"{label}~{number}", number + 1
         labels.append(taken)
     return labels
+
+
+def _label(source: Source, split: str) -> str:
+    if source.path is None:
+        return f"gym-{source.gym}"
+    path = Path(source.path)
+    if not is_hub_id(source.path) and not path.is_dir():
+        return path.stem
+    config = source.config if isinstance(source.config, str) else None
+    return "-".join(part for part in (path.name, source.folder, config, source.split or split) if part)
 
 
 def _row(found: PublishedRow, make: ToRow, source: int, label: str, specs: "_Specs") -> Row | Unanswered:

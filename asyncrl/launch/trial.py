@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from asyncrl.errors import InputError
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache
+from verifiers.gym.verifier import GymReference, own_response
 from verifiers.pool import VerifierPool, waited
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
@@ -90,6 +91,10 @@ async def _verdict(
 def responses_of(example: GoldExample) -> Iterator[str]:
     """Responses that say the row's gold, as far as it can be said: one of them should be CORRECT."""
     gold = example.gold
+    if isinstance(example.reference, GymReference):
+        if (own := own_response(example.reference)) is not None:
+            yield own
+        return
     if example.verifier.name == "code":
         if isinstance(gold, dict) and isinstance(gold.get("solution"), str):
             yield f"{NO_THINKING}```{gold.get('lang', '')}\n{gold['solution']}\n```"
@@ -106,6 +111,6 @@ def responses_of(example: GoldExample) -> Iterator[str]:
 
 def _is_answered_by_gold(example: GoldExample) -> bool:
     """Of a list it is the verifier's matter whether one of its members answers."""
-    return example.verifier.name == "code" or (
+    return example.verifier.name in ("code", "gym") or (
         example.verifier.name in ANSWERED_BY_GOLD and not isinstance(example.gold, list)
     )

@@ -1,11 +1,12 @@
 """The section `data`."""
 
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from asyncrl.recipe.section import Positive, PositiveFloat, Section
+from asyncrl.recipe.section import Count, Positive, PositiveFloat, Section
 
 
 def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[Any], str]:
@@ -46,15 +47,36 @@ class ColumnMapping(Section):
         return self
 
 
-class Source(Section):
-    """A file, a folder or a dataset of a hub, and how its rows are read."""
+HELDOUT_SEED = 1_000_000
+"""Of a gym in data.heldout that names none: beyond the tasks of most training sources."""
 
-    path: str
+
+class Source(Section):
+    """A file, a folder, a dataset of a hub or a gym, and how its rows are read. It has a path or a gym."""
+
+    path: str | None = None
     """A .jsonl, .json or .parquet file, a folder of them, or a hub id such as openai/gsm8k."""
     folder: str | None = None
     """Folder inside a folder or hub id that keeps datasets apart by folders alone. Default: all of it."""
-    config: str | None = None
-    """Configuration of a folder or hub id that has several."""
+    gym: str | None = None
+    """A dataset of reasoning-gym, such as countdown: tasks made by the package, graded by verifier gym.
+    Needs `make setup GYM=1`. Several: list a source for each, with weights."""
+    size: Positive | None = None
+    """How many tasks of a gym are made. Default: 500."""
+    seed: Count | None = None
+    """Of a gym. Task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
+    config: (
+        Annotated[
+            Annotated[str, Tag("<name>")] | Annotated[dict[str, Any], Tag("<mapping>")],
+            Discriminator(_kind_of("<name>", "<mapping>")),
+        ]
+        | None
+    ) = None
+    """Name of a configuration, where a folder or hub id has several; or a mapping, the configuration of a
+    gym, such as {min_numbers: 3}."""
+    options: dict[str, Any] | None = None
+    """Options of verifier gym for the tasks of a gym. Default: verifying.options if verifying.default is
+    gym, else none."""
     split: str | None = None
     """Split of a folder or hub id. Default: train in data.train, test in data.heldout."""
     revision: str | None = None
@@ -79,6 +101,37 @@ class Source(Section):
     weight: PositiveFloat | None = None
     """Share of the training tasks, relative to the other sources. All sources have one, or none has.
     Default: every row once per epoch, whichever source it is from."""
+
+    def title(self) -> str:
+        """What messages call it."""
+        return f"gym {self.gym}" if self.path is None else self.path
+
+    @field_validator("gym", mode="before")
+    @classmethod
+    def _check_gym(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            raise ValueError(
+                f"gym is a mapping of {', '.join(map(str, value))}, expected the name of one dataset. List a "
+                f"source for each: [{{gym: countdown, weight: 2}}, {{gym: chain_sum, weight: 1}}]."
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> "Source":
+        if (self.path is None) == (self.gym is None):
+            found = "neither path nor gym" if self.path is None else "both path and gym"
+            raise ValueError(f"A source has {found}. Name a path, a hub id or a gym.")
+        of_others = ("size", "seed", "options") if self.gym is None else ("folder", "split", "revision")
+        for key in of_others:
+            if (value := getattr(self, key)) is not None:
+                whose = "only a gym has one" if self.gym is None else "a gym has none"
+                raise ValueError(f"{self.title()} has the {key} {value!r}, but {whose}. Leave it out.")
+        if self.gym is not None and self.columns != "asyncrl":
+            raise ValueError(f"{self.title()} has columns, but a gym makes rows of asyncrl. Leave them out.")
+        if self.config is not None and isinstance(self.config, dict) == (self.gym is None):
+            expected = "the name of one" if self.gym is None else "a mapping"
+            raise ValueError(f"{self.title()} has the config {self.config!r}, expected {expected}.")
+        return self
 
 
 AnySource = Annotated[
@@ -115,10 +168,10 @@ class Data(Section):
     leave_out: they are counted and shown, and the others are used."""
 
     def train_sources(self) -> list[Source]:
-        return _sources(self.train)
+        return _sources(self.train, seed=0)
 
     def heldout_sources(self) -> list[Source]:
-        return [] if self.heldout is None else _sources(self.heldout)
+        return [] if self.heldout is None else _sources(self.heldout, seed=HELDOUT_SEED)
 
     @model_validator(mode="after")
     def _check(self) -> "Data":
@@ -131,18 +184,43 @@ class Data(Section):
         if weighted and len(weighted) < len(train):
             bare = next(source for source in train if source.weight is None)
             raise ValueError(
-                f"data.train gives a weight to {weighted[0].path}, but none to {bare.path}. Give every "
+                f"data.train gives a weight to {weighted[0].title()}, but none to {bare.title()}. Give every "
                 f"source a weight, or none."
             )
         for source in heldout:
             if source.weight is not None:
                 raise ValueError(
-                    f"data.heldout gives {source.path} the weight {source.weight:g}, but all held-out rows "
-                    f"are evaluated alike. Leave the weight out."
+                    f"data.heldout gives {source.title()} the weight {source.weight:g}, but all held-out "
+                    f"rows are evaluated alike. Leave the weight out."
                 )
+        for trained, asked in itertools.product(train, heldout):
+            _check_shared_tasks(trained, asked)
         return self
 
 
-def _sources(given: str | Source | list[str | Source]) -> list[Source]:
+def _sources(given: str | Source | list[str | Source], *, seed: int) -> list[Source]:
+    """As sources; of a gym with its size, its seed (default `seed`) and its configuration."""
     listed = given if isinstance(given, list) else [given]
-    return [Source(path=source) if isinstance(source, str) else source for source in listed]
+    sources = [Source(path=source) if isinstance(source, str) else source for source in listed]
+    return [source if source.gym is None else _written_out(source, seed) for source in sources]
+
+
+def _written_out(source: Source, seed: int) -> Source:
+    defaults = {"size": 500, "seed": seed, "config": {}}
+    return source.model_copy(
+        update={key: value for key, value in defaults.items() if getattr(source, key) is None}
+    )
+
+
+def _check_shared_tasks(trained: Source, asked: Source) -> None:
+    """Two seeds of a gym make the same tasks, moved by their difference."""
+    if asked.gym is None or (trained.gym, trained.config) != (asked.gym, asked.config):
+        return
+    assert trained.seed is not None and trained.size and asked.seed is not None and asked.size
+    end = trained.seed + trained.size
+    if asked.seed < end and trained.seed < asked.seed + asked.size:
+        raise ValueError(
+            f"data.heldout asks {asked.title()} for the seeds {asked.seed} to {asked.seed + asked.size - 1}, "
+            f"but data.train has {trained.seed} to {end - 1} (task i is made from seed + i): held-out tasks "
+            f"would be trained on. Set the seed of data.heldout to {end} or more."
+        )

@@ -96,7 +96,7 @@ class TaskMaker:
         for index, source in enumerate(sources):
             if not self.num_made[index]:
                 why = f" that can be used: {self._reasons()}" if self.left_out else ""
-                raise InputError(f"{self.key} names {source.path}, which holds no rows{why}.")
+                raise InputError(f"{self.key} names {source.title()}, which holds no rows{why}.")
         self._warn()
         return tasks
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.gym import NEEDS_GYM, gym_gold
 
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.mutants import mutants
@@ -138,3 +139,17 @@ def test_the_command_reads_a_recipe_and_reports_its_data(tmp_path: Path) -> None
     assert bad.returncode == 1 and f"{tmp_path}/bad.jsonl:1" in bad.stdout
     missing = verify_data(recipe, f"data.train={tmp_path}/none.jsonl", f"data.heldout={tmp_path}/good.jsonl")
     assert missing.returncode == 2 and "none.jsonl" in missing.stderr and "Traceback" not in missing.stderr
+
+
+@NEEDS_GYM
+async def test_tasks_of_a_gym_are_graded_with_their_own_answer_and_with_none() -> None:
+    golds = [gym_gold("gcd"), gym_gold("coin_flip"), gym_gold("boxnet")]
+    report = await check(golds, "gym")
+    assert report.is_clean, report
+    assert (report.num_rows, report.num_checked, report.num_mutants) == (3, 2, {"nothing": 3, "nonsense": 3})
+    golds[1]["entry"]["answer"] = "none"
+    report = await check(golds, "gym")
+    assert report.refused == ["data.jsonl:2: its own answer is wrong: coin_flip scores it 0"]
+    golds[0]["gym"] = "gdc"
+    report = await check(golds[:1], "gym")
+    assert "has no dataset 'gdc'. Did you mean 'gcd'?" in report.faults[0]

@@ -88,6 +88,6 @@ def test_recipe_keys_that_a_page_names_exist():
 def test_the_recipes_of_the_page_on_recipes_are_valid():
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     shown = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    assert len(shown) == 3
+    assert len(shown) == 4
     for recipe in shown:
         assert parse_recipe(yaml.safe_load(recipe), source="docs/recipes.md").name == "my_run"

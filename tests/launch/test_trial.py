@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.gym import NEEDS_GYM, gym_gold
 from fakes.model_folder import write_tokenizer
 
 from asyncrl.data.rows import train_rows
@@ -144,3 +145,16 @@ def test_each_verifier_is_tried_not_the_first_alone(tmp_path: Path) -> None:
     (tmp_path / "v.py").write_text(HEAD + PARSE + "    def verify(self, response): pass\n")
     with pytest.raises(InputError, match=r"train\.jsonl:3"):
         try_rows(tmp_path, {"answer": "2"}, {"answer": "3"}, {"answer": "2", "verifier": "./v.py:V"})
+
+
+@NEEDS_GYM
+def test_a_gym_must_accept_the_own_answer_of_its_task(tmp_path: Path) -> None:
+    row = {"answer": gym_gold("coin_flip"), "verifier": "gym"}
+    try_rows(tmp_path, row)
+    row["answer"]["entry"]["answer"] = "none"
+    with pytest.raises(
+        InputError, match='the verifier "gym" finds the row\'s own gold wrong: coin_flip scores'
+    ):
+        try_rows(tmp_path, row)
+    # Nobody knows an answer to this one.
+    try_rows(tmp_path, {"answer": gym_gold("boxnet"), "verifier": "gym"})

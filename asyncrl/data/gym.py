@@ -1,0 +1,118 @@
+"""Rows that reasoning-gym makes: each made once, by processes of their own, and kept in a file.
+
+Making 20,000 tasks may take minutes, and the package seconds to import. What decides about the rows (dataset,
+configuration, seed, size, version of the package) names the file, and is the data's digest in a run."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from asyncrl.data.files import PublishedRow
+from asyncrl.data.gym_process import Refusal, Request
+from asyncrl.errors import InputError
+from asyncrl.recipe import Source
+from verifiers.gym.datasets import installed_version
+
+_TASKS_PER_PROCESS = 250
+_MAX_PROCESSES = 8
+_FORMAT = 1
+"""Of the rows, for files that an older asyncrl has left."""
+
+
+def gym_digest(source: Source, key: str) -> str:
+    """SHA-256 of what decides about the rows. Raises InputError when reasoning-gym is not installed."""
+    try:
+        version = installed_version()
+    except ValueError as error:
+        raise InputError(f'{key} has the gym "{source.gym}", but {error}') from None
+    decides = [_FORMAT, version, source.gym, source.config, source.seed, source.size]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def gym_rows(source: Source, key: str) -> Iterator[PublishedRow]:
+    """The rows of a gym, made first where nobody has. Raises InputError."""
+    file = _folder() / f"{source.gym}-{gym_digest(source, key)[:16]}.jsonl"
+    if not file.is_file():
+        _make(source, key, file)
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"gym {source.gym}, task {number} (seed {(source.seed or 0) + number - 1})"
+            made: dict[str, Any] = json.loads(line)
+            if source.options is not None and "verifier" in made:
+                made["verifier"] = {"name": made["verifier"], "options": source.options}
+            yield PublishedRow(where, number, made)
+
+
+def gym_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a gym's row. Raises ValueError where reasoning-gym could not make the task."""
+    if "unmade" in row:
+        raise ValueError(f"reasoning-gym makes no task of it: {row['unmade']}")
+    return dict(row)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncrl" / "gym"
+
+
+def _make(source: Source, key: str, file: Path) -> None:
+    """Writes all rows to `file`, or nothing."""
+    assert source.gym is not None and source.size is not None and source.seed is not None
+    print(f"Making {source.size} tasks of gym {source.gym}, to be kept in {file.parent} ...", file=sys.stderr)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    num = max(1, min(os.cpu_count() or 1, _MAX_PROCESSES, source.size // _TASKS_PER_PROCESS))
+    bounds = [source.size * part // num for part in range(num + 1)]
+    config = source.config if isinstance(source.config, dict) else {}
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        parts = [Path(folder) / f"{part}.jsonl" for part in range(num)]
+        requests = [
+            Request(source.gym, config, source.seed, source.size, bounds[part], bounds[part + 1])
+            for part in range(num)
+        ]
+        _run([_command(request, part) for request, part in zip(requests, parts, strict=True)], source, key)
+        whole = Path(folder) / "all.jsonl"
+        with whole.open("wb") as stream:
+            for part in parts:
+                stream.write(part.read_bytes())
+        whole.replace(file)
+
+
+def _command(request: Request, file: Path) -> list[str]:
+    return [sys.executable, "-P", "-m", "asyncrl.data.gym_process", request.to_json(), str(file)]
+
+
+def _run(commands: list[list[str]], source: Source, key: str) -> None:
+    """Runs them side by side. Raises InputError with what the first one that fails says."""
+    root = str(Path(__file__).resolve().parents[2])
+    # A fixed seed of hashes: a dataset that walks over a set makes the same tasks in every process.
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1"}
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for command in commands:
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )  # fmt: skip
+            )
+        for process in processes:
+            _, said = process.communicate()
+            if process.returncode:
+                refused = process.returncode == Refusal.EXIT_CODE
+                words = said.strip() if refused else f"it cannot be made: {said.strip()[-2000:]}"
+                raise InputError(f'{key} has the gym "{source.gym}": {words}')
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()

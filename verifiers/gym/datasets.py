@@ -1,0 +1,130 @@
+"""The datasets of reasoning-gym: which there are, built from a configuration, with scorers that run no code.
+
+Owns every import of the package, which takes seconds: only processes that make tasks or grade do it."""
+
+import ast
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Protocol
+
+from verifiers.gym.entries import Entry
+from verifiers.gym.expressions import is_plain_formula
+from verifiers.options import nearest
+
+DISTRIBUTION = "reasoning-gym"
+MISSING = (
+    "reasoning-gym, which makes and grades the tasks of a gym, is not installed. Run `make setup GYM=1`, or "
+    "`pip install --no-deps -r gym.lock` in the environment of asyncrl."
+)
+NO_DATASETS = {
+    "composite": "it mixes other datasets: list them in data.train, each as {gym: ..., weight: ...}"
+}
+"""Names that reasoning-gym registers and we refuse, with the reason."""
+EVALUATED = frozenset(
+    ["countdown", "puzzle24", "polynomial_multiplication", "simple_integration", "intermediate_integration"]
+)
+"""Datasets whose scorers evaluate the answer as a formula, by sympy."""
+LITERALS = frozenset(["binary_matrix", "n_queens", "number_sorting", "spiral_matrix", "string_insertion"])
+"""Datasets whose scorers evaluate the answer as Python, because it may be a list."""
+
+
+class Dataset(Protocol):
+    """What we need of reasoning-gym's `ProceduralDataset`."""
+
+    def __getitem__(self, index: int) -> Entry: ...
+
+    def score_answer(self, answer: str | None, entry: Entry) -> float: ...
+
+
+def installed_version() -> str:
+    """Of reasoning-gym. Raises ValueError with the way out when it is not there."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        raise ValueError(MISSING) from None
+
+
+@functools.lru_cache(maxsize=256)
+def load_dataset(name: str, config: str, *, seed: int = 0, size: int = 1) -> Dataset:
+    """The dataset `name` with a configuration in JSON. Raises ValueError for one that there is not."""
+    return build_dataset(name, json.loads(config), seed=seed, size=size)
+
+
+def build_dataset(name: str, config: Mapping[str, Any], *, seed: int, size: int) -> Dataset:
+    """Raises ValueError with a sentence that names the mistake."""
+    classes = _registered()
+    if name in NO_DATASETS:
+        raise ValueError(f"{name!r} of reasoning-gym has no tasks of its own: {NO_DATASETS[name]}.")
+    if name not in classes:
+        known = sorted(classes.keys() - NO_DATASETS.keys())
+        hint = nearest(name, known) or f" Its datasets: {', '.join(known)}."
+        raise ValueError(f"reasoning-gym {installed_version()} has no dataset {name!r}.{hint}")
+    kind, config_kind = classes[name]
+    known = [field.name for field in dataclasses.fields(config_kind) if field.name not in ("seed", "size")]
+    for key in config:
+        if key in ("seed", "size"):
+            raise ValueError(f"The config of {name!r} has {key!r}: set `{key}` of the source instead.")
+        if key not in known:
+            raise ValueError(
+                f"The config of {name!r} has no key {key!r}.{nearest(key, known)} "
+                f"Its keys: {', '.join(known) or 'none'}."
+            )
+    try:
+        # Its constructor validates the configuration.
+        dataset: Dataset = kind(config_kind(**config, seed=seed, size=size))
+    except Exception as error:  # whatever a configuration makes the package raise
+        words = str(error) or "it is not valid"
+        raise ValueError(f"The config of {name!r} is {dict(config)!r}: {words.rstrip('.')}.") from error
+    if name in LITERALS:
+        # The scorer's own module: its `eval` reads lists, and nothing else, from now on.
+        vars(sys.modules[kind.__module__])["eval"] = ast.literal_eval
+    return dataset
+
+
+def _registered() -> dict[str, tuple[type[Any], type[Any]]]:
+    installed_version()
+    # Threads of a library would be lost in a forked worker, and reserve memory that its limit counts.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from reasoning_gym.factory import DATASETS
+
+    classes: dict[str, tuple[type[Any], type[Any]]] = DATASETS
+    return classes
+
+
+def may_be_scored(name: str, answer: str) -> bool:
+    """Whether the scorer of `name` may see the answer."""
+    return name not in EVALUATED or is_plain_formula(answer)
+
+
+def _uses_the_numbers(answer: str, entry: Entry) -> bool:
+    used = sorted(int(number) for number in re.findall(r"\d+", answer))
+    return used == sorted(entry["metadata"]["numbers"])
+
+
+def _says_the_same(answer: str, entry: Entry) -> bool:
+    return answer.strip().casefold() == str(entry["answer"]).casefold()
+
+
+def _is_close(answer: str, entry: Entry) -> bool:
+    return abs(Fraction(answer.replace(",", "")) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
+
+
+def _is_finite(answer: str, entry: Entry) -> bool:
+    return not re.search("nan|inf", answer, re.IGNORECASE)
+
+
+CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
+    "coin_flip": _is_close,
+    "complex_arithmetic": _is_finite,
+    "game_of_life_halting": _says_the_same,
+    "puzzle24": _uses_the_numbers,
+}
+"""What an answer must satisfy that scores 1.0, where a scorer gives 1.0 to one that solves nothing: 0 for a
+probability of 0.375, nan for a complex number, any text for True or False, 6*4*1*1 whatever the numbers."""
