@@ -29,6 +29,8 @@ MODEL = "model.path"
 """The one of them that may hold a hub id, which stays as it is."""
 SOURCES = ("data.train", "data.heldout")
 """Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
+BENCHMARKS = "evaluation.benchmarks"
+"""A key with a list of names, some of which are files, or end in ":" and a file."""
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
 OBJECTS = ("prepare.target", "verifying", "algorithm")
 """Keys that may hold "./file.py:name", at any depth."""
@@ -195,7 +197,7 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
 
 def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> None:
     """`change` takes the key and what it holds; a function's file in a data source has the key "columns"."""
-    for key in (*PATHS, *OBJECTS, *SOURCES):
+    for key in (*PATHS, *OBJECTS, *SOURCES, BENCHMARKS):
         *parents, last = key.split(".")
         place: Any = raw
         for parent in parents:
@@ -207,8 +209,19 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> Non
         elif key in SOURCES:
             change_file, change_path = functools.partial(change, "columns"), functools.partial(change, key)
             place[last] = _with_changed_source(place[last], change_file, change_path)
+        elif key == BENCHMARKS and isinstance(place[last], list):
+            place[last] = [
+                _with_changed_benchmark(item, functools.partial(change, key)) for item in place[last]
+            ]
         elif isinstance(place[last], str):
             place[last] = change(key, place[last])
+
+
+def _with_changed_benchmark(item: Any, change: Callable[[str], str]) -> Any:
+    if not isinstance(item, str) or not item.endswith(DATA_FILES):
+        return item
+    name, colon, file = item.rpartition(":")
+    return f"{name}{colon}{change(file)}"
 
 
 def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
