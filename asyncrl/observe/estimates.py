@@ -84,7 +84,7 @@ class Difference:
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Mean of second - first, where both hold one score in [0, 1] per task, of the same tasks in one order.
 
-    What is hard for one model is mostly hard for the other: pairing takes that out (Miller 2024, section 4.2).
+    What is hard for one model is mostly hard for the other: pairing takes that out (Miller 2024).
     The interval is normal over tasks, with two tasks more: half of one where only the first model was right,
     half of one where only the second was, and one without a difference (Agresti and Min 2005, Statistics in
     Medicine 24(5), "Wald + 2"). So it keeps a width where no two tasks differ.

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from asyncrl.observe.comparison import comparison_table
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
 from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
@@ -27,6 +28,9 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
     console.print()
     if summary.metrics.evaluation("before") or summary.metrics.evaluation("after"):
         console.print(_evaluations(summary))
+        console.print()
+    for results in summary.benchmarks():
+        console.print(comparison_table(("before", "after"), results))
         console.print()
     console.print(_conservation(summary))
     console.print()
@@ -93,7 +97,9 @@ def _length(summary: Summary) -> tuple[str, str, Curve, float, str] | None:
 
 def _evaluations(summary: Summary) -> Table:
     before, after = summary.metrics.evaluation("before"), summary.metrics.evaluation("after")
-    table = _table("held-out tasks, 95% intervals", ["", "before", "after"])
+    template = summary.template()
+    asked = "" if template is None else f", template {printable(template)}"
+    table = _table(f"held-out tasks, 95% intervals{asked}", ["", "before", "after"])
     rows = evaluation_rows(before, after)
     for row in rows:
         table.add_row(*row)

@@ -9,7 +9,8 @@ from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
 from fakes.records import make_score, make_task
 
-from asyncrl.evaluation.run import EvaluationFailed, Evaluator, GradedResponse
+from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
+from asyncrl.evaluation.run import Evaluator
 from asyncrl.recipe import Rollout
 from asyncrl.records import SamplingParams, Score
 from asyncrl.rollout.text import TextCodec
@@ -22,6 +23,9 @@ class OneAnswerEach(Evaluator):
     """Answers without a server."""
 
     outcome = "fault"
+
+    def _num_requests(self):
+        return 1
 
     async def _ask_with_retries(self, tasks, is_greedy):
         correctness = None if self.outcome == "fault" else 1.0
