@@ -28,7 +28,7 @@ from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.servers import check_ports
-from asyncrl.observe.comparison import comparison_table
+from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.stage import stage
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
@@ -219,7 +219,7 @@ def _print(comparison: Comparison) -> None:
         console.width = max(console.width, NARROWEST)
     for exam in comparison.exams:
         console.print()
-        console.print(comparison_table(comparison.models, comparison.rows(exam)))
+        print_comparison(comparison.models, comparison.rows(exam), console)
     console.print()
     words = "95% intervals over tasks, Wilson's"
     if len(comparison.models) > 1:

@@ -7,6 +7,7 @@ metrics.jsonl and of `asyncrl eval --json`.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -54,17 +55,16 @@ def comparison_rows(results: Sequence[Row | None]) -> list[list[str]]:
     return rows
 
 
-def comparison_table(models: Sequence[str], results: Sequence[Row | None]) -> Table:
-    """For a terminal; at least one model has a result."""
+def print_comparison(models: Sequence[str], results: Sequence[Row | None], console: Console) -> None:
+    """The title and the table; at least one model has a result."""
     title = comparison_title(next(row for row in results if row is not None))
-    table = Table(
-        title=Text(printable(title), style="bold"), title_justify="left", box=None, padding=(0, 2, 0, 0)
-    )
+    console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for index, name in enumerate(comparison_header(models)):
         table.add_column(Text(printable(name)), justify="right" if index else "left", header_style="dim")
     for cells in comparison_rows(results):
         table.add_row(*map(Text, cells))
-    return table
+    console.print(table)
 
 
 def differences(first: Row, second: Row) -> dict[str, Difference]:

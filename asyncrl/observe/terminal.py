@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.observe.comparison import comparison_table
+from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
 from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
@@ -30,7 +30,7 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
         console.print(_evaluations(summary))
         console.print()
     for results in summary.benchmarks():
-        console.print(comparison_table(("before", "after"), results))
+        print_comparison(("before", "after"), results, console)
         console.print()
     console.print(_conservation(summary))
     console.print()
