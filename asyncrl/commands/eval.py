@@ -20,6 +20,7 @@ from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluation.comparison import Comparison
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.run import Evaluator
+from asyncrl.hub import is_hub_id
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
@@ -28,11 +29,12 @@ from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare
 from asyncrl.launch.servers import check_ports
+from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.stage import stage
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
 from asyncrl.run_folder import RECIPE, RunFolder
 
@@ -48,14 +50,14 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "%(prog)s RECIPE|RUN [BENCHMARK ...] [section.key=value ...] [options]\n       %(prog)s --list"
+        "%(prog)s RECIPE|RUN|MODEL [BENCHMARK ...] [section.key=value ...] [options]\n       %(prog)s --list"
     )
     parser.add_argument(
         "words",
         nargs="*",
         metavar="RECIPE",
-        help="a recipe or a run's folder, then benchmarks: names, files of rows, name:file for a benchmark "
-        "whose rows are in that file, or heldout; and keys to change, such as serving.num_servers=2",
+        help="a recipe, a run's folder or a model, then benchmarks: names, files of rows, name:file for a "
+        "benchmark whose rows are in that file, or heldout; and keys to change, such as serving.num_servers=2",
     )
     parser.add_argument("--list", action="store_true", help="list the benchmarks that have names")
     parser.add_argument(
@@ -112,9 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Comparison:
     """The finished comparison, which `started` holds from its beginning."""
     place, names, overrides = _words(arguments)
-    is_run = place.is_dir()
+    is_run = (place / RECIPE).is_file()
     path = place / RECIPE if is_run else place
-    recipe = load_recipe(path, overrides)
+    recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
     at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
     if BASE in at:
         recipe = fetch_model(recipe)
@@ -131,13 +133,21 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     return comparison
 
 
+def _is_model(place: Path) -> bool:
+    """Whether it is no recipe but a model: a folder of one, a GGUF file, or a hub id."""
+    if place.is_dir():
+        return (place / "config.json").is_file() and not (place / RECIPE).is_file()
+    return is_gguf(place) or (is_hub_id(str(place)) and place.suffix not in (".yaml", ".yml"))
+
+
 def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
     """Recipe or run, benchmarks, overrides; those of the options among them."""
     overrides = [word for word in arguments.words if is_override(word)]
     others = [word for word in arguments.words if word not in overrides]
     if not others:
         raise InputError(
-            "asyncrl eval needs a recipe or the folder of a run, then benchmarks: asyncrl eval RECIPE gsm8k."
+            "asyncrl eval needs a recipe, the folder of a run or a model, then benchmarks: "
+            "asyncrl eval RECIPE gsm8k."
         )
     for option, key, value in (
         ("--k", "evaluation.samples_per_task", arguments.k),

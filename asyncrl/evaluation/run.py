@@ -124,7 +124,8 @@ class Evaluator:
             try:
                 return await self._ask(server, tasks, is_greedy)
             except ServerError as error:
-                log.warning("evaluation: %s", error)
+                # A server that leaves is told once, by the fleet, however many streams broke with it.
+                log.info("evaluation: %s", error)
                 await self.fleet.suspect(server, error)
                 if attempt >= MAX_ATTEMPTS:
                     raise

@@ -54,8 +54,7 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
             await servers.start()
 
         async def restart(url: str) -> None:
-            process = servers.processes.get(url)
-            if process is not None and not process.is_running():
+            if (process := servers.processes.get(url)) is not None:
                 log.warning("The last lines of %s:\n%s", process.name, process.last_lines())
             await servers.restart(url)
 

@@ -41,16 +41,33 @@ _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe at `path` with "section.key=value" overrides (values are YAML). Raises InputError."""
-    raw = _read_yaml(path)
+    return _resolve(_read_yaml(path), path.parent, str(path), overrides)
+
+
+def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe of defaults around a model alone, for what trains nothing; relative to the current folder.
+
+    Raises InputError.
+    """
+    raw = {
+        "name": "model",
+        "model": {"path": model},
+        "data": {"train": "none.jsonl"},
+        "evaluation": {"every_steps": 0},
+    }
+    return _resolve(raw, Path.cwd(), model, overrides)
+
+
+def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence[str]) -> Recipe:
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
-    _make_absolute(raw, path.parent, raw)
-    _follow_move(raw, path.parent)
+    _make_absolute(raw, folder, raw)
+    _follow_move(raw, folder)
     for override in overrides:
         _apply_override(raw, override)
     verifying = raw.setdefault("verifying", {})
     if isinstance(verifying, dict) and verifying.get("folder") is None:
-        verifying["folder"] = absolute(".", path.parent)
-    return _validate(raw, str(path), overrides)
+        verifying["folder"] = absolute(".", folder)
+    return _validate(raw, source, overrides)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
