@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="RECIPE",
         help="a recipe, a run's folder or a model, then benchmarks: names, files of rows, name:file for a "
-        "benchmark whose rows are in that file, or heldout; and keys to change, such as serving.num_servers=2",
+        "benchmark whose rows are in that file, or heldout; and keys to change, as serving.num_servers=2",
     )
     parser.add_argument("--list", action="store_true", help="list the benchmarks that have names")
     parser.add_argument(
@@ -153,13 +153,13 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
         ("--k", "evaluation.samples_per_task", arguments.k),
         ("--temperature", "evaluation.temperature", arguments.temperature),
         ("--max-tokens", "rollout.max_new_tokens", arguments.max_tokens),
+        ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
+        ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),
     ):
         if value is not None:
             if value <= 0:
                 raise InputError(f"{option} is {value}, expected more than 0.")
             overrides.append(f"{key}={value}")
-    if arguments.num_tasks is not None and arguments.num_tasks <= 0:
-        raise InputError(f"--num-tasks is {arguments.num_tasks}, expected more than 0.")
     return Path(others[0]), others[1:], overrides
 
 
@@ -180,12 +180,10 @@ def _inputs(recipe: Recipe, names: list[str], arguments: argparse.Namespace) -> 
         raise InputError(
             "The recipe has no data.heldout. Name benchmarks, such as gsm8k: `asyncrl eval --list` has all."
         )
-    limit = recipe.evaluation.benchmark_tasks if arguments.num_tasks is None else arguments.num_tasks
     return read_evaluation_inputs(
         recipe,
         [_as_asked(benchmark, arguments) for benchmark in benchmarks],
         has_heldout=has_heldout,
-        num_tasks=limit,
     )
 
 

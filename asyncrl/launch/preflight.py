@@ -65,22 +65,20 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     check_layout(recipe.trainer, base.shape)
     train = read_train_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
-    exams = _read_exams(recipe, base, benchmarks_of(recipe), recipe.evaluation.benchmark_tasks)
+    exams = _read_exams(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
     inputs = base.inputs(recipe, train.tasks, heldout, exams, train.parts)
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
 
 
-def read_evaluation_inputs(
-    recipe: Recipe, benchmarks: Sequence[Benchmark], *, has_heldout: bool, num_tasks: int | None
-) -> Inputs:
+def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, has_heldout: bool) -> Inputs:
     """Model folder and what is evaluated, checked in full, without the training data."""
     base = _read_base(recipe)
     heldout: list[Task] = []
     if has_heldout:
-        heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)[:num_tasks]
-    exams = _read_exams(recipe, base, benchmarks, num_tasks)
+        heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+    exams = _read_exams(recipe, base, benchmarks)
     if heldout:
         exams = (heldout_exam(recipe, heldout, base.codec), *exams)
     return base.inputs(recipe, [], heldout, exams)
@@ -102,9 +100,7 @@ def named_benchmark(recipe: Recipe, name: str) -> Benchmark:
     )
 
 
-def _read_exams(
-    recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark], num_tasks: int | None
-) -> tuple[Exam, ...]:
+def _read_exams(recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]) -> tuple[Exam, ...]:
     names = [benchmark.name for benchmark in benchmarks]
     for name in names:
         if names.count(name) > 1:
@@ -117,7 +113,7 @@ def _read_exams(
             base.verifiers,
             base.context_tokens,
             now=base.rendered,
-            num_tasks=num_tasks,
+            num_tasks=recipe.evaluation.benchmark_tasks,
         )
         for benchmark in benchmarks
     )

@@ -170,3 +170,12 @@ def test_a_file_is_asked_as_its_rows_are_and_sampled_as_held_out_tasks(tmp_path:
 def test_a_name_that_means_nothing_is_one_sentence(name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         find(name)
+
+
+def test_the_page_on_evaluation_lists_every_benchmark() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, benchmark in CATALOG.items():
+        (row,) = [row for row in rows if f"`{name}`" in row]
+        assert f"| {benchmark.num_rows:,} " in row and f"| {benchmark.num_samples} |" in row
+        assert benchmark.source.path in row

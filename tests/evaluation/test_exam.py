@@ -50,7 +50,7 @@ from asyncrl.data.benchmarks import CATALOG
 from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.recipe.file import load_recipe
 recipe = load_recipe(Path("recipe.yaml"), ["model.context_tokens=120"])
-inputs = read_evaluation_inputs(recipe, list(CATALOG.values()), has_heldout=True, num_tasks=None)
+inputs = read_evaluation_inputs(recipe, list(CATALOG.values()), has_heldout=True)
 print(json.dumps([[e.name, len(e.tasks), e.template, e.source, e.num_left_out] for e in inputs.exams]))
 """
 

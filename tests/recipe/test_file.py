@@ -232,5 +232,5 @@ def test_benchmarks_that_are_files_are_relative_to_the_recipe_and_names_stay(tmp
 def test_a_model_alone_has_a_recipe_of_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
-    assert model_recipe("model", ["model.context_tokens=64"]).model.path == str(tmp_path / "model")
+    assert model_recipe("model", ["model.context_tokens=128"]).model.path == str(tmp_path / "model")
     assert model_recipe("Qwen/Qwen2.5-0.5B").model.path == "Qwen/Qwen2.5-0.5B"
