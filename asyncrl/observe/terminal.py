@@ -28,6 +28,8 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
     console.print()
     if summary.metrics.evaluation("before") or summary.metrics.evaluation("after"):
         console.print(_evaluations(summary))
+        if (template := summary.template()) is not None:
+            console.print(Text(f"template, before and after alike: {printable(template)}", style="dim"))
         console.print()
     for results in summary.benchmarks():
         print_comparison(("before", "after"), results, console)
@@ -97,9 +99,7 @@ def _length(summary: Summary) -> tuple[str, str, Curve, float, str] | None:
 
 def _evaluations(summary: Summary) -> Table:
     before, after = summary.metrics.evaluation("before"), summary.metrics.evaluation("after")
-    template = summary.template()
-    asked = "" if template is None else f", template {printable(template)}"
-    table = _table(f"held-out tasks, 95% intervals{asked}", ["", "before", "after"])
+    table = _table("held-out tasks, 95% intervals", ["", "before", "after"])
     rows = evaluation_rows(before, after)
     for row in rows:
         table.add_row(*row)
