@@ -11,6 +11,7 @@ import aiohttp
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
+from asyncrl.data.prompts import template_title
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.inputs import Inputs
@@ -75,7 +76,16 @@ def assemble(
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = HeldOutSchedule(
-        recipe.evaluation, inputs.heldout_tasks, evaluator, pinned, waits, state, loops, observer
+        recipe.evaluation,
+        inputs.heldout_tasks,
+        inputs.exams,
+        template_title(None if recipe.prompt is None else recipe.prompt.template),
+        evaluator,
+        pinned,
+        waits,
+        state,
+        loops,
+        observer,
     )
     report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state)

@@ -20,7 +20,7 @@ from asyncrl.proxies import loopback_direct
 STANDARD_OUTPUT = 1
 COMMANDS = {
     "train": "train by a recipe; run again to resume",
-    "eval": "evaluate a recipe's model, or a checkpoint, on its held-out tasks",
+    "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",
     "check": "validate a recipe and its data, print what would run",
     "prompt": "print what the model sees of one row, and what stops it",
     "keys": "print a recipe's keys: kind, default, documentation",

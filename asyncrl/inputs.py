@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from asyncrl.data.order import MixturePart, TaskOrder
+from asyncrl.evaluation.exam import Exam
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
 from asyncrl.rollout.text import TextCodec
@@ -24,6 +25,8 @@ class Inputs:
     """data.train is not the file that the run's journal was written with."""
     rendered: datetime = field(default_factory=datetime.now)
     """The time that chat templates were told, local and without a zone: a later start tells them the same."""
+    exams: tuple[Exam, ...] = ()
+    """The benchmarks of evaluation.benchmarks."""
     parts: tuple[MixturePart, ...] = ()
     """The weighted sources that the training tasks come from."""
 

@@ -80,6 +80,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
+        *(f"benchmark {exam.name}: {len(exam.tasks)} tasks, {exam.template}" for exam in inputs.exams),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "

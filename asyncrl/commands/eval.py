@@ -1,101 +1,259 @@
-"""`asyncrl eval RECIPE [--checkpoint FOLDER]`: greedy accuracy, avg@k and pass@k on the held-out tasks."""
+"""`asyncrl eval RECIPE [BENCHMARK ...]`: a model and its checkpoints side by side on benchmarks."""
 
 import argparse
 import asyncio
 import contextlib
+import dataclasses
+import errno
 import json
 import secrets
 import sys
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
 from asyncrl.assemble import make_evaluator
-from asyncrl.commands.arguments import add_recipe
+from asyncrl.commands.arguments import is_override
+from asyncrl.data.benchmarks import CATALOG, Benchmark
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.evaluation.run import Greedy, Sampled
+from asyncrl.evaluation.comparison import Comparison
+from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.run import Evaluator
+from asyncrl.hub import is_hub_id
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
 from asyncrl.launch.local import first_cause
-from asyncrl.launch.preflight import read_inputs
+from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare
-from asyncrl.model.source import model_folder, model_title
+from asyncrl.launch.servers import check_ports
+from asyncrl.model.gguf import is_gguf
+from asyncrl.observe.comparison import print_comparison
+from asyncrl.observe.stage import stage
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.file import absolute, load_recipe
+from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.grade import Grader
+from asyncrl.run_folder import RECIPE, RunFolder
 
-HELP = "Evaluate a recipe's model, or a checkpoint of it, on its held-out tasks."
+HELP = (
+    "Evaluate a recipe's model and its checkpoints side by side, on benchmarks by name or on files of rows. "
+    "Without any: on data.heldout and the benchmarks of the recipe."
+)
+HELDOUT = "heldout"
+NARROWEST = 160
+"""Columns of a table where there is no terminal to fit."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_recipe(parser)
-    parser.add_argument("--checkpoint", type=Path, help="a Hugging Face folder; default: the recipe's model")
+    parser.usage = (
+        "%(prog)s RECIPE|RUN|MODEL [BENCHMARK ...] [section.key=value ...] [options]\n       %(prog)s --list"
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="RECIPE",
+        help="a recipe, a run's folder or a model, then benchmarks: names, files of rows, name:file for a "
+        "benchmark whose rows are in that file, or heldout; and keys to change, as serving.num_servers=2",
+    )
+    parser.add_argument("--list", action="store_true", help="list the benchmarks that have names")
+    parser.add_argument(
+        "--at",
+        type=lambda text: text.split(","),
+        help="models: base, best, last or steps, as base,best,40; default: base, and last of a run",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, action="append", default=[], help="a Hugging Face folder to evaluate, too"
+    )
+    parser.add_argument("--k", type=int, help="samples per task; 1: the most likely answer alone")
+    parser.add_argument("--temperature", type=float, help="of samples, where there are several per task")
+    parser.add_argument("--max-tokens", type=int, help="most tokens of a response")
+    parser.add_argument("--num-tasks", type=int, help="most tasks of each benchmark, the first ones")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, help="a file for the same JSON, written after each benchmark")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when evaluated, 1 when a server failed, 2 for bad input."""
+    """0 when evaluated, 1 when a server failed, 2 for bad input, 130 after Ctrl-C."""
+    if arguments.list:
+        _print_catalog()
+        return 0
     warn_on_stderr()
+    started: list[Comparison] = []
     try:
         # With --json standard output holds the object alone.
         with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
-            recipe, result = _result(arguments)
+            comparison = _compare(arguments, started)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    except BaseExceptionGroup as group:
-        cause = first_cause(group)
-        if not isinstance(cause, AsyncrlError):
-            raise
-        print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
-        return 1
-    except AsyncrlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
+        print(f"Stopped. {started[0].progress() if started else 'Nothing was asked yet.'}", file=sys.stderr)
         return 130
-    greedy, sampled = result
-    model = model_title(recipe.model)
-    print(json.dumps({**greedy, **sampled}) if arguments.json else _text(model, greedy, sampled))
+    except (AsyncrlError, OSError, BaseExceptionGroup) as error:
+        cause = first_cause(error)
+        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+            print(f"{cause.strerror}: {cause.filename or 'a temporary file'}. Make room.", file=sys.stderr)
+        elif isinstance(cause, AsyncrlError):
+            print(f"{type(cause).__name__}: {cause}", file=sys.stderr)
+        else:
+            raise
+        if started:
+            print(started[0].progress(), file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(comparison.as_json()))
+    else:
+        _print(comparison)
     return 0
 
 
-def _result(arguments: argparse.Namespace) -> tuple[Recipe, tuple[Greedy, Sampled]]:
-    recipe = load_recipe(arguments.recipe, arguments.overrides)
-    if arguments.checkpoint is not None:
-        there = {"path": absolute(str(arguments.checkpoint), Path.cwd()), "revision": None}
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
-    recipe = fetch_model(recipe)
-    prepare(recipe, arguments.recipe, arguments.overrides)
-    if recipe.data.heldout is None:
-        raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
-    inputs, _ = read_inputs(recipe)
-    return recipe, asyncio.run(_evaluate(inputs))
+def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Comparison:
+    """The finished comparison, which `started` holds from its beginning."""
+    place, names, overrides = _words(arguments)
+    is_run = (place / RECIPE).is_file()
+    path = place / RECIPE if is_run else place
+    recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
+    at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
+    if BASE in at:
+        recipe = fetch_model(recipe)
+    prepare(recipe, path, overrides)
+    models = find_models(recipe, at, arguments.checkpoint)
+    # Prompts are rendered and read with the tokenizer that all of them have.
+    there = {"path": str(models[0].folder), "revision": None}
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
+    check_ports(recipe)
+    inputs = _inputs(recipe, names, arguments)
+    comparison = Comparison([model.label for model in models], inputs.exams, file=arguments.out)
+    started.append(comparison)
+    asyncio.run(_evaluate(inputs, models, comparison))
+    return comparison
 
 
-async def _evaluate(inputs: Inputs) -> tuple[Greedy, Sampled]:
+def _is_model(place: Path) -> bool:
+    """Whether it is no recipe but a model: a folder of one, a GGUF file, or a hub id."""
+    if place.is_dir():
+        return (place / "config.json").is_file() and not (place / RECIPE).is_file()
+    return is_gguf(place) or (is_hub_id(str(place)) and place.suffix not in (".yaml", ".yml"))
+
+
+def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
+    """Recipe or run, benchmarks, overrides; those of the options among them."""
+    overrides = [word for word in arguments.words if is_override(word)]
+    others = [word for word in arguments.words if word not in overrides]
+    if not others:
+        raise InputError(
+            "asyncrl eval needs a recipe, the folder of a run or a model, then benchmarks: "
+            "asyncrl eval RECIPE gsm8k."
+        )
+    for option, key, value in (
+        ("--k", "evaluation.samples_per_task", arguments.k),
+        ("--temperature", "evaluation.temperature", arguments.temperature),
+        ("--max-tokens", "rollout.max_new_tokens", arguments.max_tokens),
+        ("--num-tasks", "evaluation.num_tasks", arguments.num_tasks),
+        ("--num-tasks", "evaluation.benchmark_tasks", arguments.num_tasks),
+    ):
+        if value is not None:
+            if value <= 0:
+                raise InputError(f"{option} is {value}, expected more than 0.")
+            overrides.append(f"{key}={value}")
+    return Path(others[0]), others[1:], overrides
+
+
+def _default_places(arguments: argparse.Namespace, recipe: Recipe, *, is_run: bool) -> list[str]:
+    if arguments.checkpoint:
+        return []
+    has_export = is_run and RunFolder(recipe.folder()).newest_export() is not None
+    return [BASE, LAST] if has_export else [BASE]
+
+
+def _inputs(recipe: Recipe, names: list[str], arguments: argparse.Namespace) -> Inputs:
+    if names:
+        benchmarks = [named_benchmark(recipe, name) for name in names if name != HELDOUT]
+    else:
+        benchmarks = benchmarks_of(recipe)
+    has_heldout = HELDOUT in names if names else recipe.data.heldout is not None
+    if recipe.data.heldout is None and (has_heldout or not benchmarks):
+        raise InputError(
+            "The recipe has no data.heldout. Name benchmarks, such as gsm8k: `asyncrl eval --list` has all."
+        )
+    return read_evaluation_inputs(
+        recipe,
+        [_as_asked(benchmark, arguments) for benchmark in benchmarks],
+        has_heldout=has_heldout,
+    )
+
+
+def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
+    asked = {
+        "num_samples": arguments.k,
+        "temperature": arguments.temperature,
+        "max_new_tokens": arguments.max_tokens,
+    }
+    return dataclasses.replace(
+        benchmark, **{name: value for name, value in asked.items() if value is not None}
+    )
+
+
+async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Comparison) -> None:
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    async with grader, serve_folder(recipe, model_folder(recipe.model)) as served:
-        evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
-        greedy = await evaluator.greedy(inputs.heldout_tasks)
-        sampled = await evaluator.sampled(
-            inputs.heldout_tasks, num_samples=recipe.evaluation.samples_per_task
+    async with grader:
+        for model in models:
+            async with serve_folder(recipe, model.folder) as served:
+                evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)
+                for exam in inputs.exams:
+                    await _give(exam, evaluator, model.label, comparison)
+
+
+async def _give(exam: Exam, evaluator: Evaluator, label: str, comparison: Comparison) -> None:
+    comparison.begin(label, exam)
+    with stage(f"{exam.name} on {label}", exam.num_responses) as progress:
+
+        def graded(num_responses: int) -> None:
+            comparison.graded(num_responses)
+            progress.advance(num_responses)
+
+        result = await exam.give(exam.evaluator(evaluator, graded))
+    comparison.end(label, exam, result)
+
+
+def _print(comparison: Comparison) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, NARROWEST)
+    for exam in comparison.exams:
+        console.print()
+        print_comparison(comparison.models, comparison.rows(exam), console)
+    console.print()
+    words = "95% intervals over tasks, Wilson's"
+    if len(comparison.models) > 1:
+        words += (
+            f". Differences to {comparison.models[0]} are paired over tasks, in points. Every model was "
+            f"asked the same prompts"
         )
-    return greedy, sampled
+    console.print(f"{words}.", markup=False)
 
 
-def _text(model: str, greedy: Greedy, sampled: Sampled) -> str:
-    def line(name: str, value: float, low: float, high: float) -> str:
-        return f"  {name:<10} {value:.3f}  [{low:.3f}, {high:.3f}]"
-
-    k = sampled["k"]
-    return "\n".join(
-        [
-            f"{model}: {greedy['num_tasks']} held-out tasks, 95% intervals",
-            line("greedy", greedy["greedy_accuracy"], greedy["greedy_low"], greedy["greedy_high"]),
-            line(f"avg@{k}", sampled["avg_at_k"], sampled["avg_low"], sampled["avg_high"]),
-            line(f"pass@{k}", sampled["pass_at_k"], sampled["pass_low"], sampled["pass_high"]),
-            f"  length     {greedy['response_tokens_mean']:.1f} tokens (greedy)",
-        ]
-    )
+def _print_catalog() -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("benchmark", "rows", "k", "tokens", "verifier", "asked as", "source"):
+        table.add_column(title, header_style="dim", no_wrap=True)
+    for benchmark in CATALOG.values():
+        source = benchmark.source
+        place = f"{source.path} {source.config or ''}".strip()
+        table.add_row(
+            benchmark.name,
+            f"{benchmark.num_rows:,}",
+            str(benchmark.num_samples),
+            f"{benchmark.max_new_tokens:,}",
+            benchmark.verifier or "",
+            benchmark.instruction_name,
+            f"{place} {source.split} at {(source.revision or 'main')[:8]}",
+        )
+    console = Console(highlight=False)
+    console.width = max(console.width, NARROWEST)
+    console.print(table)

@@ -19,7 +19,7 @@ from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.run_folder import RECIPE, RunFolder
+from asyncrl.run_folder import RunFolder
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Train by a recipe. Run it again to resume after any interruption."
@@ -90,11 +90,11 @@ def _train(recipe: Recipe) -> int:
 
 def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
     checkpoint = folder.newest_export()
-    path, recipe = shlex.quote(str(folder.path)), shlex.quote(str(folder.path / RECIPE))
+    path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
         commands["chat with it"] = f"asyncrl chat {path}"
-        commands["evaluate it"] = f"asyncrl eval {recipe} --checkpoint {shlex.quote(str(checkpoint))}"
+        commands["compare it"] = f"asyncrl eval {path}"
     if is_stopped:
         commands["resume"] = "the same command again"
     summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)

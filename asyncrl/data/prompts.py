@@ -18,6 +18,7 @@ the assistant is prefilled: the model continues it, and its response begins afte
 # The table reads best unbroken.
 # ruff: noqa: E501
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,15 @@ TEMPLATES = {
     ),
 }
 """Text templates by name."""
+
+
+def template_title(template: str | None) -> str:
+    """What a report calls prompt.template: its name, or the digest of jinja of one's own."""
+    if template is None:
+        return "none, as the rows are"
+    if "{" not in template:
+        return template
+    return f"own jinja {hashlib.sha256(template.encode()).hexdigest()[:8]}"
 
 
 class PromptTemplate:

@@ -1,19 +1,25 @@
-"""Held-out evaluation on the serving fleet: greedy accuracy, avg@k and pass@k, each with a 95% interval.
+"""Evaluation on the serving fleet: asks tasks, greedily or k times, and grades what comes back.
 
-Runs during training without stopping it; the result says which policy versions answered. A fault leaves the
-evaluation and is counted: it is neither right nor wrong.
+Runs during training without stopping it; each response says which policy versions wrote it. What the
+responses amount to is result.py's.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
-from asyncrl.errors import AsyncrlError, ServerError
-from asyncrl.observe import estimates
-from asyncrl.records import PolicyVersion, SamplingParams, Score, Task
+from asyncrl.errors import ServerError
+from asyncrl.evaluation.result import (
+    EvaluationFailed,
+    GradedResponse,
+    Greedy,
+    Sampled,
+    greedy_result,
+    sampled_result,
+)
+from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.stop import cut
 from asyncrl.rollout.text import TextCodec
@@ -30,45 +36,8 @@ PROMPTS_PER_REQUEST = 32
 MAX_ATTEMPTS = 3
 
 
-class EvaluationFailed(AsyncrlError):
-    """No result: servers kept failing, or no response got a verdict."""
-
-
-class Greedy(TypedDict):
-    """Of the most likely answer to each task."""
-
-    greedy_accuracy: float
-    greedy_low: float
-    """Ends of the 95% Wilson interval."""
-    greedy_high: float
-    response_tokens_mean: float
-    num_tasks: int
-    num_faults: int
-    version_min: PolicyVersion
-    """Of the versions that answered; -1 when no answer has a token."""
-    version_max: PolicyVersion
-
-
-class Sampled(TypedDict):
-    """Of k samples per task, with 95% intervals over tasks."""
-
-    k: int
-    avg_at_k: float
-    avg_low: float
-    avg_high: float
-    pass_at_k: float
-    pass_low: float
-    pass_high: float
-
-
-@dataclass(frozen=True, slots=True)
-class GradedResponse:
-    """One graded response to a held-out task."""
-
-    text: str
-    num_tokens: int
-    versions: tuple[PolicyVersion, ...]
-    score: Score
+def _nothing(num_responses: int) -> None:
+    """Where nobody asks how far an evaluation is."""
 
 
 @dataclass
@@ -85,57 +54,43 @@ class Evaluator:
     """Of request ids, shared by the evaluations of a run."""
     num_streamed: int = 0
     """Tokens so far, also of requests that broke off."""
+    is_completion: bool = False
+    """The prompt and its response are graded together."""
+    on_graded: Callable[[int], None] = _nothing
+    """Told how many more responses are graded."""
 
     async def greedy(self, tasks: Sequence[Task]) -> Greedy:
         """Raises EvaluationFailed."""
-        answers = [a for group in await self._answer(tasks, num_samples=1, is_greedy=True) for a in group]
-        graded = [a for a in answers if a.score.correctness is not None]
-        num_correct = sum(a.score.correctness == 1.0 for a in graded)
-        accuracy = estimates.accuracy(num_correct, len(graded))
-        versions = [version for answer in answers for version in answer.versions]
-        return {
-            "greedy_accuracy": accuracy.mean,
-            "greedy_low": accuracy.low,
-            "greedy_high": accuracy.high,
-            "response_tokens_mean": sum(a.num_tokens for a in answers) / len(answers),
-            "num_tasks": len(answers),
-            "num_faults": len(answers) - len(graded),
-            "version_min": min(versions, default=-1),
-            "version_max": max(versions, default=-1),
-        }
+        return greedy_result(await self.answer(tasks, num_samples=1, is_greedy=True))
 
     async def sampled(self, tasks: Sequence[Task], *, num_samples: int) -> Sampled:
         """avg@k and pass@k over `num_samples` per task. Raises EvaluationFailed."""
-        groups = await self._answer(tasks, num_samples=num_samples, is_greedy=False)
-        correct = [_correct(group) for group in groups]
-        if not any(len(graded) >= num_samples for graded in correct):
-            raise EvaluationFailed(f"none of {len(tasks)} tasks got {num_samples} verdicts")
-        average = estimates.avg_at_k(correct)
-        passed = estimates.pass_at_k(correct, num_samples)
-        return {
-            "k": num_samples,
-            "avg_at_k": average.mean,
-            "avg_low": average.low,
-            "avg_high": average.high,
-            "pass_at_k": passed.mean,
-            "pass_low": passed.low,
-            "pass_high": passed.high,
-        }
+        groups = await self.answer(tasks, num_samples=num_samples, is_greedy=False)
+        return sampled_result(groups, num_samples)
 
-    async def _answer(
+    async def answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
     ) -> list[list[GradedResponse]]:
-        """For each task its answers; requests go out together and spread over the servers."""
+        """For each task its graded responses. Raises EvaluationFailed.
+
+        Requests spread over the servers, and only as many go out at once as these can run: one that waits in
+        a server's own queue is silent, as one is whose server hangs.
+        """
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
         parts = [wanted[i : i + PROMPTS_PER_REQUEST] for i in range(0, len(wanted), PROMPTS_PER_REQUEST)]
+        places = asyncio.Semaphore(self._num_requests())
+        failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as requests:
                 running = [
-                    requests.create_task(self._ask_with_retries([task for task, _ in part], is_greedy))
+                    requests.create_task(self._ask_in_turn(places, [task for task, _ in part], is_greedy))
                     for part in parts
                 ]
-        except* ServerError as errors:
-            raise EvaluationFailed(str(errors.exceptions[0])) from errors
+        except* (ServerError, EvaluationFailed) as errors:
+            failure = errors.exceptions[0]
+        # Not raised above: what an `except*` raises arrives in a group.
+        if failure is not None:
+            raise EvaluationFailed(str(failure)) from failure
         answers = [answer for request in running for answer in request.result()]
         if all(answer.score.correctness is None for answer in answers):
             raise EvaluationFailed(
@@ -144,22 +99,40 @@ class Evaluator:
             )
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
+    def _num_requests(self) -> int:
+        """At once; one at least."""
+        capacity = self.fleet.max_running_requests * len(self.fleet.servers)
+        return max(1, capacity // PROMPTS_PER_REQUEST)
+
+    async def _ask_in_turn(
+        self, places: asyncio.Semaphore, tasks: list[Task], is_greedy: bool
+    ) -> list[GradedResponse]:
+        async with places:
+            return await self._ask_with_retries(tasks, is_greedy)
+
     async def _ask_with_retries(self, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         for attempt in itertools.count(1):
             await self.waits.wait_until(
-                lambda: bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN,
+                lambda: self._may_ask() or not self.fleet.has_hope(),
                 owner="evaluation",
                 blocker="a serving server, with no publish under way",
             )
+            if not self._may_ask():
+                reasons = "; ".join(server.reason for server in self.fleet.servers.values())
+                raise EvaluationFailed(f"no server is left to answer: {reasons}")
             server = min(self.fleet.serving(), key=lambda s: s.num_running)
             try:
                 return await self._ask(server, tasks, is_greedy)
             except ServerError as error:
-                log.warning("evaluation: %s", error)
+                # A server that leaves is told once, by the fleet, however many streams broke with it.
+                log.info("evaluation: %s", error)
                 await self.fleet.suspect(server, error)
                 if attempt >= MAX_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
+
+    def _may_ask(self) -> bool:
+        return bool(self.fleet.serving()) and self.fleet.gate is Gate.OPEN
 
     async def _ask(self, server: Server, tasks: list[Task], is_greedy: bool) -> list[GradedResponse]:
         assert server.version is not None
@@ -171,6 +144,7 @@ class Evaluator:
         searches = {name: self.codec.stop.search() for name in ids}
         tokens: dict[str, list[int]] = {name: [] for name in ids}
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
+        are_cut = dict.fromkeys(ids, False)
         self.fleet.acquire(server, len(tasks))
         try:
             with self.waits.waiting("evaluation", f"tokens from {server.url}"):
@@ -182,6 +156,8 @@ class Evaluator:
                         raise ServerError(f"{server.url} aborted request {name}")
                     self.num_streamed += len(chunk.tokens)
                     has_stopped = search.feed(chunk.tokens)
+                    if chunk.end is not None and search.end is None:
+                        are_cut[name] = chunk.end.finish() is Finish.LENGTH
                     segments = confirmations[name].feed(chunk)
                     if search.end is not None:
                         segments = cut(segments, search.end - len(tokens[name]))
@@ -195,19 +171,19 @@ class Evaluator:
         with self.waits.waiting("evaluation", f"{len(tasks)} verdicts"):
             async with asyncio.TaskGroup() as verdicts:
                 graded = [
-                    verdicts.create_task(self._grade(task, tokens[name], versions[name]))
+                    verdicts.create_task(self._grade(task, tokens[name], versions[name], are_cut[name]))
                     for name, task in zip(ids, tasks, strict=True)
                 ]
         return [verdict.result() for verdict in graded]
 
-    async def _grade(self, task: Task, tokens: list[int], versions: list[PolicyVersion]) -> GradedResponse:
+    async def _grade(
+        self, task: Task, tokens: list[int], versions: list[PolicyVersion], is_cut: bool
+    ) -> GradedResponse:
         text = self.codec.decode(tokens)
-        return GradedResponse(text, len(tokens), tuple(versions), await self.grader.grade(task, text))
+        score = await self.grader.grade(task, task.prompt + text if self.is_completion else text)
+        self.on_graded(1)
+        return GradedResponse(text, len(tokens), tuple(versions), score, is_cut)
 
     def _prefix(self, request_id: str, task: Task) -> Prefix:
         room = self.context_tokens - len(task.prompt_tokens)
         return Prefix(request_id, list(task.prompt_tokens), min(self.sampling.max_new_tokens, room))
-
-
-def _correct(answers: Sequence[GradedResponse]) -> list[bool]:
-    return [a.score.correctness == 1.0 for a in answers if a.score.correctness is not None]

@@ -5,10 +5,12 @@ Owns what they found. An evaluation that fails is only a warning: training does 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.run import EvaluationFailed, Evaluator, Greedy, Sampled
+from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.result import EvaluationFailed, Result, Sampled
+from asyncrl.evaluation.run import Evaluator
 from asyncrl.loops import Loops
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Evaluation
@@ -22,12 +24,18 @@ log = logging.getLogger(__name__)
 
 
 class HeldOutSchedule:
-    """`pinned` gives evaluations servers of their own; without it the rollout servers answer."""
+    """`pinned` gives evaluations servers of their own; without it the rollout servers answer.
+
+    `tasks` are those of data.heldout, asked under `template`; `exams` are benchmarks, before and after
+    training.
+    """
 
     def __init__(
         self,
         section: Evaluation,
         tasks: list[Task],
+        exams: Sequence[Exam],
+        template: str,
         evaluator: Evaluator,
         pinned: PinnedServers | None,
         waits: Waits,
@@ -38,6 +46,8 @@ class HeldOutSchedule:
         self._section = section
         self._tasks = tasks
         self._evaluator = evaluator
+        self._exams = [(exam, exam.evaluator(evaluator)) for exam in exams]
+        self._template = template
         self.pinned = pinned
         self._waits = waits
         self._observer = observer
@@ -50,7 +60,8 @@ class HeldOutSchedule:
     @property
     def num_tokens(self) -> int:
         """Streamed to evaluations so far: whether they move."""
-        return self._evaluator.num_streamed
+        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._exams)]
+        return sum(evaluator.num_streamed for evaluator in evaluators)
 
     async def close(self) -> None:
         if self.pinned is not None:
@@ -73,7 +84,7 @@ class HeldOutSchedule:
         self, publication: Publication, when: str, *, unless: Callable[[], bool] = lambda: False
     ) -> None:
         """Starts it and waits until it is done, or until `unless` is true."""
-        if self._tasks:
+        if self._tasks or self._exams:
             task = self.start(publication, when)
             task.add_done_callback(lambda _: self._waits.notify())
             await self._waits.wait_until(
@@ -84,22 +95,45 @@ class HeldOutSchedule:
         try:
             if self.pinned is not None and kept is not None:
                 async with self.pinned.holding(kept):
-                    greedy, sampled = await self._measure(when)
+                    await self._measure(version, when)
             else:
-                greedy, sampled = await self._measure(when)
-        except (EvaluationFailed, ServerError) as error:
-            log.warning("the evaluation %s training of version %d failed: %s", when, version, error)
+                await self._measure(version, when)
+        except ServerError as error:
+            _warn("the evaluation", version, when, error)
+
+    async def _measure(self, version: PolicyVersion, when: str) -> None:
+        if self._tasks:
+            await self._measure_heldout(version, when)
+        if when == "during":
+            return
+        for exam, evaluator in self._exams:
+            log.warning("benchmark %s %s training: %d responses", exam.name, when, exam.num_responses)
+            try:
+                result = await exam.give(evaluator)
+            except EvaluationFailed as error:
+                _warn(f"benchmark {exam.name}", version, when, error)
+            else:
+                self._observer.benchmark({"step": version, "when": when, **exam.describe(), **result.row()})
+
+    async def _measure_heldout(self, version: PolicyVersion, when: str) -> None:
+        """Samples are taken before and after training only."""
+        sampled: Sampled | None = None
+        try:
+            if when != "during":
+                k = self._section.samples_per_task
+                sampled = await self._evaluator.sampled(self._tasks, num_samples=k)
+            greedy = await self._evaluator.greedy(self._tasks)
+        except EvaluationFailed as error:
+            _warn("the evaluation", version, when, error)
             return
         accuracy, target = greedy["greedy_accuracy"], self._section.stop_at_accuracy
         self.accuracies.append((version, accuracy))
-        self._observer.evaluation({"step": version, "when": when, **(sampled or {}), **greedy})
+        row = Result(greedy, sampled, {}).row()
+        self._observer.evaluation({"step": version, "when": when, "template": self._template, **row})
         if target is not None and when == "during" and accuracy >= target:
             log.warning("held-out accuracy %.3f reached %s: the run ends", accuracy, target)
             self._state.end_batches()
 
-    async def _measure(self, when: str) -> tuple[Greedy, Sampled | None]:
-        """Samples are taken before and after training only."""
-        sampled: Sampled | None = None
-        if when != "during":
-            sampled = await self._evaluator.sampled(self._tasks, num_samples=self._section.samples_per_task)
-        return await self._evaluator.greedy(self._tasks), sampled
+
+def _warn(what: str, version: PolicyVersion, when: str, error: Exception) -> None:
+    log.warning("%s %s training of version %d failed: %s", what, when, version, error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -30,7 +33,8 @@ class ServedModel:
 async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[ServedModel]:
     """Starts the recipe's servers on `model_folder`; they are gone when the block ends.
 
-    The engine loads the folder itself and nobody updates it, so its start-up version is the only one.
+    The engine loads the folder itself and nobody updates it, so its start-up version is the only one. A
+    server that dies is started again; what it said last is logged, because its log ends with the block.
     """
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-")))
@@ -48,13 +52,19 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
         stack.push_async_callback(servers.stop)
         with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
             await servers.start()
+
+        async def restart(url: str) -> None:
+            if (process := servers.processes.get(url)) is not None:
+                log.warning("The last lines of %s:\n%s", process.name, process.last_lines())
+            await servers.restart(url)
+
         waits = Waits()
         fleet = Fleet(
             servers.urls,
             session=session,
             waits=waits,
             max_running_requests=recipe.serving.max_running_requests,
-            restart=servers.restart,
+            restart=restart,
         )
         fleet.serve_fixed(version=0)
         try:

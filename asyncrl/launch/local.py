@@ -71,6 +71,10 @@ class TerminalAndFile(logging.Handler):
         self._metrics.evaluation(row)
         self._live.evaluation(row)
 
+    def benchmark(self, row: Row) -> None:
+        self._metrics.benchmark(row)
+        self._live.benchmark(row)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises: a part that warns must not fail by it, least of all while it stops the run.
 

@@ -11,6 +11,8 @@ import shutil
 import socket
 import sys
 import urllib.parse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +20,10 @@ import psutil
 
 import verifiers
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.data.benchmarks import Benchmark, find_benchmark
+from asyncrl.data.order import MixturePart
 from asyncrl.errors import InputError
+from asyncrl.evaluation.exam import Exam, heldout_exam, read_exam
 from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
@@ -54,12 +59,110 @@ def check_distribution() -> None:
 
 
 def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
-    """Model folder and data of a recipe, checked in full."""
-    check_distribution()
+    """Model folder, data and benchmarks of a recipe, checked in full."""
     find_advantage(recipe.algorithm)
+    base = _read_base(recipe)
+    check_layout(recipe.trainer, base.shape)
+    train = read_train_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+    heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+    exams = _read_exams(recipe, base, benchmarks_of(recipe))
+    _warn_of_shared_prompts(train.tasks, heldout)
+    inputs = base.inputs(recipe, train.tasks, heldout, exams, train.parts)
+    inputs.order()  # It knows whether the weights of a mixture work.
+    return inputs, base.shape
+
+
+def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, has_heldout: bool) -> Inputs:
+    """Model folder and what is evaluated, checked in full, without the training data."""
+    base = _read_base(recipe)
+    heldout: list[Task] = []
+    if has_heldout:
+        heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
+    exams = _read_exams(recipe, base, benchmarks)
+    if heldout:
+        exams = (heldout_exam(recipe, heldout, base.codec), *exams)
+    return base.inputs(recipe, [], heldout, exams)
+
+
+def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
+    """Those of evaluation.benchmarks. Raises InputError for a name that means nothing."""
+    return [named_benchmark(recipe, name) for name in recipe.evaluation.benchmarks]
+
+
+def named_benchmark(recipe: Recipe, name: str) -> Benchmark:
+    """A file is sampled as data.heldout is. Raises InputError for a name that means nothing."""
+    section = recipe.evaluation
+    return find_benchmark(
+        name,
+        num_samples=section.samples_per_task,
+        temperature=section.temperature,
+        max_new_tokens=recipe.rollout.max_new_tokens,
+    )
+
+
+def _read_exams(recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]) -> tuple[Exam, ...]:
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"The benchmark {name} is named twice. Name it once.")
+    return tuple(
+        read_exam(
+            benchmark,
+            recipe,
+            base.folder,
+            base.verifiers,
+            base.context_tokens,
+            now=base.rendered,
+            num_tasks=recipe.evaluation.benchmark_tasks,
+        )
+        for benchmark in benchmarks
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What tasks are read with."""
+
+    folder: Path
+    shape: ModelShape
+    codec: TextCodec
+    verifiers: VerifierCache
+    context_tokens: int
+    rendered: datetime
+
+    def inputs(
+        self,
+        recipe: Recipe,
+        train: list[Task],
+        heldout: list[Task],
+        exams: tuple[Exam, ...],
+        parts: tuple[MixturePart, ...] = (),
+    ) -> Inputs:
+        """Once every verifier of them works."""
+        try:
+            self.verifiers.check_machine()
+            # What a verifier prints must not end up in a table or in JSON.
+            with contextlib.redirect_stdout(sys.stderr):
+                try_verifiers(self.verifiers, recipe.verifying)
+        finally:
+            self.verifiers.close()
+        return Inputs(
+            recipe,
+            train,
+            heldout,
+            self.codec,
+            self.verifiers,
+            self.context_tokens,
+            rendered=self.rendered,
+            exams=exams,
+            parts=parts,
+        )
+
+
+def _read_base(recipe: Recipe) -> _Base:
+    check_distribution()
     folder = model_folder(recipe.model)
     shape = check_model_folder(folder)
-    check_layout(recipe.trainer, shape)
     context_tokens = recipe.model.context_tokens or shape.max_positions
     if context_tokens > shape.max_positions:
         raise InputError(
@@ -73,22 +176,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
         )
     rendered = RunFolder(recipe.folder()).rendering_time() or datetime.now()
     codec = TextCodec(folder, rollout=recipe.rollout, now=rendered)
-    cache = VerifierCache(recipe.verifying.own_files())
-    train = read_train_tasks(recipe, codec, cache, context_tokens)
-    heldout = read_heldout_tasks(recipe, codec, cache, context_tokens)
-    _warn_of_shared_prompts(train.tasks, heldout)
-    try:
-        cache.check_machine()
-        # What a verifier prints must not end up in a table or in JSON.
-        with contextlib.redirect_stdout(sys.stderr):
-            try_verifiers(cache, recipe.verifying)
-    finally:
-        cache.close()
-    inputs = Inputs(
-        recipe, train.tasks, heldout, codec, cache, context_tokens, rendered=rendered, parts=train.parts
-    )
-    inputs.order()  # It knows whether the weights of a mixture work.
-    return inputs, shape
+    verifiers = VerifierCache(recipe.verifying.own_files())
+    return _Base(folder, shape, codec, verifiers, context_tokens, rendered)
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:

@@ -3,7 +3,7 @@
 Tasks are the unit of sampling: the samples of one task are correlated, so an interval over all samples as if
 they were independent would be too narrow (Miller 2024, arxiv.org/abs/2411.00640). All intervals are Wilson
 score intervals (Wilson 1927), which stay inside [0, 1] and keep a width at 0 and 1, where mean +- 1.96
-standard errors collapses to a point. Does not say how to compare two runs.
+standard errors collapses to a point. `paired_difference` compares two models on the same tasks.
 """
 
 import math
@@ -65,6 +65,41 @@ def pass_at_k(tasks: Sequence[Sequence[bool]], k: int) -> Estimate:
 def chance_of_a_correct_draw(num_correct: int, num_samples: int, *, k: int) -> float:
     """Chance that k samples drawn without replacement hold a correct one: 1 - C(n-c, k) / C(n, k)."""
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean difference over tasks that two models both answered, with its 95% interval; all in [-1, 1]."""
+
+    mean: float
+    low: float
+    high: float
+    num_tasks: int
+
+    def is_clear(self) -> bool:
+        """Whether 0 lies outside the interval."""
+        return self.low > 0 or self.high < 0
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Mean of second - first, where both hold one score in [0, 1] per task, of the same tasks in one order.
+
+    What is hard for one model is mostly hard for the other: pairing takes that out (Miller 2024).
+    The interval is normal over tasks, with two tasks more: half of one where only the first model was right,
+    half of one where only the second was, and one without a difference (Agresti and Min 2005, Statistics in
+    Medicine 24(5), "Wald + 2"). So it keeps a width where no two tasks differ.
+    Raises ValueError when there is no task.
+    """
+    differences = [after - before for before, after in zip(first, second, strict=True)]
+    if not differences:
+        raise ValueError("a difference needs at least one task that both models answered.")
+    mean = math.fsum(differences) / len(differences)
+    num_tasks = len(differences) + 2
+    centre = math.fsum(differences) / num_tasks
+    squares = (math.fsum(difference**2 for difference in differences) + 1) / num_tasks
+    half = Z_95 * math.sqrt((squares - centre**2) / num_tasks)
+    low, high = min(mean, centre - half), max(mean, centre + half)
+    return Difference(mean, max(-1.0, low), min(1.0, high), len(differences))
 
 
 def _wilson(share: float, *, effective_tasks: float, num_tasks: int) -> Estimate:

@@ -91,16 +91,26 @@ class LiveLine:
         self._state.is_evaluation_fresh = True
         if row["when"] == "during":
             return
-        line = Text(f"held-out {row['when']} training: greedy ")
-        line.append(_percent_and_interval(row, "greedy_accuracy", "greedy"), style="bold cyan")
-        if row.get("k") is not None:
-            line.append(f", avg@{row['k']} " + _percent_and_interval(row, "avg_at_k", "avg"))
-            line.append(f", pass@{row['k']} " + _percent_and_interval(row, "pass_at_k", "pass"))
-        self._print(line)
+        self._print_shares(f"held-out {row['when']} training:", row)
+
+    def benchmark(self, row: Row) -> None:
+        """Prints what a benchmark says of the model before or after training."""
+        self._print_shares(f"{row['benchmark']} {row['when']} training:", row)
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """Prints a remark between the lines, such as a server that left."""
         self._print(Text(printable(text), style=style))
+
+    def _print_shares(self, title: str, row: Row) -> None:
+        line, separator = Text(title), " "
+        if row.get("greedy_accuracy") is not None:
+            line.append(" greedy ")
+            line.append(_percent_and_interval(row, "greedy_accuracy", "greedy"), style="bold cyan")
+            separator = ", "
+        if row.get("k") is not None:
+            line.append(f"{separator}avg@{row['k']} " + _percent_and_interval(row, "avg_at_k", "avg"))
+            line.append(f", pass@{row['k']} " + _percent_and_interval(row, "pass_at_k", "pass"))
+        self._print(line)
 
     def _print_header(self) -> None:
         self._lines_since_header = 0

@@ -1,7 +1,7 @@
 """metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run trains.
 
-A row has a `kind` (step, eval or event) and `time_seconds` (Unix time). Rows are never rewritten: if a
-resumed run trains a step again, the earlier rows stay in the file and readers take the later ones.
+A row has a `kind` (step, eval, benchmark or event) and `time_seconds` (Unix time). Rows are never rewritten:
+if a resumed run trains a step again, the earlier rows stay in the file and readers take the later ones.
 """
 
 import json
@@ -38,6 +38,10 @@ class MetricsWriter:
     def evaluation(self, fields: Mapping[str, Any]) -> None:
         """One evaluation; `fields` holds `step`, the version, and `when`: before, during or after."""
         self._write("eval", fields)
+
+    def benchmark(self, fields: Mapping[str, Any]) -> None:
+        """One benchmark; `fields` holds `step`, the version, `when`: before or after, and its name."""
+        self._write("benchmark", fields)
 
     def event(self, event: str, **fields: Any) -> None:
         """Anything else worth a line, such as a server that left."""
@@ -77,6 +81,8 @@ class Metrics:
     """One per step, in order."""
     evaluations: list[Row] = field(default_factory=list)
     """One per (step, when), in order of writing."""
+    benchmarks: list[Row] = field(default_factory=list)
+    """One per (benchmark, when), in order of writing."""
     events: list[Row] = field(default_factory=list)
 
     def evaluation(self, when: str) -> Row | None:
@@ -91,6 +97,7 @@ def read_metrics(path: Path) -> Metrics:
     """
     steps: dict[int, Row] = {}
     evaluations: dict[tuple[int, str], Row] = {}
+    benchmarks: dict[tuple[str, str], Row] = {}
     events: list[Row] = []
     for row in _rows(path):
         # `_row` has checked the keys used here.
@@ -102,13 +109,18 @@ def read_metrics(path: Path) -> Metrics:
                 # Popped first, so that a repeated evaluation takes its new place in the order.
                 evaluations.pop(key, None)
                 evaluations[key] = row
+            case "benchmark":
+                benchmarks[row["benchmark"], row["when"]] = row
             case "event":
                 events.append(row)
                 if row["event"] == RESUMED:
                     version = row["version"]
                     steps = {step: kept for step, kept in steps.items() if step <= version}
                     evaluations = {key: kept for key, kept in evaluations.items() if key[0] <= version}
-    return Metrics([steps[step] for step in sorted(steps)], list(evaluations.values()), events)
+                    benchmarks = {key: kept for key, kept in benchmarks.items() if kept["step"] <= version}
+    return Metrics(
+        [steps[step] for step in sorted(steps)], list(evaluations.values()), list(benchmarks.values()), events
+    )
 
 
 def _rows(path: Path) -> list[Row]:
@@ -128,6 +140,9 @@ def _row(path: Path, number: int, line: bytes) -> Row:
                 is_row = type(row["step"]) in (int, float)
             case "eval":
                 is_row = type(row["step"]) in (int, float) and isinstance(row["when"], str)
+            case "benchmark":
+                names = (row["when"], row["benchmark"])
+                is_row = type(row["step"]) in (int, float) and all(isinstance(name, str) for name in names)
             case _:
                 is_row = row["event"] != RESUMED or type(row["version"]) is int
     except (ValueError, KeyError, TypeError):

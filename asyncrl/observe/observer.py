@@ -14,5 +14,9 @@ class Observer(Protocol):
         ...
 
     def evaluation(self, row: dict[str, Any]) -> None:
-        """An evaluation ended."""
+        """A held-out evaluation ended."""
+        ...
+
+    def benchmark(self, row: dict[str, Any]) -> None:
+        """A benchmark was measured, before or after training."""
         ...

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from asyncrl.journal.reader import GroupFilter, find_journal
 from asyncrl.journal.rows import GroupRow
 from asyncrl.observe import curves
+from asyncrl.observe.comparison import comparison_header, comparison_rows, comparison_title
 from asyncrl.observe.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics import Row
 from asyncrl.observe.summary import JOURNAL_FILE, RECIPE_FILE, Summary, summarize
@@ -113,7 +114,19 @@ def _change(text: Any, before: Row | None, after: Row, name: str) -> str:
 def _evaluations(summary: Summary) -> dict[str, Any]:
     before, after = summary.metrics.evaluation("before"), summary.metrics.evaluation("after")
     num_tasks = next((row["num_tasks"] for row in (after, before) if row is not None), 0)
-    return {"evaluations": evaluation_rows(before, after), "num_tasks": num_tasks}
+    return {
+        "evaluations": evaluation_rows(before, after),
+        "num_tasks": num_tasks,
+        "template": summary.template(),
+        "benchmarks": [
+            {
+                "title": comparison_title(next(row for row in results if row is not None)),
+                "header": comparison_header(("before", "after")),
+                "rows": comparison_rows(results),
+            }
+            for results in summary.benchmarks()
+        ],
+    }
 
 
 def _books(summary: Summary) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 On a terminal, a bar that ends as one line; elsewhere, plain lines every few seconds. Measures only time.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +52,10 @@ def stage(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Stage]:
-    """Shows `name` as running until the block ends, then how long it took, or that it failed."""
+    """Shows `name` as running until the block ends, then how long it took, or that it failed.
+
+    Of a stage that somebody stops nothing is said: who stopped it, or was asked to, says that.
+    """
     console = console or Console(highlight=False)
     began = clock()
     try:
@@ -61,6 +65,8 @@ def stage(
             else _plain(name, total, console, clock) as it
         ):
             yield it
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
     except BaseException:
         console.print(f"[red]failed[/]  {name} after {duration(clock() - began)}", highlight=False)
         raise

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
 from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
@@ -27,6 +28,11 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
     console.print()
     if summary.metrics.evaluation("before") or summary.metrics.evaluation("after"):
         console.print(_evaluations(summary))
+        if (template := summary.template()) is not None:
+            console.print(Text(f"template, before and after alike: {printable(template)}", style="dim"))
+        console.print()
+    for results in summary.benchmarks():
+        print_comparison(("before", "after"), results, console)
         console.print()
     console.print(_conservation(summary))
     console.print()

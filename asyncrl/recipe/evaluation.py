@@ -19,3 +19,9 @@ class Evaluation(Section):
     others. 0: the rollout servers evaluate, and an evaluation may span versions."""
     stop_at_accuracy: Fraction | None = None
     """Ends the run when a greedy evaluation during training reaches this accuracy. Default: off."""
+    benchmarks: list[str] = []
+    """Measured before and after training, as `asyncrl eval` does, which lists them by --list: gsm8k, math500,
+    aime24, aime25, amc23, minerva_math, olympiadbench, humaneval, humaneval_completion, mbpp; a file of rows;
+    or name:file, a benchmark whose rows are in that file."""
+    benchmark_tasks: Positive | None = None
+    """Most tasks of each benchmark, the first ones. Default: all."""

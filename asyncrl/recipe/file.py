@@ -29,6 +29,8 @@ MODEL = "model.path"
 """The one of them that may hold a hub id, which stays as it is."""
 SOURCES = ("data.train", "data.heldout")
 """Keys that hold data sources: a path or hub id, a mapping with one, or a list of both."""
+BENCHMARKS = "evaluation.benchmarks"
+"""A key with a list of names, some of which are files, or end in ":" and a file."""
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
 OBJECTS = ("prepare.target", "verifying", "algorithm")
 """Keys that may hold "./file.py:name", at any depth."""
@@ -39,16 +41,33 @@ _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe at `path` with "section.key=value" overrides (values are YAML). Raises InputError."""
-    raw = _read_yaml(path)
+    return _resolve(_read_yaml(path), path.parent, str(path), overrides)
+
+
+def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe of defaults around a model alone, for what trains nothing; relative to the current folder.
+
+    Raises InputError.
+    """
+    raw = {
+        "name": "model",
+        "model": {"path": model},
+        "data": {"train": "none.jsonl"},
+        "evaluation": {"every_steps": 0},
+    }
+    return _resolve(raw, Path.cwd(), model, overrides)
+
+
+def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence[str]) -> Recipe:
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
-    _make_absolute(raw, path.parent, raw)
-    _follow_move(raw, path.parent)
+    _make_absolute(raw, folder, raw)
+    _follow_move(raw, folder)
     for override in overrides:
         _apply_override(raw, override)
     verifying = raw.setdefault("verifying", {})
     if isinstance(verifying, dict) and verifying.get("folder") is None:
-        verifying["folder"] = absolute(".", path.parent)
-    return _validate(raw, str(path), overrides)
+        verifying["folder"] = absolute(".", folder)
+    return _validate(raw, source, overrides)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -195,7 +214,7 @@ def _follow_move(raw: dict[str, Any], folder: Path) -> None:
 
 def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> None:
     """`change` takes the key and what it holds; a function's file in a data source has the key "columns"."""
-    for key in (*PATHS, *OBJECTS, *SOURCES):
+    for key in (*PATHS, *OBJECTS, *SOURCES, BENCHMARKS):
         *parents, last = key.split(".")
         place: Any = raw
         for parent in parents:
@@ -207,8 +226,19 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> Non
         elif key in SOURCES:
             change_file, change_path = functools.partial(change, "columns"), functools.partial(change, key)
             place[last] = _with_changed_source(place[last], change_file, change_path)
+        elif key == BENCHMARKS and isinstance(place[last], list):
+            place[last] = [
+                _with_changed_benchmark(item, functools.partial(change, key)) for item in place[last]
+            ]
         elif isinstance(place[last], str):
             place[last] = change(key, place[last])
+
+
+def _with_changed_benchmark(item: Any, change: Callable[[str], str]) -> Any:
+    if not isinstance(item, str) or not item.endswith(DATA_FILES):
+        return item
+    name, colon, file = item.rpartition(":")
+    return f"{name}{colon}{change(file)}"
 
 
 def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:

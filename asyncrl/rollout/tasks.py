@@ -5,11 +5,11 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.data.order import MixturePart
-from asyncrl.data.prompts import PromptTemplate
+from asyncrl.data.prompts import Prompt, PromptTemplate
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Recipe, Source
@@ -74,7 +74,7 @@ class TaskMaker:
     codec: TextCodec
     verifiers: VerifierCache
     context_tokens: int
-    template: PromptTemplate | None = None
+    template: Callable[[Prompt], Prompt] | None = None
     num_rows: int = 0
     num_made: Counter[int] = field(default_factory=Counter)
     """By index of the source."""

@@ -49,6 +49,7 @@ class ServerLifecycle:
     When a server dies in the middle of a chunk, the stream breaks and its reader calls `suspect`. The loop
     asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
     restarted (`_restart_process`), joins with the latest publication (`_join`) and serves with a new salt.
+    Without a trainer it joins with the weights that its new process loaded (`serve_fixed`).
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class ServerLifecycle:
         """Publications in a row whose loaded digests were not the published ones."""
         self._is_announced_change = False
         """Somebody was told that it left or was added, and is told when it serves."""
+        self._fixed_version: PolicyVersion | None = None
+        """Of the weights that its process starts with, where no trainer publishes any."""
 
     # What happens to the server
 
@@ -94,7 +97,7 @@ class ServerLifecycle:
 
     def serve_fixed(self, version: PolicyVersion) -> None:
         """It serves the weights it was started with, as `version`."""
-        self.server.version = version
+        self.server.version = self._fixed_version = version
         self._move(ServerState.SERVING)
         self._run_loop()
 
@@ -202,6 +205,8 @@ class ServerLifecycle:
 
     async def _join(self) -> None:
         """Installs the latest publication; the server serves when its digests are the published ones."""
+        if self._fixed_version is not None:
+            return await self._join_fixed(self._fixed_version)
         server, handover = self.server, self._handover
         await self._waits.wait_until(
             lambda: handover.may_install(server.url) or server.state is not ServerState.STALE,
@@ -223,9 +228,24 @@ class ServerLifecycle:
         server.version = publication.version
         server.num_joins += 1
         self._num_mismatches = 0
+        self._serve(f"version {publication.version}, digests verified")
+
+    async def _join_fixed(self, version: PolicyVersion) -> None:
+        """Its process has loaded the weights itself, and no publication comes: its own word must do."""
+        server = self.server
+        label = await sglang.weight_version(self._session, server.url)
+        if server.state is not ServerState.STALE:
+            return
+        if label != str(version):
+            held = "does not answer" if label is None else f"holds weight version {label}, not {version}"
+            return self._move(ServerState.RESTARTING, f"{server.url} {held}")
+        server.num_joins += 1
+        self._serve("again, with the weights that it was started with")
+
+    def _serve(self, what: str) -> None:
         level = logging.WARNING if self._is_announced_change else logging.INFO
         self._is_announced_change = False
-        log.log(level, "server %s serves version %d, digests verified", server.url, publication.version)
+        log.log(level, "server %s serves %s", self.server.url, what)
         self._move(ServerState.SERVING)
 
     async def _try_install(self, publication: Publication) -> ServerError | None:

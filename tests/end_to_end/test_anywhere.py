@@ -21,7 +21,13 @@ RECIPE = {
     "rollout": {"groups_per_batch": 4, "samples_per_group": 4, "max_new_tokens": 8},
     "serving": {"max_total_tokens": 4096, "max_running_requests": 32},
     "trainer": {"num_steps": 2, "checkpoint_every_steps": 1},
-    "evaluation": {"every_steps": 0, "num_tasks": 4, "samples_per_task": 2},
+    "evaluation": {
+        "every_steps": 0,
+        "num_tasks": 4,
+        "samples_per_task": 2,
+        "benchmarks": ["parts/train.jsonl"],
+        "benchmark_tasks": 3,
+    },
 }
 
 
@@ -75,8 +81,28 @@ def test_the_line_that_a_run_prints_evaluates_it_from_any_folder_and_json_stands
     )
     done = asyncrl(*words, cwd=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["num_tasks"] == 4
+    heldout, benchmark = json.loads(done.stdout)["benchmarks"]
+    (found,) = heldout["results"].values()
+    assert (heldout["benchmark"], found["num_tasks"], found["k"]) == ("held-out", 4, 1)
+    (found,) = benchmark["results"].values()
+    assert (benchmark["benchmark"], found["num_tasks"]) == ("train.jsonl", 3)
     assert "a verifier that prints" in done.stderr
+
+
+def test_the_benchmarks_of_a_recipe_are_measured_before_and_after_under_one_template(project: Path) -> None:
+    run = project / "runs" / "sevens"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    found = [row for row in rows if row["kind"] == "benchmark"]
+    assert [(row["benchmark"], row["when"], row["step"], row["num_tasks"]) for row in found] == [
+        ("train.jsonl", "before", 0, 3),
+        ("train.jsonl", "after", 2, 3),
+    ]
+    assert {row["template"] for row in rows if row["kind"] in ("eval", "benchmark")} == {
+        "none, as the rows are"
+    }
+    report = (run / "report.html").read_text()
+    assert "train.jsonl: 3 tasks, template none, as the rows are, 2 samples at temperature 1" in report
+    assert "Before and after under the same template: none, as the rows are." in report
 
 
 def test_an_export_has_what_transformers_expects(project: Path) -> None:

@@ -1,6 +1,10 @@
 """What an evaluation says about its answers; the numbers themselves come from observe/estimates.py."""
 
+import asyncio
+import contextlib
+import dataclasses
 import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ from fakes.fleets import restart
 from fakes.model_folder import write_tokenizer
 from fakes.records import make_score, make_task
 
-from asyncrl.evaluation.run import EvaluationFailed, Evaluator, GradedResponse
+from asyncrl.errors import ServerError
+from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
+from asyncrl.evaluation.run import Evaluator
 from asyncrl.recipe import Rollout
 from asyncrl.records import SamplingParams, Score
 from asyncrl.rollout.text import TextCodec
@@ -22,6 +28,9 @@ class OneAnswerEach(Evaluator):
     """Answers without a server."""
 
     outcome = "fault"
+
+    def _num_requests(self):
+        return 1
 
     async def _ask_with_retries(self, tasks, is_greedy):
         correctness = None if self.outcome == "fault" else 1.0
@@ -75,3 +84,77 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
         # The server was told: it did not write to the limit.
         assert evaluation.num_streamed < 2 * 4000
         assert fleet.num_running() == 0
+
+
+@contextlib.asynccontextmanager
+async def evaluator_on(
+    engine: FakeEngine, folder: Path, restart: Callable[[str], Awaitable[None]], *, max_new_tokens: int = 8
+) -> AsyncIterator[Evaluator]:
+    """Of an engine without a trainer."""
+    codec = TextCodec(write_tokenizer(folder))
+    async with engine, new_session() as session:
+        engine.version = "0"
+        waits = Waits()
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=32, restart=restart)
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
+        yield Evaluator(fleet, waits, Reader(), codec, sampling, 5000, 30.0, "run", itertools.count())
+        await fleet.close()
+
+
+async def test_responses_that_reach_their_limit_are_cut(tmp_path: Path):
+    async with evaluator_on(FakeEngine(num_tokens=50), tmp_path, restart) as evaluation:
+        assert (await evaluation.greedy([make_task(1)]))["cut_share"] == 1.0
+    async with evaluator_on(FakeEngine(num_tokens=5), tmp_path, restart) as evaluation:
+        assert (await evaluation.greedy([make_task(1)]))["cut_share"] == 0.0
+
+
+async def test_a_server_that_dies_is_started_again_and_asked_again(tmp_path: Path):
+    engine = FakeEngine()
+    engine.break_streams, engine.is_ready = 1, False
+    restarted = []
+
+    async def start(url: str) -> None:
+        restarted.append(url)
+        engine.is_ready = True
+
+    async with evaluator_on(engine, tmp_path, start) as evaluation:
+        row = await evaluation.greedy([make_task(1), make_task(2)])
+        assert (row["num_tasks"], restarted) == (2, [engine.url])
+
+
+async def test_an_evaluation_without_a_server_that_may_come_back_says_why(tmp_path: Path):
+    engine = FakeEngine()
+    engine.break_streams, engine.is_ready = 1, False
+
+    async def refuse(url: str) -> None:
+        raise ServerError("server 0 ended with exit code 1. Its last lines: no memory")
+
+    async with evaluator_on(engine, tmp_path, refuse) as evaluation:
+        with pytest.raises(EvaluationFailed, match="no server is left to answer: .*last lines: no memory"):
+            await evaluation.greedy([make_task(1)])
+
+
+async def test_a_server_gets_no_more_requests_than_it_runs(tmp_path: Path):
+    engine = FakeEngine()
+    async with evaluator_on(engine, tmp_path, restart) as evaluation:
+        graded: list[int] = []
+        watched = dataclasses.replace(evaluation, on_graded=graded.append)
+        engine.hold()
+        asked = asyncio.create_task(watched.answer([make_task(1)], num_samples=80, is_greedy=False))
+        while not engine.bodies:
+            await asyncio.sleep(0)
+        assert [len(body["rid"]) for body in engine.bodies] == [32] and not graded
+        engine.release()
+        ((*answers,),) = await asked
+        assert (len(answers), sum(graded)) == (80, 80)
+        assert [len(body["rid"]) for body in engine.bodies] == [32, 32, 16]
+
+
+async def test_a_completion_is_graded_with_its_prompt(tmp_path: Path):
+    engine = FakeEngine()
+    async with evaluator_on(engine, tmp_path, restart) as evaluation:
+        engine.script = list(evaluation.codec.encode("2" * 50))
+        await dataclasses.replace(evaluation, is_completion=True).greedy([make_task(1)])
+        (text,) = evaluation.grader.texts
+        assert text.startswith("1+1=2222")

@@ -20,6 +20,9 @@ class Hub:
 
     models: dict[str, Path]
     commit: str = "c0ffee" + "0" * 34
+    """Of the main branch."""
+    commits: set[str] = field(default_factory=set)
+    """Others that it has."""
     gated: set[str] = field(default_factory=set)
     cut: set[str] = field(default_factory=set)
     requests: list[str] = field(default_factory=list)
@@ -71,10 +74,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send_json([_entry(file, folder) for file in _files(folder)])
         if path.startswith(f"/api/{kind}/{hub_id}"):
             revision = path.rpartition("/")[2]
-            if "/revision/" in path and revision not in ("main", "v1", self.hub.commit):
+            is_known = revision in self.hub.commits
+            if "/revision/" in path and not is_known and revision not in ("main", "v1", self.hub.commit):
                 return self._refuse(404, "RevisionNotFound")
             files = [{"rfilename": file.relative_to(folder).as_posix()} for file in _files(folder)]
-            return self._send_json({"id": hub_id, "sha": self.hub.commit, "siblings": files})
+            commit = revision if is_known else self.hub.commit
+            return self._send_json({"id": hub_id, "sha": commit, "siblings": files})
         return self._send_file(folder / path.partition("/resolve/")[2].partition("/")[2], folder, wanted)
 
     def _send_json(self, content: object) -> None:

@@ -7,9 +7,13 @@ class Notebook:
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
+        self.benchmarks: list[dict[str, Any]] = []
 
     def step(self, row: dict[str, Any]) -> None:
         self.steps.append(row)
 
     def evaluation(self, row: dict[str, Any]) -> None:
         self.evaluations.append(row)
+
+    def benchmark(self, row: dict[str, Any]) -> None:
+        self.benchmarks.append(row)

@@ -2,7 +2,13 @@
 
 import pytest
 
-from asyncrl.observe.estimates import accuracy, avg_at_k, chance_of_a_correct_draw, pass_at_k
+from asyncrl.observe.estimates import (
+    accuracy,
+    avg_at_k,
+    chance_of_a_correct_draw,
+    paired_difference,
+    pass_at_k,
+)
 
 RIGHT, WRONG = True, False
 
@@ -66,3 +72,42 @@ def test_tasks_with_too_few_graded_samples_are_left_out() -> None:
     assert (estimate.mean, estimate.num_tasks) == (1.0, 1)
     with pytest.raises(ValueError, match="pass@8 needs"):
         pass_at_k([[RIGHT] * 4], 8)
+
+
+def test_paired_difference_against_agresti_and_min_by_hand() -> None:
+    # 10 tasks: 4 only the second model gets right, 1 only the first, 5 both or none. With 0.5 more in each of
+    # the four cells of the table: b = 4.5, c = 1.5, n = 12: centre 3 / 12 = 0.25,
+    # half 1.95996 x sqrt(((4.5 + 1.5) / 12 - 0.25^2) / 12) = 1.95996 x sqrt(0.4375 / 12) = 0.37423
+    first = [0, 0, 0, 0, 1, 1, 1, 0, 0, 0]
+    second = [1, 1, 1, 1, 0, 1, 1, 0, 0, 0]
+    found = paired_difference(first, second)
+    assert found.mean == pytest.approx(0.3)
+    assert (found.low, found.high) == (
+        pytest.approx(0.25 - 0.37423, abs=1e-4),
+        pytest.approx(0.25 + 0.37423, abs=1e-4),
+    )
+    assert not found.is_clear()
+
+
+def test_models_that_never_differ_are_not_proved_equal() -> None:
+    found = paired_difference([0.5, 1.0], [0.5, 1.0])
+    # centre 0, half 1.95996 x sqrt((1 / 4) / 4) = 0.49
+    assert (found.mean, found.low, found.high) == (
+        0.0,
+        pytest.approx(-0.49, abs=1e-3),
+        pytest.approx(0.49, abs=1e-3),
+    )
+
+
+def test_pairing_is_sharper_than_two_intervals_side_by_side() -> None:
+    first = [0.0, 1.0] * 200
+    second = [min(1.0, score + 0.25) for score in first]
+    found = paired_difference(first, second)
+    assert found.mean == pytest.approx(0.125) and found.is_clear()
+    low, high = avg_at_k([[bool(score)] for score in first]).low, avg_at_k([[bool(s)] for s in first]).high
+    assert found.high - found.low < (high - low) / 2
+
+
+def test_a_difference_without_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one task"):
+        paired_difference([], [])

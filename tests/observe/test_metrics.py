@@ -85,6 +85,17 @@ def test_evaluations_are_found_by_when_they_were_made(path: Path) -> None:
     assert metrics.evaluation("during") is None
 
 
+def test_benchmarks_are_kept_apart_from_held_out_tasks_and_superseded_alike(path: Path) -> None:
+    with MetricsWriter(path) as writer:
+        writer.benchmark({"step": 0, "when": "before", "benchmark": "gsm8k", "num_tasks": 4})
+        writer.benchmark({"step": 9, "when": "after", "benchmark": "gsm8k", "num_tasks": 4})
+        writer.resumed(4)
+        writer.benchmark({"step": 8, "when": "after", "benchmark": "gsm8k", "num_tasks": 4})
+    metrics = read_metrics(path)
+    assert [(row["when"], row["step"]) for row in metrics.benchmarks] == [("before", 0), ("after", 8)]
+    assert metrics.evaluations == []
+
+
 def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     assert (metrics.steps, metrics.evaluations, metrics.events) == ([], [], [])

@@ -5,7 +5,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from fakes.finished_run import EVALUATION
 
+from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.observe.report import write_report
 
 
@@ -75,3 +77,32 @@ def test_a_run_that_stopped_before_its_first_step_gets_a_report(run_folder: Path
 def test_missing_tokens_are_named_a_defect(run_folder: Path) -> None:
     summary = write_report(run_folder, {"generated": 10, "trained": 7})
     assert "this is a defect" in summary.report.read_text()
+
+
+def test_benchmarks_stand_side_by_side_and_the_template_is_named(
+    run_folder: Path, generated: dict[str, int]
+) -> None:
+    row = {
+        "benchmark": "gsm8k",
+        "template": "<r1>",
+        "num_tasks": 2,
+        "temperature": 0.0,
+        "max_new_tokens": 64,
+        "greedy_accuracy": 0.5,
+        "greedy_low": 0.1,
+        "greedy_high": 0.9,
+        "greedy_scores": [1.0, 0.0],
+        "response_tokens_mean": 12.0,
+        "cut_share": 0.5,
+        "num_faults": 0,
+    }
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.evaluation({"step": 10, "when": "after", "template": "<r1>", **EVALUATION})
+        writer.benchmark({"step": 0, "when": "before", **row})
+        writer.benchmark({"step": 10, "when": "after", **row, "greedy_scores": [1.0, 1.0]})
+    text = write_report(run_folder, generated).report.read_text()
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+    assert "gsm8k: 2 tasks, template &lt;r1&gt;, greedy, at most 64 tokens" in text
+    # Differences 0 and 1: mean 0.5, centre 1 / 4, half 1.96 x sqrt((2 / 4 - 1 / 16) / 4) = 0.648
+    assert "greedy accuracy 50.0% [10.0, 90.0] 50.0% [10.0, 90.0] +50.0 [-39.8, +89.8]" in text
+    assert "Before and after under the same template: &lt;r1&gt;." in text

@@ -43,6 +43,13 @@ def test_without_a_terminal_a_long_stage_reports_every_ten_seconds() -> None:
     assert middle == ["        pre-training 40%", "        pre-training 80%"]
 
 
+def test_of_a_stage_that_is_stopped_nothing_is_said() -> None:
+    screen, file = plain()
+    with pytest.raises(KeyboardInterrupt), stage("rollout servers", console=screen):
+        raise KeyboardInterrupt
+    assert file.getvalue().splitlines() == ["start   rollout servers"]
+
+
 def test_a_stage_that_raises_is_shown_as_failed_and_still_raises() -> None:
     screen, file = plain()
     with pytest.raises(RuntimeError, match="port taken"):

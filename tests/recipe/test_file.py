@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe, shown
+from asyncrl.recipe.file import dump_recipe, load_recipe, model_recipe, parse_recipe, shown
 
 MINIMAL = "name: t\nmodel: {path: m}\ndata: {train: d.jsonl, heldout: h.jsonl}\n"
 
@@ -221,3 +221,16 @@ def test_a_mistake_in_a_source_is_named(data: dict[str, object], sentence: str) 
     with pytest.raises(InputError) as refused:
         parse_recipe(raw, source="recipe.yaml")
     assert sentence in str(refused.value)
+
+
+def test_benchmarks_that_are_files_are_relative_to_the_recipe_and_names_stay(tmp_path: Path) -> None:
+    named = "evaluation: {benchmarks: [gsm8k, own/rows.jsonl, 'aime24:copies/aime24.parquet']}\n"
+    found = load_recipe(write(tmp_path, MINIMAL + named)).evaluation.benchmarks
+    assert found == ["gsm8k", f"{tmp_path}/own/rows.jsonl", f"aime24:{tmp_path}/copies/aime24.parquet"]
+
+
+def test_a_model_alone_has_a_recipe_of_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    assert model_recipe("model", ["model.context_tokens=128"]).model.path == str(tmp_path / "model")
+    assert model_recipe("Qwen/Qwen2.5-0.5B").model.path == "Qwen/Qwen2.5-0.5B"

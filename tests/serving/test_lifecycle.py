@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from fakes.engine import FakeEngine
@@ -9,8 +11,11 @@ from fakes.fleets import TAKEN, Crew, nothing
 
 from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.records import PublishOutcome
+from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
 from asyncrl.serving.server import ServerState
+from asyncrl.serving.sglang import new_session
+from asyncrl.waits import Waits
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -247,3 +252,48 @@ async def test_a_server_that_is_removed_while_it_restarts_ends_after_it_has_star
     await pair.until(lambda: pair.processes == [("restart", two.url), ("stop", two.url)])
     # Nobody installs weights on what is about to end.
     assert len(two.calls) == calls
+
+
+@pytest.fixture
+async def fixed(one: FakeEngine, tmp_path: Path) -> AsyncIterator[Crew]:
+    """A fleet of the first engine without a trainer: it serves what it was started with, as version 0."""
+    waits = Waits()
+    async with new_session() as session:
+        fleet = Fleet(
+            [one.url],
+            session=session,
+            waits=waits,
+            max_running_requests=10,
+            restart=lambda url: crew.restart(url),
+        )
+        crew = Crew(fleet, waits, tmp_path)
+        one.version = "0"
+        fleet.serve_fixed(0)
+        yield crew
+        await fleet.close()
+
+
+async def test_a_server_without_a_trainer_serves_again_after_a_restart(fixed: Crew, one: FakeEngine) -> None:
+    server = fixed.fleet.servers[one.url]
+    salt = fixed.fleet.salt(server)
+    one.is_ready = False
+
+    async def start(url: str) -> None:
+        one.is_ready = True
+
+    fixed.on_restart = start
+    await fixed.fleet.suspect(server, ServerError("the stream broke"))
+    await fixed.until_serving(1)
+    assert (server.version, fixed.processes) == (0, [("restart", one.url)])
+    # Nothing is known of the cache of the process before.
+    assert fixed.fleet.salt(server) != salt
+
+
+async def test_a_server_without_a_trainer_that_comes_back_with_other_weights_is_given_up(
+    fixed: Crew, one: FakeEngine
+) -> None:
+    one.version = "7"
+    server = fixed.fleet.servers[one.url]
+    await fixed.fleet.suspect(server, ServerError("the stream broke"))
+    await fixed.until(lambda: not fixed.fleet.has_hope())
+    assert server.reason == f"{one.url} holds weight version 7, not 0"

@@ -1,0 +1,96 @@
+"""What an evaluation has found so far: the results of each model on each exam, and the JSON of them."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import DiskError, InputError
+from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.result import Result
+from asyncrl.observe.comparison import differences
+
+
+class Comparison:
+    """`models` are labels, the first the one that others are compared with. With `file` every result is
+    written there as it comes. Raises InputError for a file that cannot be written."""
+
+    def __init__(self, models: Sequence[str], exams: Sequence[Exam], *, file: Path | None = None) -> None:
+        self.models = list(models)
+        self.exams = list(exams)
+        self._file = file
+        self._rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self._current: tuple[str, Exam] | None = None
+        self._num_graded = 0
+        if file is not None:
+            try:
+                self._write(file)
+            except DiskError as error:
+                raise InputError(str(error)) from error
+
+    def begin(self, model: str, exam: Exam) -> None:
+        self._current, self._num_graded = (model, exam), 0
+
+    def graded(self, num_responses: int) -> None:
+        """So many more of the exam that has begun."""
+        self._num_graded += num_responses
+
+    def end(self, model: str, exam: Exam, result: Result) -> None:
+        """Raises DiskError."""
+        self._rows[model, exam.name] = {**exam.describe(), **result.row()}
+        self._current = None
+        if self._file is not None:
+            self._write(self._file)
+
+    def rows(self, exam: Exam) -> list[dict[str, Any] | None]:
+        """One per model; None where it was not measured."""
+        return [self._rows.get((model, exam.name)) for model in self.models]
+
+    def progress(self) -> str:
+        """What is finished and what was under way, in one sentence."""
+        done = ", ".join(f"{exam} on {model}" for model, exam in self._rows) or "nothing"
+        text = f"Finished: {done}"
+        if self._current is not None:
+            model, exam = self._current
+            text += (
+                f"; {exam.name} on {model} was at {self._num_graded:,} of {exam.num_responses:,} responses"
+            )
+        where = f" Results so far: {self._file}" if self._file is not None and self._rows else ""
+        return f"{text}.{where}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"models": self.models, "benchmarks": [self._exam_json(exam) for exam in self.exams]}
+
+    def _exam_json(self, exam: Exam) -> dict[str, Any]:
+        rows = {
+            model: row for model, row in zip(self.models, self.rows(exam), strict=True) if row is not None
+        }
+        description = exam.describe()
+        first = rows.get(self.models[0])
+        found: dict[str, dict[str, Any]] = {}
+        for model, row in rows.items():
+            if first is not None and row is not first:
+                pairs = differences(first, row).items()
+                found[model] = {name: dataclasses.asdict(difference) for name, difference in pairs}
+        return {
+            **description,
+            "tasks": [task.task_id for task in exam.tasks],
+            "results": {
+                model: {name: value for name, value in row.items() if name not in description}
+                for model, row in rows.items()
+            },
+            "differences": found,
+        }
+
+    def _write(self, file: Path) -> None:
+        part = file.with_name(f".{file.name}.part")
+        try:
+            part.write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
+            os.replace(part, file)
+        except OSError as error:
+            raise DiskError(
+                f"--out is {file}, which could not be written: {error.strerror}. Name a file in a folder "
+                f"that is there and has room."
+            ) from error

@@ -1,0 +1,168 @@
+"""A benchmark ready to be asked: its tasks as tokens, how responses are sampled, read and graded.
+
+Prompts are rendered once, with one tokenizer: base model and checkpoints answer the very same tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from asyncrl.data.benchmarks import PLAIN, Benchmark
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
+from asyncrl.data.rows import rows_of
+from asyncrl.evaluation.result import Result, chance_scores, greedy_result, sampled_result
+from asyncrl.evaluation.run import Evaluator
+from asyncrl.recipe import Recipe
+from asyncrl.records import SamplingParams, Task
+from asyncrl.rollout.tasks import TaskMaker, template_of
+from asyncrl.rollout.text import TextCodec
+from asyncrl.rollout.verifier_cache import VerifierCache
+
+SPLIT = "test"
+HELDOUT = "held-out"
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    name: str
+    source: str
+    """Where its rows are, for people."""
+    template: str
+    """What stands around its questions: `template_title`, or the benchmark's own."""
+    tasks: list[Task]
+    num_left_out: int
+    """Rows that were not asked: repeated, without an answer that can be parsed, or too long."""
+    codec: TextCodec
+    sampling: SamplingParams
+    num_samples: int
+    is_greedy: bool
+    """The most likely answer to each task is asked for. Without it there are only samples."""
+    is_completion: bool = False
+
+    @property
+    def num_responses(self) -> int:
+        return len(self.tasks) * (self.is_greedy + self._num_sampled())
+
+    def _num_sampled(self) -> int:
+        # One sample alone says less than the most likely answer.
+        return 0 if self.num_samples == 1 and self.name != HELDOUT else self.num_samples
+
+    async def give(self, evaluator: Evaluator) -> Result:
+        """What the model of `evaluator` answers. Raises EvaluationFailed."""
+        greedy = sampled = None
+        scores = {}
+        if self.is_greedy:
+            groups = await evaluator.answer(self.tasks, num_samples=1, is_greedy=True)
+            greedy, scores["greedy"] = greedy_result(groups), chance_scores(groups, 1)
+        if k := self._num_sampled():
+            groups = await evaluator.answer(self.tasks, num_samples=k, is_greedy=False)
+            sampled = sampled_result(groups, k)
+            scores |= {"avg": chance_scores(groups, 1), "pass": chance_scores(groups, k)}
+        return Result(greedy, sampled, scores)
+
+    def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
+        """`evaluator` with this exam's tokens, limits and stop strings, and a count of tokens of its own."""
+        made = dataclasses.replace(
+            evaluator,
+            codec=self.codec,
+            sampling=self.sampling,
+            is_completion=self.is_completion,
+            num_streamed=0,
+        )
+        return made if on_graded is None else dataclasses.replace(made, on_graded=on_graded)
+
+    def describe(self) -> dict[str, Any]:
+        """What a result says of it."""
+        return {
+            "benchmark": self.name,
+            "source": self.source,
+            "template": self.template,
+            "num_left_out": self.num_left_out,
+            "temperature": self.sampling.temperature if self._num_sampled() else 0.0,
+            "max_new_tokens": self.sampling.max_new_tokens,
+        }
+
+
+def read_exam(
+    benchmark: Benchmark,
+    recipe: Recipe,
+    model_folder: Path,
+    verifiers: VerifierCache,
+    context_tokens: int,
+    *,
+    now: datetime,
+    num_tasks: int | None = None,
+) -> Exam:
+    """The benchmark's first `num_tasks` tasks, by default all, as the recipe asks and reads them.
+
+    Fetches rows that are of a hub. Raises InputError.
+    """
+    rollout = recipe.rollout
+    if benchmark.stop:
+        rollout = rollout.model_copy(update={"stop": list(benchmark.stop), "include_stop": False})
+    codec = TextCodec(model_folder, rollout=rollout, now=now)
+    template, title = _template(benchmark, recipe, codec)
+    lenient = recipe.data.model_copy(update={"broken_rows": "leave_out", "long_prompts": "leave_out"})
+    key = f"benchmark {benchmark.name}"
+    maker = TaskMaker(key, lenient, codec, verifiers, context_tokens, template)
+    verifying = recipe.verifying
+    if benchmark.verifier is not None and benchmark.verifier != verifying.default:
+        verifying = verifying.model_copy(update={"default": benchmark.verifier, "options": {}})
+    tasks = maker.make(rows_of([benchmark.source], key, verifying, split=SPLIT), [benchmark.source])
+    return Exam(
+        name=benchmark.name,
+        source=_place(benchmark),
+        template=title,
+        tasks=tasks[:num_tasks],
+        num_left_out=maker.left_out.total(),
+        codec=codec,
+        sampling=SamplingParams(benchmark.temperature, benchmark.max_new_tokens, codec.stop_token_ids),
+        num_samples=benchmark.num_samples,
+        is_greedy=benchmark.num_samples == 1,
+        is_completion=benchmark.is_completion,
+    )
+
+
+def heldout_exam(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> Exam:
+    """data.heldout as it is evaluated before and after training."""
+    title = template_title(None if recipe.prompt is None else recipe.prompt.template)
+    section = recipe.evaluation
+    sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
+    return Exam(HELDOUT, "data.heldout", title, tasks, 0, codec, sampling, section.samples_per_task, True)
+
+
+def _place(benchmark: Benchmark) -> str:
+    source = benchmark.source
+    at = f"@{source.revision}" if source.revision is not None else ""
+    config = source.config if isinstance(source.config, str) else None
+    return " ".join(part for part in (f"{source.path}{at}", config, source.split) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A row's question in the words of the benchmark, as one message where the model has a chat template."""
+
+    instruction: PromptTemplate
+    is_chat: bool
+
+    def __call__(self, prompt: Prompt) -> Prompt:
+        text = self.instruction(prompt)
+        return [{"role": "user", "content": text}] if self.is_chat else text
+
+
+def _template(
+    benchmark: Benchmark, recipe: Recipe, codec: TextCodec
+) -> tuple[Callable[[Prompt], Prompt] | None, str]:
+    """What makes prompts of questions, and its title: the recipe's own, else the benchmark's."""
+    if benchmark.is_completion:
+        return PromptTemplate(PLAIN), benchmark.instruction_name
+    if recipe.prompt is not None:
+        return template_of(recipe), template_title(recipe.prompt.template)
+    if benchmark.is_asked_as_rows:
+        return None, template_title(None)
+    way = "chat" if codec.has_chat_template else "text"
+    asked = _Asked(PromptTemplate(benchmark.instruction), codec.has_chat_template)
+    return asked, f"{benchmark.instruction_name}, as {way}"

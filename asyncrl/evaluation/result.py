@@ -1,0 +1,145 @@
+"""What the graded responses of an evaluation amount to: shares with 95% intervals, lengths, cut-offs, faults.
+
+A fault leaves every share and is counted: it is neither right nor wrong.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from asyncrl.errors import AsyncrlError
+from asyncrl.observe import estimates
+from asyncrl.records import PolicyVersion, Score
+
+Scores = list[float | None]
+"""Per task, in [0, 1]; None for a task without enough verdicts."""
+
+
+class EvaluationFailed(AsyncrlError):
+    """No result: servers kept failing, or no response got a verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradedResponse:
+    """One graded response to a task."""
+
+    text: str
+    num_tokens: int
+    versions: tuple[PolicyVersion, ...]
+    score: Score
+    is_cut: bool = False
+    """It ended at the limit of its tokens."""
+
+
+class Answered(TypedDict):
+    """Of all responses, faults included."""
+
+    response_tokens_mean: float
+    cut_share: float
+    """Share of responses that ended at the limit of their tokens."""
+    num_tasks: int
+    num_faults: int
+    """Responses without a verdict."""
+    version_min: PolicyVersion
+    """Of the versions that answered; -1 when no answer has a token."""
+    version_max: PolicyVersion
+
+
+class Greedy(Answered):
+    """Of the most likely answer to each task."""
+
+    greedy_accuracy: float
+    greedy_low: float
+    """Ends of the 95% Wilson interval."""
+    greedy_high: float
+
+
+class Sampled(Answered):
+    """Of k samples per task, with 95% intervals over tasks."""
+
+    k: int
+    avg_at_k: float
+    avg_low: float
+    avg_high: float
+    pass_at_k: float
+    pass_low: float
+    pass_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one model on one exam: greedy, sampled, or both."""
+
+    greedy: Greedy | None
+    sampled: Sampled | None
+    scores: dict[str, Scores]
+    """"greedy", "avg" and "pass" -> the score of each task, in the order of the tasks."""
+
+    def row(self) -> dict[str, Any]:
+        """Flat, for JSON and metrics.jsonl; lengths and cut-offs are the greedy ones where there are both."""
+        parts = [part for part in (self.sampled, self.greedy) if part is not None]
+        merged = dict(itertools.chain.from_iterable(part.items() for part in parts))
+        return {
+            **merged,
+            "num_faults": sum(part["num_faults"] for part in parts),
+            **{f"{name}_scores": scores for name, scores in self.scores.items()},
+        }
+
+
+def greedy_result(groups: Sequence[Sequence[GradedResponse]]) -> Greedy:
+    """Of one response per task; at least one has a verdict."""
+    graded = list(itertools.chain.from_iterable(map(correct_of, groups)))
+    accuracy = estimates.accuracy(sum(graded), len(graded))
+    return {
+        **_answered(groups),
+        "greedy_accuracy": accuracy.mean,
+        "greedy_low": accuracy.low,
+        "greedy_high": accuracy.high,
+    }
+
+
+def sampled_result(groups: Sequence[Sequence[GradedResponse]], k: int) -> Sampled:
+    """Raises EvaluationFailed when no task has k verdicts."""
+    correct = [correct_of(group) for group in groups]
+    if not any(len(graded) >= k for graded in correct):
+        raise EvaluationFailed(f"none of {len(groups)} tasks got {k} verdicts")
+    average = estimates.avg_at_k(correct)
+    passed = estimates.pass_at_k(correct, k)
+    return {
+        **_answered(groups),
+        "k": k,
+        "avg_at_k": average.mean,
+        "avg_low": average.low,
+        "avg_high": average.high,
+        "pass_at_k": passed.mean,
+        "pass_low": passed.low,
+        "pass_high": passed.high,
+    }
+
+
+def chance_scores(groups: Sequence[Sequence[GradedResponse]], k: int) -> Scores:
+    """pass@k of each task, which for k = 1 is its share of correct responses."""
+    counts = [correct_of(group) for group in groups]
+    return [
+        estimates.chance_of_a_correct_draw(sum(graded), len(graded), k=k) if len(graded) >= k else None
+        for graded in counts
+    ]
+
+
+def correct_of(responses: Sequence[GradedResponse]) -> list[bool]:
+    """Of those with a verdict, which are correct."""
+    return [r.score.correctness == 1.0 for r in responses if r.score.correctness is not None]
+
+
+def _answered(groups: Sequence[Sequence[GradedResponse]]) -> Answered:
+    responses = list(itertools.chain.from_iterable(groups))
+    versions = [version for response in responses for version in response.versions]
+    return {
+        "response_tokens_mean": sum(r.num_tokens for r in responses) / len(responses),
+        "cut_share": sum(r.is_cut for r in responses) / len(responses),
+        "num_tasks": len(groups),
+        "num_faults": sum(r.score.correctness is None for r in responses),
+        "version_min": min(versions, default=-1),
+        "version_max": max(versions, default=-1),
+    }

@@ -1,0 +1,75 @@
+"""What `asyncrl eval` refuses before any server starts, each in one sentence, and the list of benchmarks."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from fakes.newcomer import write_project
+
+from asyncrl import cli
+from asyncrl.data.benchmarks import CATALOG
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert cli.main(["eval", *words]) == 2
+    return capsys.readouterr().err.strip()
+
+
+def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["eval", "--list"]) == 0
+    said = capsys.readouterr().out
+    for name, benchmark in CATALOG.items():
+        assert name in said and benchmark.source.path in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "asyncrl eval needs a recipe, the folder of a run or a model, then benchmarks"),
+        (["recipe.yaml", "gsm8"], "gsm8 is no benchmark and no file of rows. Known: gsm8k, math500"),
+        (["recipe.yaml", "--checkpoint", "nowhere"], "--checkpoint is nowhere, which does not exist."),
+        (
+            ["recipe.yaml", "--at", "last"],
+            "--at has last, but runs/mine/checkpoints holds no exported checkpoint",
+        ),
+        (["recipe.yaml", "--k", "0"], "--k is 0, expected more than 0."),
+        (["recipe.yaml", "--num-tasks", "-1"], "--num-tasks is -1, expected more than 0."),
+        (
+            ["recipe.yaml", "--out", "no/such/x.json"],
+            "--out is no/such/x.json, which could not be written: No such",
+        ),
+        (["recipe.yaml", "heldout.jsonl", "heldout.jsonl"], "The benchmark heldout.jsonl is named twice."),
+        (
+            ["recipe.yaml", "data.heldout=null", "evaluation.every_steps=0"],
+            "The recipe has no data.heldout. Name benchmarks, such as gsm8k",
+        ),
+        (["nowhere.yaml", "gsm8k"], "There is no recipe at nowhere.yaml."),
+        (["model", "gsm8"], "gsm8 is no benchmark and no file of rows."),
+        (["model"], "The recipe has no data.heldout. Name benchmarks, such as gsm8k"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    said = refusal(capsys, *words)
+    assert said.startswith(sentence), said
+    assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_is_one_sentence(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said = refusal(capsys, "recipe.yaml", f"serving.first_port={port}")
+    assert said == (
+        f"port {port} (serving.first_port) is taken: Address already in use. Set another one, or 0 for any."
+    )

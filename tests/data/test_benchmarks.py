@@ -1,0 +1,181 @@
+"""The public benchmarks: each row layout, as published, becomes a question with its answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.data.benchmarks import CATALOG, Benchmark, find_benchmark
+from asyncrl.data.columns import NoAnswer, to_row
+from asyncrl.data.rows import columns_of
+from asyncrl.errors import InputError
+from asyncrl.recipe.evaluation import Evaluation
+from verifiers.code.verifier import CodeVerifier
+from verifiers.registry import load_verifier
+from verifiers.verdict import Outcome
+
+MBPP = {
+    "task_id": 11,
+    "text": "Write a function to add one.",
+    "code": "def f(x):\r\n    return x + 1",
+    "test_list": ["assert f(1) == 2"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": """from typing import List
+
+
+def total(numbers: List[int]) -> int:
+    '''Sum them.
+    >>> total([1, 2])
+    3
+    '''
+""",
+    "entry_point": "total",
+    "canonical_solution": "    return sum(numbers)\n",
+    "test": """
+
+METADATA = {"author": "x"}
+
+
+def check(candidate):
+    assert candidate([1, 2]) == 3
+    assert candidate([]) == 0
+""",
+}
+LAYOUTS: list[tuple[str, dict[str, Any], str, Any]] = [
+    ("gsm8k", {"question": "q", "answer": "1+1=<<1+1=2>>2\n#### 2"}, "q", "2"),
+    ("math500", {"problem": "q", "solution": "s", "answer": "x", "subject": "Algebra", "level": 2}, "q", "x"),
+    ("aime24", {"id": 60, "problem": "q", "solution": "\\boxed{204}", "url": "u"}, "q", "204"),
+    ("aime24", {"id": 60, "problem": "q", "solution": "long", "answer": "204", "year": "2024"}, "q", "204"),
+    ("aime25", {"id": "0", "problem": "q", "answer": "70"}, "q", "70"),
+    ("amc23", {"id": 0, "question": "q", "answer": "27.0", "url": "u"}, "q", "27"),
+    ("amc23", {"id": 0, "problem": "q", "question": "q", "answer": 27.0, "url": "u"}, "q", "27"),
+    ("minerva_math", {"question": "q", "answer": "4.5e33"}, "q", "4.5e33"),
+    ("minerva_math", {"problem": "q", "solution": "so \\boxed{1.6} cm", "type": "t", "idx": 0}, "q", "1.6"),
+    ("olympiadbench", {"id": 1, "context": None, "question": "q", "final_answer": ["2"]}, "q", "2"),
+    ("olympiadbench", {"context": "c", "question": "q", "final_answer": "['1', '2']"}, "c\nq", "1, 2"),
+]
+
+
+def made(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    return to_row(columns_of(CATALOG[name].source, name), row, "here")
+
+
+@pytest.mark.parametrize(("name", "row", "prompt", "answer"), LAYOUTS)
+def test_a_published_row_gives_question_and_answer(
+    name: str, row: dict[str, Any], prompt: str, answer: Any
+) -> None:
+    found = made(name, row)
+    assert (found["prompt"], found["answer"]) == (prompt, answer)
+    # The benchmark's verifier can read its gold, and finds it in a box.
+    verifier = load_verifier(CATALOG[name].verifier or "", {})
+    reference = verifier.parse_reference(found["answer"])
+    assert verifier.verify(f"So it is \\boxed{{{answer}}}.", reference).outcome is Outcome.CORRECT
+    assert verifier.verify("So it is \\boxed{17/31}.", reference).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("aime24", {"problem": "q", "solution": "no box"}),
+        ("olympiadbench", {"question": "q", "final_answer": []}),
+        ("gsm8k", {"question": "q", "answer": "no mark"}),
+    ],
+)
+def test_a_row_without_an_answer_is_told_apart(name: str, row: dict[str, Any]) -> None:
+    with pytest.raises(NoAnswer):
+        made(name, row)
+
+
+@pytest.fixture
+def verifier() -> Iterator[CodeVerifier]:
+    made = CodeVerifier()
+    yield made
+    made.close()
+
+
+def test_a_completion_is_graded_together_with_the_prompt_that_it_continues(verifier: CodeVerifier) -> None:
+    row = made("humaneval_completion", HUMANEVAL)
+    assert row["prompt"] == HUMANEVAL["prompt"]
+    reference = verifier.parse_reference(row["answer"])
+    for body, outcome in (
+        ("    return sum(numbers)\n", Outcome.CORRECT),
+        ("    result = 0\n    for n in numbers:\n        result += n\n    return result", Outcome.CORRECT),
+        ("    return numbers[0]\n", Outcome.WRONG),
+        ("    return sum(numbers", Outcome.WRONG),
+        ("", Outcome.WRONG),
+    ):
+        assert verifier.verify(row["prompt"] + body, reference).outcome is outcome, body
+
+
+def test_a_whole_function_is_graded_as_it_is(verifier: CodeVerifier) -> None:
+    row = made("humaneval", HUMANEVAL)
+    assert HUMANEVAL["prompt"] in row["prompt"]
+    reference = verifier.parse_reference(row["answer"])
+    right = "```python\ndef total(numbers):\n    return sum(numbers)\n```"
+    assert verifier.verify(right, reference).outcome is Outcome.CORRECT
+    assert verifier.verify(right.replace("sum", "max"), reference).outcome is Outcome.WRONG
+
+
+def test_mbpp_shows_the_tests_that_grade_it() -> None:
+    row = made("mbpp", MBPP)
+    assert row["prompt"].endswith("assert f(1) == 2") and row["verifier"] == "code"
+
+
+def test_every_benchmark_is_pinned_to_a_commit_and_documented_in_the_recipe() -> None:
+    documented = Evaluation.model_fields["benchmarks"].description or ""
+    for name, benchmark in CATALOG.items():
+        assert benchmark.source.revision is not None and len(benchmark.source.revision) == 40
+        assert f" {name}" in documented.replace("\n", " "), name
+
+
+def find(name: str) -> Benchmark:
+    return find_benchmark(name, num_samples=4, temperature=0.7, max_new_tokens=60)
+
+
+def test_a_benchmark_may_be_read_from_a_copy(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text("{}")
+    found = find(f"gsm8k:{copy}")
+    assert (found.name, found.source.path, found.source.columns) == ("gsm8k", str(copy), "gsm8k")
+    assert (found.source.config, found.source.split, found.source.revision) == (None, None, None)
+    # A folder may have splits.
+    assert find(f"gsm8k:{tmp_path}").source.split == "test"
+
+
+def test_a_file_is_asked_as_its_rows_are_and_sampled_as_held_out_tasks(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("{}")
+    found = find(str(tmp_path / "mine.jsonl"))
+    assert (found.name, found.num_samples, found.temperature, found.max_new_tokens) == (
+        "mine.jsonl",
+        4,
+        0.7,
+        60,
+    )
+    assert found.is_asked_as_rows and found.verifier is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gsm8", r"gsm8 is no benchmark and no file of rows.* Did you mean gsm8k\?"),
+        ("gsm8k:/nowhere.jsonl", r"gsm8k:/nowhere.jsonl needs /nowhere.jsonl, which does not exist"),
+        ("/nowhere.parquet", r"needs /nowhere.parquet, which does not exist"),
+    ],
+)
+def test_a_name_that_means_nothing_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        find(name)
+
+
+def test_the_page_on_evaluation_lists_every_benchmark() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, benchmark in CATALOG.items():
+        (row,) = [row for row in rows if f"`{name}`" in row]
+        assert f"| {benchmark.num_rows:,} " in row and f"| {benchmark.num_samples} |" in row
+        assert benchmark.source.path in row

@@ -1,0 +1,71 @@
+"""Results of several models as they come: what is finished, and the JSON of it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from fakes.model_folder import write_tokenizer
+from fakes.records import make_score, make_task
+
+from asyncrl.errors import InputError
+from asyncrl.evaluation.comparison import Comparison
+from asyncrl.evaluation.exam import Exam
+from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
+from asyncrl.records import SamplingParams
+from asyncrl.rollout.text import TextCodec
+
+TASKS = [make_task(1), make_task(2)]
+
+
+@pytest.fixture
+def exam(tmp_path: Path) -> Exam:
+    codec = TextCodec(write_tokenizer(tmp_path / "model"))
+    return Exam("gsm8k", "here", "r1", TASKS, 0, codec, SamplingParams(1.0, 8, (1,)), 1, True)
+
+
+def result(*rewards: float) -> Result:
+    answers = [[GradedResponse("", 4, (0,), make_score(reward))] for reward in rewards]
+    return Result(greedy_result(answers), None, {"greedy": list(rewards)})
+
+
+def test_what_is_finished_and_what_is_under_way_is_one_sentence(exam: Exam, tmp_path: Path) -> None:
+    comparison = Comparison(["base", "step 4"], [exam], file=tmp_path / "out.json")
+    assert comparison.progress() == "Finished: nothing."
+    comparison.begin("base", exam)
+    comparison.end("base", exam, result(1.0, 0.0))
+    comparison.begin("step 4", exam)
+    comparison.graded(1)
+    assert comparison.progress() == (
+        f"Finished: gsm8k on base; gsm8k on step 4 was at 1 of 2 responses. "
+        f"Results so far: {tmp_path}/out.json"
+    )
+
+
+def test_the_file_holds_what_is_finished_and_differences_to_the_first(exam: Exam, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    comparison = Comparison(["base", "step 4"], [exam], file=file)
+    comparison.end("base", exam, result(1.0, 0.0))
+    (found,) = json.loads(file.read_text())["benchmarks"]
+    assert (found["results"].keys(), found["differences"]) == ({"base"}, {})
+    comparison.end("step 4", exam, result(1.0, 1.0))
+    (found,) = json.loads(file.read_text())["benchmarks"]
+    assert (found["template"], found["tasks"]) == ("r1", ["train:1", "train:2"])
+    assert found["results"]["step 4"]["greedy_scores"] == [1.0, 1.0]
+    assert found["differences"]["step 4"]["greedy"]["mean"] == 0.5
+    assert found == json.loads(json.dumps(comparison.as_json()))["benchmarks"][0]
+
+
+def test_two_exams_are_kept_apart(exam: Exam) -> None:
+    other = dataclasses.replace(exam, name="math500")
+    comparison = Comparison(["base"], [exam, other])
+    comparison.end("base", other, result(0.0, 0.0))
+    assert comparison.rows(exam) == [None]
+    assert comparison.progress() == "Finished: math500 on base."
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
+    exam: Exam, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="--out is .*could not be written: No such file"):
+        Comparison(["base"], [exam], file=tmp_path / "nowhere" / "out.json")

@@ -1,0 +1,77 @@
+"""Models side by side, with every number known."""
+
+from typing import Any
+
+from rich.console import Console
+
+from asyncrl.observe.comparison import (
+    comparison_header,
+    comparison_rows,
+    comparison_title,
+    differences,
+    print_comparison,
+)
+
+BASE: dict[str, Any] = {
+    "benchmark": "gsm8k",
+    "template": "boxed, as chat",
+    "num_tasks": 4,
+    "num_left_out": 0,
+    "temperature": 0.0,
+    "max_new_tokens": 1024,
+    "greedy_accuracy": 0.25,
+    "greedy_low": 0.05,
+    "greedy_high": 0.7,
+    "greedy_scores": [1.0, 0.0, 0.0, 0.0],
+    "response_tokens_mean": 200.0,
+    "cut_share": 0.5,
+    "num_faults": 0,
+}
+TRAINED = {**BASE, "greedy_accuracy": 0.75, "greedy_low": 0.3, "greedy_high": 0.95, "cut_share": 0.25}
+TRAINED |= {"greedy_scores": [1.0, 1.0, 1.0, 0.0], "response_tokens_mean": 150.0}
+
+
+def test_two_models_stand_side_by_side_with_their_paired_difference() -> None:
+    # Differences 0, 1, 1, 0: mean 0.5; centre 2 / 6, half 1.96 x sqrt((3 / 6 - 1 / 9) / 6) = 0.499
+    assert comparison_header(("base", "step 4")) == ["", "base", "step 4", "difference"]
+    assert comparison_rows([BASE, TRAINED]) == [
+        ["greedy accuracy", "25.0% [5.0, 70.0]", "75.0% [30.0, 95.0]", "+50.0 [-16.6, +83.2]"],
+        ["response tokens", "200", "150", ""],
+        ["cut at the limit", "50.0%", "25.0%", ""],
+    ]
+
+
+def test_samples_and_faults_have_rows_where_there_are_any() -> None:
+    sampled = {name: value for name, value in BASE.items() if not name.startswith("greedy")}
+    sampled |= {"k": 4, "temperature": 0.8, "avg_at_k": 0.5, "avg_low": 0.25, "avg_high": 0.75}
+    sampled |= {"pass_at_k": 1.0, "pass_low": 0.5, "pass_high": 1.0, "num_faults": 3, "num_left_out": 2}
+    rows = comparison_rows([sampled])
+    assert [row[0] for row in rows] == [
+        "avg@4",
+        "pass@4",
+        "response tokens",
+        "cut at the limit",
+        "faults, not counted",
+    ]
+    assert rows[-1] == ["faults, not counted", "3"]
+    assert comparison_title(sampled) == (
+        "gsm8k: 4 tasks (2 rows left out), template boxed, as chat, 4 samples at temperature 0.8, "
+        "at most 1,024 tokens"
+    )
+
+
+def test_a_task_without_a_verdict_of_both_is_no_part_of_the_difference() -> None:
+    faulty = {**TRAINED, "greedy_scores": [None, 1.0, 1.0, 0.0]}
+    found = differences(BASE, faulty)["greedy"]
+    assert (found.num_tasks, round(found.mean, 3)) == (3, 0.667)
+
+
+def test_a_model_without_a_result_leaves_its_cells_open() -> None:
+    assert comparison_rows([None, TRAINED])[0] == ["greedy accuracy", "-", "75.0% [30.0, 95.0]", "-"]
+    assert comparison_rows([BASE, None])[0] == ["greedy accuracy", "25.0% [5.0, 70.0]", "-", "-"]
+    console = Console(record=True, width=160, highlight=False)
+    print_comparison(("base", "step [4]"), [BASE, None], console)
+    text = console.export_text()
+    assert (
+        "gsm8k: 4 tasks, template boxed, as chat, greedy, at most 1,024 tokens" in text and "step [4]" in text
+    )
