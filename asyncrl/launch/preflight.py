@@ -18,6 +18,7 @@ import psutil
 
 import verifiers
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
@@ -177,8 +178,8 @@ def unused_gpu(*, devices: Path = Path("/dev"), torch_version: str | None = None
     )
 
 
-def _warn_of_shared_prompts(train: list[Task], heldout: list[Task]) -> None:
-    trained = {task.prompt: task.task_id for task in train}
+def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:
+    trained = {task.prompt: task.task_id for task in train.with_prompts({task.prompt for task in heldout})}
     shared = [task for task in heldout if task.prompt in trained]
     if shared:
         log.warning(
