@@ -32,7 +32,7 @@ def tables_folder() -> Path:
 def table_name(recipe: Recipe, codec: TextCodec, context_tokens: int) -> str | None:
     """Raises InputError for data that cannot be read."""
     sources = recipe.data.train_sources()
-    if codec.fingerprint is None or _has_own_columns(sources) or _is_small(sources):
+    if _is_small(sources) or _has_own_columns(sources) or (rendering := codec.fingerprint) is None:
         return None
     decides = [
         digest_of(sources, "data.train"),
@@ -40,7 +40,7 @@ def table_name(recipe: Recipe, codec: TextCodec, context_tokens: int) -> str | N
         [recipe.data.broken_rows, recipe.data.long_prompts],
         None if recipe.prompt is None else recipe.prompt.model_dump(mode="json"),
         [recipe.verifying.default, json.dumps(recipe.verifying.options, default=str, sort_keys=True)],
-        [codec.fingerprint, context_tokens],
+        [rendering, context_tokens],
         [_own_code(), sys.version, *map(importlib.metadata.version, _LIBRARIES)],
     ]
     return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:32]

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 
@@ -254,9 +255,7 @@ class TaskMaker:
         return self._newest[1:]
 
     def _is_repeated(self, row: Row, verifier_key: str) -> bool:
-        prompt = row.prompt if isinstance(row.prompt, str) else json.dumps(row.prompt, default=str)
-        answer = json.dumps([row.answer, verifier_key], sort_keys=True, default=str)
-        asked, answered = _digest(prompt), _digest(answer)
+        asked, answered = _digest(row.prompt), _digest(row.answer, verifier_key)
         known = self._answers.setdefault(asked, answered)
         if known is answered:
             return False
@@ -312,7 +311,11 @@ class TaskMaker:
             )
 
 
-def _digest(text: str) -> bytes:
+def _digest(value: Any, verifier_key: str = "") -> bytes:
+    if isinstance(value, str):
+        text = f"text {verifier_key} {value}"
+    else:
+        text = f"JSON {verifier_key} {json.dumps(value, sort_keys=True, default=str)}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

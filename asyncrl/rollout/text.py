@@ -38,7 +38,9 @@ class TextCodec:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file that it cannot read
             raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
+        self._path = path
         self._normalizer = self._tokenizer.normalizer
+        self._keeps_ascii = type(self._normalizer).__name__ in ("NFC", "NFD", "NFKC", "NFKD")
         self._num_special_tokens = self._tokenizer.num_special_tokens_to_add(False)
         config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
@@ -57,8 +59,8 @@ class TextCodec:
         if "strftime_now" in template:
             return None
         special = {} if self._template is None else self._template.special_tokens
-        parts = [self._tokenizer.to_str(), template, *(f"{k}={v}" for k, v in sorted(special.items()))]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        parts = [template, *(f"{k}={v}" for k, v in sorted(special.items()))]
+        return hashlib.sha256(self._path.read_bytes() + "\0".join(parts).encode()).hexdigest()
 
     @property
     def has_chat_template(self) -> bool:
@@ -128,7 +130,8 @@ class TextCodec:
         A token stands for one byte of the normalised text or more; where a tokenizer begins each stretch with
         a space of its own, a stretch has one byte or more, too.
         """
-        normalised = text if self._normalizer is None else self._normalizer.normalize_str(text)
+        is_normal = self._normalizer is None or (self._keeps_ascii and text.isascii())
+        normalised = text if is_normal else self._normalizer.normalize_str(text)
         return 2 * len(normalised.encode("utf-8", "replace")) + self._num_special_tokens
 
 
