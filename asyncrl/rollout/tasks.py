@@ -9,15 +9,11 @@ import contextlib
 import json
 import logging
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any
-
-from rich.console import Console
 
 from asyncrl.data.mixture import fair_shares
 from asyncrl.data.order import MixturePart
@@ -26,7 +22,7 @@ from asyncrl.data.prompts import PromptTemplate
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
-from asyncrl.observe.stage import Stage, stage
+from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.table_name import table_name, tables_folder
@@ -41,8 +37,6 @@ REPEATED, BROKEN, LONG = (
     "without an answer that can be parsed",
     "with too long a prompt",
 )
-SHOWN_AFTER_SECONDS = 3.0
-"""Reading that takes longer has a progress bar."""
 _ROWS_PER_LOOK = 500
 """Between two looks at the clock."""
 _MAX_KNOWN_GOLDS = 200_000
@@ -155,11 +149,11 @@ class TaskMaker:
     def _pack(self, rows: Iterable[Row | Unanswered], name: str | None) -> PackedTasks:
         packer = Packer(tables_folder())
         try:
-            with _Progress(f"reading {self.key}") as progress:
+            with LateStage(f"reading {self.key}") as progress:
                 for row in rows:
                     self._add(row, packer)
                     if self.num_rows % _ROWS_PER_LOOK == 0:
-                        progress.show(self.num_rows)
+                        progress.show(f"{self.num_rows:,} rows")
                 return packer.finish(self._findings(), name)
         except BaseException:
             packer.discard()
@@ -317,30 +311,3 @@ def _digest(value: Any, verifier_key: str = "") -> bytes:
     else:
         text = f"JSON {verifier_key} {json.dumps(value, sort_keys=True, default=str)}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-class _Progress:
-    """A progress bar on standard error, once the work has taken SHOWN_AFTER_SECONDS."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._began = time.monotonic()
-        self._stage: Stage | None = None
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
-    ) -> None:
-        self._open.__exit__(kind, error, frames)
-
-    def show(self, num_rows: int) -> None:
-        if self._stage is None:
-            if time.monotonic() - self._began < SHOWN_AFTER_SECONDS:
-                return
-            console = Console(stderr=True, highlight=False)
-            self._stage = self._open.enter_context(stage(self._title, console=console))
-        self._stage.name = f"{self._title}: {num_rows:,} rows"
-        self._stage.advance(0)

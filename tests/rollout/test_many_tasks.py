@@ -10,6 +10,7 @@ from fakes.model_folder import write_tokenizer
 
 from asyncrl.data import packed
 from asyncrl.errors import InputError
+from asyncrl.observe import late_stage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
 from asyncrl.rollout import table_name as naming
@@ -145,7 +146,7 @@ def test_long_reading_shows_how_many_rows_were_read(
 ) -> None:
     start(seed=1)
     assert "reading" not in capsys.readouterr().err
-    monkeypatch.setattr(reading, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
     monkeypatch.setattr(reading, "_ROWS_PER_LOOK", 10)
     start(context_tokens=30)
     assert "start   reading data.train" in capsys.readouterr().err
