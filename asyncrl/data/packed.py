@@ -6,6 +6,7 @@ bytes of numbers. Above SPILL_BYTES the run is a file, mapped into memory where 
 
 import heapq
 import json
+import logging
 import marshal
 import mmap
 import os
@@ -23,6 +24,8 @@ from asyncrl.errors import InputError
 from asyncrl.records import VerifierSpec
 from verifiers.registry import BUILT_IN
 from verifiers.storable import storable
+
+log = logging.getLogger(__name__)
 
 SPILL_BYTES = 64 * 2**20
 """Of packed rows in memory. Larger data is a file in the cache, which the next start reuses."""
@@ -222,11 +225,16 @@ def _is_kept(packed: PackedTasks, part: Path, place: Path) -> bool:
     except (TypeError, ValueError):
         # Options that are no JSON.
         return False
-    for name in _COLUMNS:
-        with (part / name).open("wb") as file:
-            getattr(packed, name).tofile(file)
-    (part / "header.json").write_text(written, encoding="utf-8")
-    os.replace(part, place)
+    try:
+        for name in _COLUMNS:
+            with (part / name).open("wb") as file:
+                getattr(packed, name).tofile(file)
+        (part / "header.json").write_text(written, encoding="utf-8")
+        os.replace(part, place)
+    except OSError as error:
+        # The disk is full, or another start was faster.
+        log.warning("The rows are not kept for the next start: %s.", error)
+        return False
     tables = sorted(_tables(place.parent), key=lambda path: path.stat().st_mtime)
     for old in tables[:-KEPT_TABLES]:
         shutil.rmtree(old, ignore_errors=True)
@@ -255,6 +263,10 @@ def load_packed(place: Path) -> PackedTasks | None:
         ends, numbers, prompt_keys = (_column(place / name) for name in _COLUMNS)
         rows = _mapped(place / "rows")
     except FileNotFoundError:
+        return None
+    if not len(ends) == len(numbers) == len(prompt_keys) > 0 or ends[-1] != len(rows):
+        # The machine went down before the disk had all of it.
+        shutil.rmtree(place)
         return None
     # The tables that were used last are kept.
     os.utime(place)

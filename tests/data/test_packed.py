@@ -109,3 +109,17 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"could not be written to .*file.*XDG_CACHE_HOME"):
         pack(Packer(tmp_path / "file"), ROWS)
+
+
+@pytest.mark.usefixtures("spills")
+@pytest.mark.parametrize("name", ["rows", "ends", "numbers", "prompt_keys"])
+def test_a_table_that_is_not_whole_is_removed_and_made_again(tmp_path: Path, name: str) -> None:
+    for _ in range(2):
+        packer = Packer(tmp_path)
+        pack(packer, ROWS)
+        packer.finish(Findings(), "name")
+        assert load_packed(tmp_path / "name") is not None
+        file = tmp_path / "name" / name
+        file.write_bytes(file.read_bytes()[:-8])
+        assert load_packed(tmp_path / "name") is None
+        assert list(tmp_path.iterdir()) == []
