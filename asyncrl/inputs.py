@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from asyncrl.data.order import MixturePart, TaskOrder
+from asyncrl.data.table import TaskTable
 from asyncrl.evaluation.exam import Exam
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -16,7 +17,7 @@ class Inputs:
     """Of one start of a run."""
 
     recipe: Recipe
-    train_tasks: list[Task]
+    train_tasks: TaskTable | list[Task]
     heldout_tasks: list[Task]
     codec: TextCodec
     verifiers: VerifierCache
@@ -38,7 +39,9 @@ class Inputs:
         )
 
     def longest_prompt(self) -> int:
-        """Of the training tasks, in tokens."""
+        """Of the training tasks, in tokens; of many, among those with the most bytes."""
+        if isinstance(self.train_tasks, TaskTable):
+            return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)
 
     def rollout_sampling(self) -> SamplingParams:

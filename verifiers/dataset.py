@@ -9,7 +9,7 @@ beyond that its gold parses."""
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,14 +63,19 @@ class DataReport:
 
 
 async def check_rows(
-    rows: Iterable[GoldRow], pool: VerifierPool, *, folder: Path | None = None
+    rows: Iterable[GoldRow],
+    pool: VerifierPool,
+    *,
+    folder: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DataReport:
-    """The report on all rows, complaints in the order of the rows."""
+    """The report on all rows, complaints in the order of the rows. `progress` hears rows done, and in all."""
     report = DataReport()
     rows = list(rows)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         chunk = range(start, min(start + _ROWS_AT_ONCE, len(rows)))
         await asyncio.gather(*(_check_row(rows, at, pool, folder, report) for at in chunk))
+        progress(chunk.stop, len(rows))
     for complaints in (report.unreadable, report.refused, report.accepted_mutants, report.faults):
         complaints.sort(key=_place)
     return report

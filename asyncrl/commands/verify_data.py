@@ -15,6 +15,7 @@ from pathlib import Path
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.data.rows import Row, rows_of
 from asyncrl.errors import InputError
+from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Source, Verifying
 from asyncrl.recipe.file import DATA_FILES, absolute, absolute_object, load_recipe
 from verifiers.dataset import DataReport, GoldRow, check_rows
@@ -86,8 +87,13 @@ def _report(source: Source, key: str, split: str, verifying: Verifying, num_work
 
 
 async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:
-    async with VerifierPool(workers, timeout_seconds) as pool:
-        return await check_rows(rows, pool, folder=folder)
+    with LateStage("checking golds") as shown:
+
+        def progress(done: int, total: int) -> None:
+            shown.show(f"{done:,} of {total:,} rows", done=done, total=total)
+
+        async with VerifierPool(workers, timeout_seconds) as pool:
+            return await check_rows(rows, pool, folder=folder, progress=progress)
 
 
 def _print_report(name: str, report: DataReport, limit: int) -> None:

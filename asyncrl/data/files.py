@@ -5,10 +5,11 @@ reads: splits and configurations as the repository declares them, into its usual
 """
 
 import codecs
+import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
@@ -55,7 +56,8 @@ def read_rows(
             raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
         yield from _read_folder(whole / folder, f"{name}/{folder}", key, config, split)
     elif Path(path).suffix in JSONL:
-        yield from _read_jsonl(Path(path), _read_bytes(Path(path), key))
+        with _opened(Path(path), key) as file:
+            yield from _read_jsonl(Path(path), file)
     elif Path(path).suffix == ".json":
         yield from _read_json(Path(path), key)
     elif Path(path).suffix == ".parquet":
@@ -80,33 +82,36 @@ def _missing(path: Path, key: str) -> InputError:
     )
 
 
-def _read_bytes(path: Path, key: str) -> bytes:
+def _opened(path: Path, key: str) -> BinaryIO:
     try:
-        return path.read_bytes()
+        return path.open("rb")
     except FileNotFoundError:
         raise _missing(path, key) from None
     except OSError as error:
         raise InputError(f"{key} is {path}, which cannot be read: {error}") from error
 
 
-def _read_jsonl(path: Path, content: bytes) -> Iterator[PublishedRow]:
-    # JSON may hold other characters that end a line of text, such as U+2028, as they are.
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
-        if line.strip():
+def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
+    """`lines` end with LF alone: JSON may hold other ends of a line, such as U+2028, as they are."""
+    for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if not line.isspace() and line:
             where = f"{path}:{number}"
             yield PublishedRow(where, number, _object(parse_json(line, where), where))
 
 
 def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     """A list of objects, an object whose only list of objects it is ({"data": [...]}), or JSON lines."""
-    raw = _read_bytes(path, key)
+    with _opened(path, key) as file:
+        raw = file.read()
     try:
         content = parse_json(raw.removeprefix(codecs.BOM_UTF8), str(path))
     except InputError as error:
         # Lines of JSON are published under this name, too: then more follows the first object.
         if "Extra data" not in str(error):
             raise
-        yield from _read_jsonl(path, raw)
+        yield from _read_jsonl(path, io.BytesIO(raw))
         return
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
@@ -135,7 +140,8 @@ def parse_json(content: bytes, where: str) -> Any:
         raise InputError(f"{where}: not JSON: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: not JSON that can be read: it is nested too deeply") from None
-    if "\\u" in text:
+    # Only these escapes make halves.
+    if "\\ud" in text or "\\uD" in text:
         try:
             json.dumps(raw, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:

@@ -50,3 +50,29 @@ def _shares(weights: Sequence[float]) -> list[int]:
         if share == 0:
             raise ValueError(f"weight {weight:g} of {total:g} is less than 1 in {2 * BLOCK} tasks")
     return shares
+
+
+def fair_shares(sizes: Sequence[int], weights: Sequence[float], limit: int) -> list[int]:
+    """How many of each source's tasks are taken where `limit` of all of them are: by weight, whole numbers.
+
+    A source with fewer than its share gives all, and the others share the rest by their weights.
+    """
+    shares = [0] * len(sizes)
+    open_sources = [source for source, size in enumerate(sizes) if size]
+    left = min(limit, sum(sizes))
+    while open_sources:
+        total = sum(weights[source] for source in open_sources)
+        full = [s for s in open_sources if sizes[s] <= left * weights[s] / total]
+        if not full:
+            break
+        for source in full:
+            shares[source] = sizes[source]
+        left -= sum(sizes[source] for source in full)
+        open_sources = [source for source in open_sources if source not in full]
+    exact = {source: left * weights[source] / total for source in open_sources}
+    for source in open_sources:
+        shares[source] = int(exact[source])
+    by_remainder = sorted(open_sources, key=lambda source: int(exact[source]) - exact[source])
+    for source in by_remainder[: left - sum(shares[source] for source in open_sources)]:
+        shares[source] += 1
+    return shares

@@ -5,11 +5,13 @@ The number of admitted groups says which task comes next.
 
 import pickle
 import random
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from asyncrl.data.mixture import Mixture
+from asyncrl.data.table import TaskList, TaskTable
 from asyncrl.errors import InputError
 from asyncrl.records import Task
 from verifiers.storable import storable
@@ -31,10 +33,14 @@ class TaskOrder:
     """
 
     def __init__(
-        self, tasks: list[Task], *, seed: int, is_shuffled: bool, parts: Sequence[MixturePart] = ()
+        self,
+        tasks: TaskTable | list[Task],
+        *,
+        seed: int,
+        is_shuffled: bool,
+        parts: Sequence[MixturePart] = (),
     ) -> None:
         self._tasks = tasks
-        self._by_id = {task.task_id: task for task in tasks}
         self._sizes = [part.num_tasks for part in parts] or [len(tasks)]
         self._starts = [sum(self._sizes[:source]) for source in range(len(self._sizes))]
         try:
@@ -44,7 +50,7 @@ class TaskOrder:
         self._seed = seed
         self._is_shuffled = is_shuffled
         self._permutation = lru_cache(maxsize=2 * len(self._sizes))(self._make_permutation)
-        self._by_prompt = lru_cache(maxsize=1)(self._index_prompts)
+        self._found = tasks if isinstance(tasks, TaskTable) else TaskList(tasks)
 
     def at(self, position: int) -> Task:
         source, index = self._mixture.at(position)
@@ -57,10 +63,10 @@ class TaskOrder:
         `may_have_moved`: the file is not the one that the journal's task ids come from. Raises InputError
         when the data no longer holds the prompt, or holds it with several answers.
         """
-        task = self._by_id.get(task_id)
+        task = self._found.find(task_id)
         if task is not None and storable(task.prompt) == prompt and not may_have_moved:
             return task
-        found = self._by_prompt().get(prompt, [])
+        found = self._found.asking(prompt)
         asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
         if not found:
             raise InputError(
@@ -76,16 +82,11 @@ class TaskOrder:
             )
         return found[0]
 
-    def _index_prompts(self) -> dict[str, list[Task]]:
-        found: dict[str, list[Task]] = {}
-        for task in self._tasks:
-            found.setdefault(storable(task.prompt), []).append(task)
-        return found
-
-    def _make_permutation(self, source: int, epoch: int) -> list[int]:
+    def _make_permutation(self, source: int, epoch: int) -> "array[int]":
         order = list(range(self._sizes[source]))
         if self._is_shuffled:
             # The first source has the order that it would have alone.
             suffix = f"-{source}" if source else ""
             random.Random(f"{self._seed}-{epoch}{suffix}").shuffle(order)
-        return order
+        # A tenth of the list's memory.
+        return array("L", order)

@@ -22,6 +22,7 @@ import verifiers
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.data.order import MixturePart
+from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.evaluation.exam import Exam, heldout_exam, read_exam
 from asyncrl.inputs import Inputs
@@ -133,7 +134,7 @@ class _Base:
     def inputs(
         self,
         recipe: Recipe,
-        train: list[Task],
+        train: TaskTable | list[Task],
         heldout: list[Task],
         exams: tuple[Exam, ...],
         parts: tuple[MixturePart, ...] = (),
@@ -266,8 +267,8 @@ def unused_gpu(*, devices: Path = Path("/dev"), torch_version: str | None = None
     )
 
 
-def _warn_of_shared_prompts(train: list[Task], heldout: list[Task]) -> None:
-    trained = {task.prompt: task.task_id for task in train}
+def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:
+    trained = {task.prompt: task.task_id for task in train.with_prompts({task.prompt for task in heldout})}
     shared = [task for task in heldout if task.prompt in trained]
     if shared:
         log.warning(

@@ -99,8 +99,9 @@ class Source(Section):
     humaneval: the function to complete, graded by verifier code.
     countdown: target and nums, asked as TinyZero does, graded by verifier countdown."""
     weight: PositiveFloat | None = None
-    """Share of the training tasks, relative to the other sources. All sources have one, or none has.
-    Default: every row once per epoch, whichever source it is from."""
+    """Share of the tasks, relative to the other sources. All sources of a key have one, or none has.
+    Default: in data.train every row once per epoch, whichever source it is from; in data.heldout equal shares
+    of evaluation.num_tasks."""
 
     def title(self) -> str:
         """What messages call it."""
@@ -153,7 +154,8 @@ class Data(Section):
     """A path, a source, or a list of both: a mixture. A path is a source with columns asyncrl, which are
     {"prompt": text or chat messages, "answer": ..., "verifier": optional}."""
     heldout: Sources | None = None
-    """The same for evaluation, never trained on. Several sources follow each other."""
+    """The same for evaluation, never trained on. Of several sources, evaluation.num_tasks takes as many tasks
+    of one as of another, or as their weights say, the first ones of each."""
     is_shuffled: bool = True
     """A new seeded permutation each epoch; false: the order of the file."""
     broken_rows: Literal["refuse", "leave_out"] = "refuse"
@@ -180,22 +182,21 @@ class Data(Section):
             raise ValueError(
                 "data.train or data.heldout is an empty list. Name a source, or leave out data.heldout."
             )
-        weighted = [source for source in train if source.weight is not None]
-        if weighted and len(weighted) < len(train):
-            bare = next(source for source in train if source.weight is None)
-            raise ValueError(
-                f"data.train gives a weight to {weighted[0].title()}, but none to {bare.title()}. Give every "
-                f"source a weight, or none."
-            )
-        for source in heldout:
-            if source.weight is not None:
-                raise ValueError(
-                    f"data.heldout gives {source.title()} the weight {source.weight:g}, but all held-out "
-                    f"rows are evaluated alike. Leave the weight out."
-                )
+        _check_weights("data.train", train)
+        _check_weights("data.heldout", heldout)
         for trained, asked in itertools.product(train, heldout):
             _check_shared_tasks(trained, asked)
         return self
+
+
+def _check_weights(key: str, sources: list[Source]) -> None:
+    weighted = [source for source in sources if source.weight is not None]
+    if weighted and len(weighted) < len(sources):
+        bare = next(source for source in sources if source.weight is None)
+        raise ValueError(
+            f"{key} gives a weight to {weighted[0].title()}, but none to {bare.title()}. Give every source a "
+            f"weight, or none."
+        )
 
 
 def _sources(given: str | Source | list[str | Source], *, seed: int) -> list[Source]:

@@ -9,7 +9,7 @@ class Evaluation(Section):
     every_steps: Count = 10
     """Steps between greedy evaluations during training. 0: only before and after."""
     num_tasks: Positive = 256
-    """Maximum number of held-out tasks, from the top of data.heldout."""
+    """Maximum number of held-out tasks: the first of data.heldout, of several sources the first of each."""
     samples_per_task: Positive = 4
     """k of avg@k and pass@k, measured before and after training. During training only greedy."""
     temperature: PositiveFloat = 1.0

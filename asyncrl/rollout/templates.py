@@ -34,8 +34,8 @@ class ChatTemplate:
     """The chat template of one model folder, compiled once. For it, now is `now`, else the present."""
 
     def __init__(self, source: str, special_tokens: dict[str, str], *, now: datetime | None = None) -> None:
-        self._source = source
-        self._special_tokens = special_tokens
+        self.source = source
+        self.special_tokens = special_tokens
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
@@ -60,7 +60,7 @@ class ChatTemplate:
     def _render_open(self, messages: list[Message]) -> str:
         """As `continue_final_message` of transformers: a mark behind the message shows where to cut."""
         last = messages[-1].get("content")
-        if not isinstance(last, str) or "content" not in self._source:
+        if not isinstance(last, str) or "content" not in self.source:
             raise InputError(
                 f"the last message is the assistant's, so the model continues it, but its content is "
                 f"{last!r}, which cannot be continued. Expected text."
@@ -85,7 +85,7 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **self.special_tokens,
             )
         except Exception as error:  # the boundary: a template is somebody's program and may raise anything
             raise InputError(f"the chat template does not accept these messages: {error}") from error

@@ -4,6 +4,7 @@ Tokens that a model produced are never re-tokenised: text is only decoded, for v
 """
 
 import difflib
+import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +38,10 @@ class TextCodec:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file that it cannot read
             raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
+        self._path = path
+        self._normalizer = self._tokenizer.normalizer
+        self._keeps_ascii = type(self._normalizer).__name__ in ("NFC", "NFD", "NFKC", "NFKD")
+        self._num_special_tokens = self._tokenizer.num_special_tokens_to_add(False)
         config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
         rollout = rollout or Rollout()
@@ -46,6 +51,16 @@ class TextCodec:
         self.stop = StopStrings(tuple(rollout.stop), self._text)
         self._includes_stop = rollout.include_stop
         self._unseen_ids = own if rollout.include_stop else self.stop_token_ids
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A digest of all that decides text and tokens of a prompt; None where the time decides, too."""
+        template = "" if self._template is None else self._template.source
+        if "strftime_now" in template:
+            return None
+        special = {} if self._template is None else self._template.special_tokens
+        parts = [template, *(f"{k}={v}" for k, v in sorted(special.items()))]
+        return hashlib.sha256(self._path.read_bytes() + "\0".join(parts).encode()).hexdigest()
 
     @property
     def has_chat_template(self) -> bool:
@@ -91,18 +106,33 @@ class TextCodec:
         """A token as the vocabulary writes it, such as "Ġthe"; empty for an id that it does not have."""
         return str(self._tokenizer.id_to_token(token) or "")
 
-    def render_prompt(self, prompt: str | list[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
-        """Text and tokens of a row's prompt: a string as it is, chat messages by the model's template.
+    def prompt_text(self, prompt: str | list[dict[str, Any]]) -> tuple[str, bool]:
+        """Text of a row's prompt, and whether the tokenizer adds its special tokens to it.
 
-        Messages that end in one of the assistant's leave it open. Raises InputError.
+        A string stays as it is; chat messages are rendered by the model's template, and stay open where they
+        end in one of the assistant's. Raises InputError.
         """
         if isinstance(prompt, str):
-            return prompt, self.encode(prompt)
+            return prompt, True
         if self._template is None:
             raise InputError("the prompt is chat messages but the model folder has no chat template")
-        text = self._template.render(prompt)
         # The template already wrote the special tokens that open a conversation.
-        return text, self.encode(text, add_special_tokens=False)
+        return self._template.render(prompt), False
+
+    def render_prompt(self, prompt: str | list[dict[str, Any]]) -> tuple[str, tuple[int, ...]]:
+        """Text and tokens of a row's prompt. Raises InputError."""
+        text, adds_special_tokens = self.prompt_text(prompt)
+        return text, self.encode(text, add_special_tokens=adds_special_tokens)
+
+    def most_tokens(self, text: str) -> int:
+        """At least as many as `text` has, found without counting them.
+
+        A token stands for one byte of the normalised text or more; where a tokenizer begins each stretch with
+        a space of its own, a stretch has one byte or more, too.
+        """
+        is_normal = self._normalizer is None or (self._keeps_ascii and text.isascii())
+        normalised = text if is_normal else self._normalizer.normalize_str(text)
+        return 2 * len(normalised.encode("utf-8", "replace")) + self._num_special_tokens
 
 
 def _shorten(text: str) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
 from asyncrl.records import VerifierSpec
 from verifiers.registry import load_verifier
@@ -32,10 +31,9 @@ class VerifierCache:
         self.examples: dict[str, GoldExample] = {}
         """The first row of each specification."""
 
-    def remember(self, row: Row, reference: Any, key: str) -> None:
+    def remember(self, example: GoldExample, key: str) -> None:
         """Keeps the row as an example of its verifier, that of `key`, when it is the first."""
-        if key not in self.examples:
-            self.examples[key] = GoldExample(row.where, row.verifier, row.answer, reference)
+        self.examples.setdefault(key, example)
 
     def get(self, spec: VerifierSpec) -> Verifier:
         """Raises InputError when there is no such verifier."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.data.mixture import BLOCK, Mixture
+from asyncrl.data.mixture import BLOCK, Mixture, fair_shares
 
 WEIGHTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=6)
 
@@ -43,3 +43,24 @@ def test_any_position_can_be_asked_for_alone():
 def test_a_weight_that_gets_no_place_is_refused():
     with pytest.raises(ValueError, match=r"weight 0\.0001 of 1\.0001 is less than 1 in 2000 tasks"):
         Mixture([1.0, 0.0001], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weights", "limit", "shares"),
+    [
+        ([100, 100], [1, 1], 10, [5, 5]),
+        ([100, 100], [1, 3], 12, [3, 9]),
+        # What a short source leaves free, the others fill.
+        ([2, 100, 100], [1, 1, 1], 12, [2, 5, 5]),
+        ([2, 4, 100], [1, 1, 1], 12, [2, 4, 6]),
+        ([3, 4], [1, 1], 12, [3, 4]),
+        ([10, 10, 10], [1, 1, 1], 8, [3, 3, 2]),
+        ([10], [2], 4, [4]),
+        ([5, 5], [1, 99], 4, [0, 4]),
+        ([], [], 4, []),
+    ],
+)
+def test_a_limit_is_shared_by_weight(
+    sizes: list[int], weights: list[float], limit: int, shares: list[int]
+) -> None:
+    assert fair_shares(sizes, weights, limit) == shares

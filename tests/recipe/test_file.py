@@ -208,7 +208,10 @@ def test_paths_of_sources_follow_the_rule_and_hub_ids_stay(tmp_path: Path) -> No
         ({"train": ["a", {"path": "b", "wieght": 2}]}, "data.train.1.wieght. Did you mean weight?"),
         ({"train": ["a", {"path": "b", "weight": 2}]}, "a weight to b, but none to a"),
         ({"train": []}, "is an empty list"),
-        ({"train": "a", "heldout": {"path": "b", "weight": 2}}, "data.heldout gives b the weight 2"),
+        (
+            {"train": "a", "heldout": ["b", {"path": "c", "weight": 2}]},
+            "data.heldout gives a weight to c, but none to b",
+        ),
         ({"train": {"path": "a", "columns": {"prompt": "q"}}}, "data.train.columns.answer is missing"),
         (
             {"train": {"path": "a", "columns": {"prompt": "q", "answer": "a", "anser_after": "#"}}},

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 from fakes.model_folder import write_tokenizer
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
+from tokenizers.normalizers import NFKC, Prepend, Replace, Sequence
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import TemplateProcessing
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Rollout
@@ -109,3 +112,37 @@ def test_a_template_cannot_reach_python(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
     with pytest.raises(InputError, match="chat template"):
         TextCodec(tmp_path).render_prompt([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize("text", ["", "1+1=", "ﷺ½ ", "<|end|>a<|end|>b", "x" * 50, "語 語"])
+@pytest.mark.parametrize("kind", ["bytes with a space first", "NFKC", "spaces made visible"])
+def test_no_text_has_more_tokens_than_its_bytes_say(tmp_path: Path, kind: str, text: str) -> None:
+    write_tokenizer(tmp_path)
+    tokenizer = Tokenizer(models.BPE({piece: n for n, piece in enumerate(sorted(ByteLevel.alphabet()))}, []))
+    if kind == "bytes with a space first":
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    else:
+        forms = [NFKC()] if kind == "NFKC" else [Prepend("_"), Replace(" ", "___")]
+        tokenizer.normalizer = Sequence(forms)
+        tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|end|>", "<bos>"])
+    tokenizer.post_processor = TemplateProcessing(
+        "<bos> $A", None, [("<bos>", tokenizer.token_to_id("<bos>"))]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    codec = TextCodec(tmp_path)
+    assert len(codec.encode(text)) <= codec.most_tokens(text)
+    # NFKC writes ﷺ with 18 letters.
+    assert codec.most_tokens("1" * 50) < 150
+
+
+def test_what_decides_about_a_prompt_has_a_digest_unless_the_time_does(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    plain = TextCodec(tmp_path).fingerprint
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    chat = TextCodec(tmp_path).fingerprint
+    assert None not in (plain, chat) and plain != chat == TextCodec(tmp_path).fingerprint
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<bos>"}')
+    assert TextCodec(tmp_path).fingerprint != chat
+    (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
+    assert TextCodec(tmp_path).fingerprint is None

@@ -34,6 +34,8 @@ _GUARD_DIGITS = 12
 MAX_SYMBOLS = 12
 _WANTED_POINTS = 4
 _MAX_POINTS = 10
+_FAR_POINTS = 40
+_IN_PIECES = ("floor", "ceiling", "max", "min", "abs", "sign")
 _PROVABLE = (Number, Symbol, Constant, Sum, Product, Quotient, Power, FunctionCall)
 
 
@@ -122,6 +124,33 @@ def _same_function(gold: Node, response: Node, symbols: list[str]) -> bool | Non
         return None
     source = random_source(gold, response)
     complex_valued = "i" in constants(gold) | constants(response)
+    same = _same_nearby(gold, response, symbols, source, complex_valued=complex_valued)
+    if same and any(_is_in_pieces(item) for side in (gold, response) for item in walk(side)):
+        return not _differ_far_away(gold, response, symbols, source, complex_valued=complex_valued)
+    return same
+
+
+def _is_in_pieces(item: object) -> bool:
+    return isinstance(item, FunctionCall) and item.name in _IN_PIECES
+
+
+def _differ_far_away(
+    gold: Node, response: Node, symbols: list[str], source: random.Random, *, complex_valued: bool
+) -> bool:
+    r"""Whether functions in pieces, which may be the same on those near 0, differ on others: the floor of n/5
+    is 0 up to 5."""
+    for attempt in range(_FAR_POINTS):
+        scale = 3 ** (attempt % 10)
+        values = {name: scale * value for name, value in _point(source, symbols, attempt).items()}
+        if _equal_at(gold, response, values, complex_valued=complex_valued) is False:
+            return True
+    return False
+
+
+def _same_nearby(
+    gold: Node, response: Node, symbols: list[str], source: random.Random, *, complex_valued: bool
+) -> bool | None:
+    """By points of 0.2 to 3.1; None when they decide nothing."""
     # The letters of an integral are lengths and rates, and it may converge for small ones only.
     has_integral = any(isinstance(item, Operation) for item in walk(gold))
     agreed = agreed_outside = 0

@@ -1,0 +1,288 @@
+"""Checked rows in few bytes: what tasks are made of, packed while data is read, and kept for the next start.
+
+A million rows as Python objects take gigabytes. Here a row is its text and answer in one run of bytes, and 24
+bytes of numbers. Above SPILL_BYTES the run is a file, mapped into memory where it is read.
+"""
+
+import heapq
+import json
+import logging
+import marshal
+import mmap
+import os
+import shutil
+import tempfile
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from asyncrl.data.rows import Row
+from asyncrl.errors import InputError
+from asyncrl.records import VerifierSpec
+from verifiers.registry import BUILT_IN
+from verifiers.storable import storable
+
+log = logging.getLogger(__name__)
+
+SPILL_BYTES = 64 * 2**20
+"""Of packed rows in memory. Larger data is a file in the cache, which the next start reuses."""
+NUM_LONGEST = 256
+"""Rows whose tokens are counted for the longest prompt: those with the most bytes."""
+KEPT_TABLES = 4
+_COLUMNS = ("ends", "numbers", "prompt_keys")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What reading the rows found, as far as it is JSON: it is stored with them."""
+
+    num_rows: int = 0
+    num_made: dict[int, int] = field(default_factory=dict)
+    """Tasks by index of the source."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    """Of each reason, the first row."""
+    num_contradicting: int = 0
+    """Rows that ask what an earlier row asks, with another answer."""
+    first_contradicting: str = ""
+
+
+@dataclass(slots=True)
+class PackedTask:
+    task_id: str
+    text: str
+    """The rendered prompt."""
+    adds_special_tokens: bool
+    """Whether the tokenizer adds its special tokens to the text."""
+    answer: Any
+    """The row's, not parsed."""
+    verifier: VerifierSpec
+
+
+@dataclass(slots=True)
+class PackedTasks:
+    """Rows in the order of their sources. R rows."""
+
+    rows: bytes | mmap.mmap
+    """Of each row, marshalled: text, adds_special_tokens, answer, index of its verifier."""
+    ends: "array[int]"
+    """[R] where a row ends in `rows`."""
+    numbers: "array[int]"
+    """[R] line or number of the row in its source; growing within a source."""
+    prompt_keys: "array[int]"
+    """[R] digest of the text."""
+    labels: list[str]
+    """Of each source that has rows, for the ids of its tasks."""
+    starts: list[int]
+    """Of each source that has rows, its first row."""
+    specs: list[VerifierSpec]
+    examples: list[tuple[int, str]]
+    """Of each verifier, the first row and where it stands."""
+    longest: list[int]
+    """The rows with the most bytes of text."""
+    findings: Findings
+    odd: dict[int, Any]
+    """Answers that cannot be marshalled, by row."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def row(self, index: int) -> PackedTask:
+        start = self.ends[index - 1] if index else 0
+        text, adds, answer, spec = marshal.loads(self.rows[start : self.ends[index]])
+        label = self.labels[bisect_right(self.starts, index) - 1]
+        task_id = f"{label}:{self.numbers[index]}"
+        return PackedTask(task_id, text, adds, self.odd.get(index, answer), self.specs[spec])
+
+
+def prompt_key(text: str) -> int:
+    """64 bits of the text as a journal stores it; different texts may, if hardly ever, have the same."""
+    return int.from_bytes(blake2b(storable(text).encode(), digest_size=8).digest())
+
+
+class Packer:
+    """Packs rows as they come, those of one source after those of another."""
+
+    def __init__(self, cache: Path) -> None:
+        """`cache`: the folder of tables, for rows of more than SPILL_BYTES."""
+        self._cache = cache
+        self._part: Path | None = None
+        self._rows = bytearray()
+        self._num_spilled = 0
+        self._columns = {name: array("Q") for name in _COLUMNS}
+        self._labels: list[str] = []
+        self._starts: list[int] = []
+        self._specs: list[VerifierSpec] = []
+        self._spec_indices: dict[str, int] = {}
+        self._examples: list[tuple[int, str]] = []
+        self._longest: list[tuple[int, int]] = []
+        self._odd: dict[int, Any] = {}
+
+    def add(self, row: Row, text: str, adds_special_tokens: bool, spec_key: str) -> None:
+        """`text` is the rendered prompt; `spec_key` is the same for rows of the same verifier."""
+        label, _, number = row.row_id.rpartition(":")
+        index = len(self._columns["ends"])
+        if not self._labels or self._labels[-1] != label:
+            self._labels.append(label)
+            self._starts.append(index)
+        if spec_key not in self._spec_indices:
+            self._spec_indices[spec_key] = len(self._specs)
+            self._specs.append(row.verifier)
+            self._examples.append((index, row.where))
+        position = self._spec_indices[spec_key]
+        try:
+            packed = marshal.dumps((text, adds_special_tokens, row.answer, position))
+        except ValueError:
+            self._odd[index] = row.answer
+            packed = marshal.dumps((text, adds_special_tokens, None, position))
+        self._rows += packed
+        self._columns["ends"].append(self._num_spilled + len(self._rows))
+        self._columns["numbers"].append(int(number))
+        self._columns["prompt_keys"].append(prompt_key(text))
+        self._note_length(len(text) if text.isascii() else len(text.encode("utf-8", "replace")), index)
+        if len(self._rows) > SPILL_BYTES:
+            self._spill()
+
+    def _note_length(self, size: int, index: int) -> None:
+        if len(self._longest) < NUM_LONGEST:
+            heapq.heappush(self._longest, (size, index))
+        elif size > self._longest[0][0]:
+            heapq.heapreplace(self._longest, (size, index))
+
+    def _spill(self) -> None:
+        try:
+            if self._part is None:
+                self._cache.mkdir(parents=True, exist_ok=True)
+                self._part = Path(tempfile.mkdtemp(prefix="part-", dir=self._cache))
+            with (self._part / "rows").open("ab") as file:
+                file.write(self._rows)
+        except OSError as error:
+            raise InputError(
+                f"the rows of the data could not be written to {self._cache}: {error}. Free some disk, or "
+                f"set XDG_CACHE_HOME to another one."
+            ) from error
+        self._num_spilled += len(self._rows)
+        self._rows = bytearray()
+
+    def finish(self, findings: Findings, name: str | None) -> PackedTasks:
+        """The rows. A file of them stays in the cache under `name`; with None it goes with this process."""
+        rows: bytes | mmap.mmap = b""
+        if self._part is None:
+            rows = bytes(self._rows)
+        else:
+            self._spill()
+            rows = _mapped(self._part / "rows")
+        found = PackedTasks(
+            rows,
+            self._columns["ends"],
+            self._columns["numbers"],
+            self._columns["prompt_keys"],
+            self._labels,
+            self._starts,
+            self._specs,
+            self._examples,
+            [index for _, index in sorted(self._longest, reverse=True)],
+            findings,
+            self._odd,
+        )
+        if self._part is not None:
+            if name is None or self._odd or not _is_kept(found, self._part, self._cache / name):
+                shutil.rmtree(self._part)
+        return found
+
+    def discard(self) -> None:
+        """Removes what was written, where reading failed."""
+        if self._part is not None:
+            shutil.rmtree(self._part, ignore_errors=True)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _is_kept(packed: PackedTasks, part: Path, place: Path) -> bool:
+    """Moves the rows to `place`; false where they cannot be written down, or are there already."""
+    findings = packed.findings
+    if not all(_is_own(spec) for spec in packed.specs) or place.exists():
+        return False
+    header = {
+        "labels": packed.labels,
+        "starts": packed.starts,
+        "specs": [[spec.name, dict(spec.options)] for spec in packed.specs],
+        "examples": packed.examples,
+        "longest": packed.longest,
+        "findings": {
+            **{name: getattr(findings, name) for name in Findings.__slots__},
+            "num_made": list(findings.num_made.items()),
+        },
+    }
+    try:
+        written = json.dumps(header)
+    except (TypeError, ValueError):
+        # Options that are no JSON.
+        return False
+    try:
+        for name in _COLUMNS:
+            with (part / name).open("wb") as file:
+                getattr(packed, name).tofile(file)
+        (part / "header.json").write_text(written, encoding="utf-8")
+        os.replace(part, place)
+    except OSError as error:
+        # The disk is full, or another start was faster.
+        log.warning("The rows are not kept for the next start: %s.", error)
+        return False
+    tables = sorted(_tables(place.parent), key=lambda path: path.stat().st_mtime)
+    for old in tables[:-KEPT_TABLES]:
+        shutil.rmtree(old, ignore_errors=True)
+    return True
+
+
+def _is_own(spec: VerifierSpec) -> bool:
+    """Whether what the verifier makes of a gold depends on our own code alone."""
+    return spec.name in BUILT_IN and spec.name != "weighted"
+
+
+def _tables(cache: Path) -> list[Path]:
+    return [path for path in cache.iterdir() if (path / "header.json").is_file()]
+
+
+def _column(path: Path) -> "array[int]":
+    column = array("Q")
+    column.frombytes(path.read_bytes())
+    return column
+
+
+def load_packed(place: Path) -> PackedTasks | None:
+    """The rows that an earlier start kept at `place`; None where there are none."""
+    try:
+        header = json.loads((place / "header.json").read_text(encoding="utf-8"))
+        ends, numbers, prompt_keys = (_column(place / name) for name in _COLUMNS)
+        rows = _mapped(place / "rows")
+    except FileNotFoundError:
+        return None
+    if not len(ends) == len(numbers) == len(prompt_keys) > 0 or ends[-1] != len(rows):
+        # The machine went down before the disk had all of it.
+        shutil.rmtree(place)
+        return None
+    # The tables that were used last are kept.
+    os.utime(place)
+    findings = header["findings"]
+    findings["num_made"] = dict(findings["num_made"])
+    specs = [VerifierSpec(name, options) for name, options in header["specs"]]
+    return PackedTasks(
+        rows,
+        ends,
+        numbers,
+        prompt_keys,
+        header["labels"],
+        header["starts"],
+        specs,
+        [(index, where) for index, where in header["examples"]],
+        header["longest"],
+        Findings(**findings),
+        {},
+    )

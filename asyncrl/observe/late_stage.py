@@ -1,0 +1,39 @@
+"""A stage that is shown only if it takes long: most data is read in less than a second."""
+
+import contextlib
+import time
+from types import TracebackType
+
+from rich.console import Console
+
+from asyncrl.observe.stage import Stage, stage
+
+SHOWN_AFTER_SECONDS = 3.0
+
+
+class LateStage:
+    """Progress on standard error, once the block has taken SHOWN_AFTER_SECONDS; a context manager."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._began = time.monotonic()
+        self._stage: Stage | None = None
+        self._open = contextlib.ExitStack()
+
+    def show(self, what: str, *, done: float = 0.0, total: float | None = None) -> None:
+        """`what` stands after the title; `total` is None where nobody knows it."""
+        if self._stage is None:
+            if time.monotonic() - self._began < SHOWN_AFTER_SECONDS:
+                return
+            console = Console(stderr=True, highlight=False)
+            self._stage = self._open.enter_context(stage(self._title, console=console))
+        self._stage.name, self._stage.total = f"{self._title}: {what}", total
+        self._stage.advance(done - self._stage.done)
+
+    def __enter__(self) -> "LateStage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, frames)

@@ -1,0 +1,75 @@
+"""The name under which the cache keeps the packed rows of data.train: a digest of what decides about them.
+
+None where something decides that has no digest: a columns function of one's own, whose file may import
+others, or a chat template that writes the date. Data of few bytes are not worth keeping.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import asyncrl
+import verifiers
+from asyncrl.data.digests import digest_of
+from asyncrl.hub import is_hub_id
+from asyncrl.recipe import Recipe, Source
+from asyncrl.rollout.text import TextCodec
+
+SMALL_BYTES = 16 * 2**20
+"""Files of fewer bytes are read at each start."""
+_LIBRARIES = ("jinja2", "tokenizers", "pyarrow")
+
+
+def tables_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncrl" / "tasks"
+
+
+def table_name(recipe: Recipe, codec: TextCodec, context_tokens: int) -> str | None:
+    """Raises InputError for data that cannot be read."""
+    sources = recipe.data.train_sources()
+    if _is_small(sources) or _has_own_columns(sources) or (rendering := codec.fingerprint) is None:
+        return None
+    decides = [
+        digest_of(sources, "data.train"),
+        [source.model_dump(mode="json") for source in sources],
+        [recipe.data.broken_rows, recipe.data.long_prompts, recipe.data.max_prompt_tokens],
+        None if recipe.prompt is None else recipe.prompt.model_dump(mode="json"),
+        [recipe.verifying.default, json.dumps(recipe.verifying.options, default=str, sort_keys=True)],
+        [rendering, context_tokens],
+        [_own_code(), sys.version, *map(importlib.metadata.version, _LIBRARIES)],
+    ]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:32]
+
+
+def _has_own_columns(sources: Sequence[Source]) -> bool:
+    return any(isinstance(source.columns, str) and ":" in source.columns for source in sources)
+
+
+def _is_small(sources: Sequence[Source]) -> bool:
+    """Whether all are local and together below SMALL_BYTES; what cannot be read is found when it is read."""
+    total = 0
+    for source in sources:
+        if source.path is None:
+            return False
+        path = Path(source.path)
+        if is_hub_id(source.path):
+            return False
+        files = path.rglob("*") if path.is_dir() else [path]
+        total += sum(file.stat().st_size for file in files if file.is_file())
+    return total < SMALL_BYTES
+
+
+@cache
+def _own_code() -> str:
+    """A digest of the code that reads, renders and parses rows."""
+    home = Path(asyncrl.__path__[0])
+    folders = [Path(verifiers.__path__[0]), home / "data", home / "rollout"]
+    digest = hashlib.sha256()
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
