@@ -1,6 +1,7 @@
 """Real SGLang servers for tests and benchmarks: a small random model, started as a run starts it."""
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -28,7 +29,13 @@ START_SECONDS = 300
 
 
 def write_model(
-    folder: Path, *, seed: int, num_kv_heads: int = 2, context: int = 2048, ffn_size: int = 384
+    folder: Path,
+    *,
+    seed: int,
+    num_kv_heads: int = 2,
+    context: int = 2048,
+    ffn_size: int = 384,
+    stop: int = STOP,
 ) -> Path:
     """A Qwen3 with random weights, of the size that the arithmetic recipe trains."""
     config = transformers.Qwen3Config(
@@ -42,7 +49,7 @@ def write_model(
         max_position_embeddings=context,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=STOP,
+        eos_token_id=stop,
     )
     torch.manual_seed(seed)
     model = transformers.Qwen3ForCausalLM(config)
@@ -57,6 +64,7 @@ def write_model(
     return folder
 
 
+@functools.cache
 def load_model(folder: Path) -> transformers.PreTrainedModel:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 

@@ -17,7 +17,6 @@ from serving.engine.servers import (
     publish,
     reference_logprobs,
     stream,
-    write_model,
 )
 
 TOLERANCE = 1e-5
@@ -35,16 +34,10 @@ class Received:
     num_cached: int = 0
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """The shared engine's two models; seeds make them."""
-    folder = tmp_path_factory.mktemp("versions")
-    return [load_model(write_model(folder / f"model-{seed}", seed=seed)) for seed in (0, 1)]
-
-
 @pytest.fixture
-def engine(shared_engine, models):
-    return *shared_engine, models
+def engine(shared_engine):
+    url, folders = shared_engine
+    return url, folders, [load_model(folder) for folder in folders]
 
 
 def body(prompts: list[list[int]], num_tokens: int, *, salt: str) -> dict[str, Any]:
