@@ -35,12 +35,12 @@ view: setup
 chat: setup
 	@$(BIN)/asyncrl chat $(RUN)
 
-# Without engines, training, sandboxed programs and simulated schedules.
+# Without engines, training, sandboxed programs, simulated schedules and long waits.
 quick: setup
 	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not heavy" $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
 
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup

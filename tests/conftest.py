@@ -1,8 +1,7 @@
 """Which tests run side by side and in which order, and what a test leaves open is closed after it.
 
-`make quick`, and `make test ARGS="-n 2"`, run two processes of tests. A group of tests stays in one of them:
-the tests of a file, of one engine, or of a part that watches the whole machine. Groups that take minutes are
-the first.
+`make quick` and `make test` run two processes of tests. A group of tests stays in one of them: the tests of a
+file, of one engine, or of a part that watches the whole machine. Groups that take minutes are the first.
 """
 
 import contextlib
@@ -24,9 +23,12 @@ HEAVY = (
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
+    # They wait for deadlines and for what other processes do.
+    *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
+    *("model/test_source.py", "launch/test_base_model.py"),
 )
 """What `make quick` leaves out."""
-LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")
+LONGEST_FIRST = ("sandbox", "end_to_end", "engines", "trainer", "simulation")
 GROUPS = {
     # They share servers.
     "serving/engine": "engines",
@@ -35,6 +37,7 @@ GROUPS = {
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
     "verifiers/code": "sandbox",
+    "newcomer/test_processes.py": "sandbox",
 }
 EACH_ALONE = ("end_to_end/test_broken_verifiers.py", "end_to_end/test_dying_processes.py")
 """Every test starts runs of its own."""

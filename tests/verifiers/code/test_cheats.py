@@ -2,6 +2,7 @@
 # Tables of one-line programs read best unbroken.
 # ruff: noqa: E501
 
+import itertools
 import shutil
 import sys
 
@@ -64,7 +65,7 @@ def test_a_cheat_never_passes_and_never_faults(verdicts, cheat, kind):
 
 
 def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
-    """They are no straw men: a subprocess with rlimits accepts many of them."""
+    """They are no straw men: a subprocess with rlimits accepts ten of them."""
     python = "/usr/bin/python3" if shutil.which("/usr/bin/python3") else sys.executable
     tests = [TESTS["assert"], TESTS["judged"][:3], TESTS["stdin"]]
     assert accepts(python, HONEST.replace("int(input())", "int(input() or 3)"), TESTS["stdin"])
@@ -75,10 +76,9 @@ def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
         "prints many candidates",
         "an endless iterator",
     }
-    fooled = [
+    fooled = (
         name
         for name, source in read_cheats().items()
         if name not in slow and any(accepts(python, source, kind) for kind in tests)
-    ]
-    print(f"the plain grader accepted {len(fooled)} of {len(read_cheats())} cheats: {', '.join(fooled)}")
-    assert len(fooled) >= 10
+    )
+    assert len(list(itertools.islice(fooled, 10))) == 10
