@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.verifiers.code.conftest import read_cheats
+from tests.verifiers.code.conftest import LIMITS, read_cheats
 from tests.verifiers.code.plain_grader import accepts
 from verifiers.verdict import Outcome
 
@@ -38,6 +38,8 @@ TESTS = {
         {"assert": "given = [3, 10]\nassert [answer(n) for n in given] == [16, 107] and given == [3, 10]"},
     ],
 }  # fmt: skip
+SOON = LIMITS | {"cpu_seconds": 1, "wall_seconds": 1.5}
+"""Some cheats never end."""
 HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"
 
 
@@ -48,7 +50,7 @@ def verdicts(grade):
     for name, source in read_cheats().items():
         for kind, tests in TESTS.items():
             options = {"scoring": "fraction", "early_stop": False} if kind == "judged" else {}
-            futures[name, kind] = grade.submit(source, tests, **options)
+            futures[name, kind] = grade.submit(source, tests, limits=SOON, **options)
     return {key: future.result() for key, future in futures.items()}
 
 
