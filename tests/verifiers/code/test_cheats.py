@@ -38,7 +38,7 @@ TESTS = {
         {"assert": "given = [3, 10]\nassert [answer(n) for n in given] == [16, 107] and given == [3, 10]"},
     ],
 }  # fmt: skip
-SOON = LIMITS | {"cpu_seconds": 1, "wall_seconds": 1.5}
+SOON = LIMITS | {"cpu_seconds": 1, "wall_seconds": 1.0}
 """Some cheats never end."""
 HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"
 
