@@ -25,7 +25,8 @@ HEAVY = (
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
-    *("model/test_source.py", "launch/test_base_model.py"),
+    *("model/test_source.py", "launch/test_base_model.py", "launch/test_prepare.py"),
+    *("verifiers/test_contract.py", "commands/test_verify_data.py"),
 )
 """What `make quick` leaves out."""
 LONGEST_FIRST = ("sandbox", "end_to_end", "engines", "trainer", "simulation")
