@@ -41,7 +41,7 @@ view: setup
 chat: setup
 	@$(BIN)/asyncrl chat $(RUN)
 
-# Without engines, training, sandboxed programs and simulated schedules.
+# Without engines, training, sandboxed programs, simulated schedules and long waits.
 quick: setup
 	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not heavy" $(ARGS)
 

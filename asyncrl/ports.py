@@ -1,15 +1,39 @@
-"""Free TCP ports of this machine, for processes that a run starts."""
+"""Free TCP ports of this machine, for processes that a run starts.
 
+Such a process first imports torch and listens seconds later. Nobody may take its port until then: the kernel
+hands out none of RANGE by itself, and whoever chooses one here holds its name until the own process ends.
+"""
+
+import itertools
+import random
 import socket
+
+RANGE = range(10_000, 22_000)
+"""Below the ports that SGLang chooses by itself (22000 to 29999) and those of the kernel (from 32768)."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on which nobody listens now. Another process may take one before it is used."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Different ports on which nobody listens and that no other call on this machine has returned, unless its
+    process has ended. Raises OSError where RANGE has too few."""
+    # Not the shared generator: equal seeds would have all runs try the same ports in the same order.
+    ports = random.SystemRandom().sample(RANGE, len(RANGE))
+    found = list(itertools.islice(filter(_take, ports), count))
+    if len(found) < count:
+        raise OSError(f"fewer than {count} free ports between {RANGE.start} and {RANGE.stop - 1}")
+    return found
+
+
+def _take(port: int) -> bool:
+    """False when it is in use. Otherwise it is this process's from now on."""
+    holder = socket.socket(socket.AF_UNIX)
     try:
-        for listener in sockets:
-            listener.bind(("127.0.0.1", 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
+        # An abstract name: one socket of the machine can have it, and it ends with its process.
+        holder.bind(f"\0asyncrl-port-{port}")
+        with socket.socket() as listener:
+            listener.bind(("", port))
+    except OSError:
+        holder.close()
+        return False
+    # Stays open when `holder` is collected.
+    holder.detach()
+    return True

@@ -24,18 +24,24 @@ HEAVY = (
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
+    # They wait for deadlines and for what other processes do.
+    *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
+    *("model/test_source.py", "launch/test_base_model.py", "launch/test_prepare.py"),
+    *("verifiers/test_contract.py", "commands/test_verify_data.py"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym"),
 )
 """What `make quick` leaves out."""
-LONGEST_FIRST = ("end_to_end", "engines", "trainer", "sandbox")
+LONGEST_FIRST = ("sandbox", "end_to_end", "engines", "trainer", "simulation")
 GROUPS = {
     # They share servers.
     "serving/engine": "engines",
     "trainer/test_engine_logprobs.py": "engines",
+    "trainer/test_transports.py": "engines",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
     "verifiers/code": "sandbox",
+    "newcomer/test_processes.py": "sandbox",
 }
 EACH_ALONE = ("end_to_end/test_broken_verifiers.py", "end_to_end/test_dying_processes.py")
 """Every test starts runs of its own."""
@@ -103,11 +109,13 @@ def shared_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, list[Path]]]:
     """URL of a real server for at most 16 requests, and two model folders. It holds the first as version 0;
-    each test leaves it so."""
-    from serving.engine.servers import running_server, write_model
+    each test leaves it so. No token of theirs ends a response, unless a request names one."""
+    from serving.engine.servers import VOCABULARY, running_server, write_model
 
     folder = tmp_path_factory.mktemp("engine")
-    models = [write_model(folder / f"model-{seed}", seed=seed) for seed in (0, 1)]
+    # Matrices of 1 MiB, which threads digest, and smaller ones.
+    sizes = {"ffn_size": 2048, "stop": 10 * VOCABULARY}
+    models = [write_model(folder / f"model-{seed}", seed=seed, **sizes) for seed in (0, 1)]
     # A run's server has no overlap schedule on a CPU, but it has one on a GPU.
     without = ["--disable-overlap-schedule"] if request.param == "overlap" else []
     with pytest.MonkeyPatch.context() as patch:

@@ -24,8 +24,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fakes.processes import wait_for_end
 from fakes.small_disk import MountsRefused, SmallDisk, private_mounts
-from fakes.whole_run import WholeRun, survivors
+from fakes.whole_run import WholeRun
 
 NUM_STEPS_AHEAD = 100_000
 """More than any run here makes: the run is ended by Ctrl-C, then finished with a smaller number."""
@@ -102,7 +103,7 @@ class Monkey:
         family = self.run.family()
         self.run.kill(signal.SIGKILL)
         self.run.finish()
-        left = survivors(family)
+        left = wait_for_end(family, seconds=10.0)
         self.run.start()
         return f"killed the controller; {len(left)} processes outlived it"
 
@@ -126,7 +127,7 @@ class Monkey:
         is_said = any(words in output for words in said) and "Traceback" not in output
         if self.run.process.returncode not in (1, 2) or not is_said:
             raise SystemExit(f"the disk of the {name} was full: {self.run.process.returncode}\n{output}")
-        left = survivors(family)
+        left = wait_for_end(family, seconds=10.0)
         disk.clear()
         self.run.start()
         return f"filled the disk of the {name}; {len(left)} processes outlived the run"

@@ -1,7 +1,6 @@
 """Trainer processes as the launcher starts them, with whatever arguments a test wants."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from fakes.template import Forked, Template
 
 from asyncrl.model.layout import rank_environment
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.file import dump_recipe
 
@@ -24,7 +24,7 @@ def start_trainer(
     run_folder.mkdir(exist_ok=True)
     if recipe is not None:
         (run_folder / "recipe.yaml").write_text(dump_recipe(recipe))
-    section, port = Trainer() if recipe is None else recipe.trainer, _free_port()
+    section, port = Trainer() if recipe is None else recipe.trainer, free_ports(1)[0]
     arguments = ["--run-folder", str(run_folder), "--queue-url", queue_url]
     return [
         _start_rank(
@@ -56,9 +56,3 @@ def finish_trainer(processes: list[subprocess.Popen | Forked], *, timeout_second
 
 def read_log(run_folder: Path) -> str:
     return (run_folder / "trainer-0.log").read_text()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -16,7 +16,8 @@ def slowed(process: psutil.Process, *, running_seconds: float, stopped_seconds: 
 
     def send(number: signal.Signals) -> None:
         for member in family:
-            member.send_signal(number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
 
     def alternate() -> None:
         while not is_over.is_set():

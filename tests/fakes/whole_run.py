@@ -129,9 +129,3 @@ def _command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return []
-
-
-def survivors(family: list[psutil.Process], *, seconds: float = 10.0) -> list[psutil.Process]:
-    """Members of a family that still run after `seconds`."""
-    _, alive = psutil.wait_procs(family, timeout=seconds)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

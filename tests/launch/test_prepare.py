@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import yaml
+from fakes.processes import wait_for_end
 
 TARGET = """
 import os, time
@@ -43,5 +44,4 @@ def test_sigterm_to_the_command_ends_what_prepares(tmp_path: Path) -> None:
     maker = psutil.Process(int(pid.read_text()))
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=60)
-    _, alive = psutil.wait_procs([maker], timeout=30)
-    assert not alive
+    assert not wait_for_end([maker])

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+from fakes.processes import wait_for_end
 
 from asyncrl.launch.process import ChildProcess
 
@@ -25,21 +26,12 @@ def child(folder: Path, code: str) -> ChildProcess:
     return ChildProcess("child", ["-c", code], environment={}, log_path=folder / "log")
 
 
-async def wait_for_output(path: Path, *, seconds: float = 20.0) -> str:
+async def wait_for_output(path: Path, *, seconds: float = 60.0) -> str:
     deadline = time.monotonic() + seconds
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < deadline, "the child said nothing"
         await asyncio.sleep(0.01)
     return path.read_text().strip()
-
-
-def is_gone(pid: int, *, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 async def test_a_child_that_ends_leaves_its_code_and_its_last_lines(tmp_path: Path) -> None:
@@ -60,9 +52,9 @@ async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: 
 async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
     process = child(tmp_path, PARENT)
     await process.start()
-    grandchild = int(await wait_for_output(tmp_path / "log"))
+    grandchild = psutil.Process(int(await wait_for_output(tmp_path / "log")))
     await process.stop(grace_seconds=0.2)
-    assert is_gone(grandchild)
+    assert not wait_for_end([grandchild])
 
 
 def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
@@ -76,9 +68,9 @@ def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> 
     )
     launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
-    pid = int(launcher.stdout.readline())
+    launched = psutil.Process(int(launcher.stdout.readline()))
     asyncio.run(wait_for_output(tmp_path / "log"))
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
     launcher.stdout.close()
-    assert is_gone(pid)
+    assert not wait_for_end([launched])

@@ -18,16 +18,16 @@ async def main(last_resort):
     print("up", flush=True)
     {how}
 
-with LastResort(seconds=0.5) as last_resort:
+with LastResort(seconds={seconds}) as last_resort:
     asyncio.run(main(last_resort))
 print("ended", flush=True)
 """
 
 
-def stop(how: str) -> tuple[int, str, str]:
-    """Exit code and what a process said that got SIGTERM while it does `how`."""
+def stop(how: str, *, seconds: float) -> tuple[int, str, str]:
+    """Exit code and output of a process that got SIGTERM during `how`; `seconds` later it is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.format(how=how)],
+        [sys.executable, "-c", SCRIPT.format(how=how, seconds=seconds)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -42,13 +42,13 @@ def stop(how: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("how", ["time.sleep(1000)", "while True: pass", "await asyncio.sleep(1000)"])
 def test_whatever_holds_the_process_it_ends(how: str) -> None:
-    code, said, complained = stop(how)
+    code, said, complained = stop(how, seconds=0.5)
     assert code == 130
     assert "ended" not in said
     assert "not everything ended within 0.5 s" in complained and "resumes" in complained
 
 
 def test_an_orderly_end_is_left_alone_and_the_loop_hears_the_signal_too() -> None:
-    code, said, complained = stop("await asyncio.sleep(0.2)")
+    code, said, complained = stop("await asyncio.sleep(0.2)", seconds=60)
     assert (code, complained) == (0, "")
     assert said == "asked\nended\n"

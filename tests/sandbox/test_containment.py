@@ -14,7 +14,8 @@ def test_a_hostile_program_reaches_nothing(box, canaries, hostile_results, hosti
     assert b"ESCAPED" not in result.stdout, result
     assert canaries.secret.encode() not in result.stdout + result.stderr.replace(source, b""), result
     assert len(result.stdout) <= program.limits.output_bytes
-    assert result.wall_seconds < program.limits.wall_seconds + 2
+    # Ended by its limit; on a busy machine the watcher too has to wait for a core.
+    assert result.wall_seconds < program.limits.wall_seconds + 20
     assert result.tier is box.tier
     if program.statuses:
         assert result.status.value in program.statuses, result

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.processes import descendants, kill, wait_for_end
 
 from sandbox import cgroup
 from sandbox.limits import Limits
@@ -28,10 +29,6 @@ async def run(sandbox, source, *, limits=LIMITS, **changes):
     command = await sandbox.build(source, lang="python", limits=limits)
     assert not isinstance(command, Result)
     return await sandbox.run(replace(command, **changes))
-
-
-def descendants():
-    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
 
 
 async def test_without_any_tier_programs_are_refused_with_the_reasons():
@@ -73,7 +70,8 @@ async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
         (worker,) = sandbox._idle
         helpers = psutil.Process(worker._process.pid).children()
         for index in which:
-            helpers[index].kill()
+            # One that loses the other ends by itself.
+            kill(helpers[index])
         found = await run(sandbox, "print('again')")
     assert found.stdout == b"again\n"
 
@@ -119,7 +117,8 @@ async def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
         await run(sandbox, "x = bytearray(64 << 20)\nfor _ in range(10**7): pass")
         result = await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
     assert result.status is Status.TIME_LIMIT
-    assert 0.05 < result.cpu_seconds < 0.5
+    # A clock tick of the kernel is 10 ms.
+    assert 0 < result.cpu_seconds < result.wall_seconds + 0.05
     assert result.peak_memory_bytes < 48 << 20
 
 
@@ -135,20 +134,19 @@ async def test_a_sandbox_that_breaks_later_raises_and_blames_nobody():
 
 async def test_a_cancelled_run_ends_its_program():
     others = descendants()
-    started = time.monotonic()
     async with SandboxPool(ONE) as sandbox:
         await sandbox.start()
         task = asyncio.create_task(
-            run(sandbox, "import time; time.sleep(60)", limits=replace(LIMITS, wall_seconds=90))
+            run(sandbox, "import time; time.sleep(600)", limits=replace(LIMITS, wall_seconds=600))
         )
+        # The worker, its two helpers and the program.
         while len(descendants() - others) < 4:
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await run(sandbox, "print(1)")).stdout == b"1\n"
-    assert time.monotonic() - started < 30
-    assert descendants() == others
+    assert not wait_for_end(descendants() - others)
 
 
 async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
@@ -181,7 +179,7 @@ async def test_linked_boxes_talk_and_share_nothing_else():
                 "open('/tmp/x', 'w').write('x'); s.send(b'ping'); s.recv(4); import time; time.sleep(60)"
             ),
             lang="python",
-            limits=LIMITS,
+            limits=replace(LIMITS, wall_seconds=60),
         )
         judge = await sandbox.build(
             talker.format("print(s.recv(4), os.listdir('/tmp'), os.getpid()); s.send(b'pong')"),
@@ -191,7 +189,7 @@ async def test_linked_boxes_talk_and_share_nothing_else():
         program, judge = await sandbox.run_linked(program, judge)
     assert (judge.status, judge.stdout) == (Status.OK, b"b'ping' [] 2\n")
     # The program sleeps on; it ends with its judge.
-    assert program.wall_seconds < 5 and program.exit_code is None
+    assert program.wall_seconds < 30 and program.exit_code is None
 
 
 async def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers():
@@ -221,7 +219,7 @@ def test_the_service_works_from_threads_and_from_two_event_loops():
             assert asyncio.run(service.call_async(lambda sandbox: run(sandbox, "print(1)"))).stdout == b"1\n"
     finally:
         service.close()
-    assert descendants() == others
+    assert not wait_for_end(descendants() - others)
 
 
 def mounts():
@@ -231,7 +229,17 @@ def mounts():
 def groups():
     """Of workers that are gone; those of other sandboxes on this machine are none of ours."""
     found = [path for hierarchy in cgroup.this_machine() for path in hierarchy.home.glob("asyncrl-sandbox-*")]
-    return sorted(str(path) for path in found if not cgroup.is_alive(path.name.rpartition("-")[2]))
+    return {str(path) for path in found if not cgroup.is_alive(path.name.rpartition("-")[2])}
+
+
+def assert_groups_are_gone(before, *, sweeps=False):
+    """But for those that others left. A worker cleans up when it ends; a killed one is swept up after."""
+    deadline = time.monotonic() + 30
+    while groups() - before and time.monotonic() < deadline:
+        if sweeps:
+            cgroup.sweep(cgroup.this_machine())
+        time.sleep(0.02)
+    assert not groups() - before
 
 
 HOSTILE = (
@@ -267,13 +275,16 @@ async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
     outside = (mounts(), groups(), len(os.listdir("/proc/self/fd")))
     async with SandboxPool(replace(ONE, workers=2)) as sandbox:
         await sandbox.start()
-        inside_before = len(psutil.Process().children(recursive=True))
+        num_inside = len(descendants() - others)
         before, after = await soak(sandbox, num_runs)
-        assert len(psutil.Process().children(recursive=True)) == inside_before
+        async with asyncio.timeout(30):
+            while len(descendants() - others) != num_inside:
+                await asyncio.sleep(0.02)
     assert after[0] <= before[0], "descriptors of the host process"
     assert after[1] < before[1] * 1.1 + (2 << 20), "memory of the workers"
-    assert descendants() == others
-    assert (mounts(), groups(), len(os.listdir("/proc/self/fd"))) == outside
+    assert not wait_for_end(descendants() - others)
+    assert (mounts(), len(os.listdir("/proc/self/fd"))) == (outside[0], outside[2])
+    assert_groups_are_gone(outside[1])
 
 
 ORPHAN_MAKER = """
@@ -305,11 +316,11 @@ def test_everything_dies_with_its_parent(victim, tier):
     before = groups()
     host = subprocess.Popen([sys.executable, "-c", ORPHAN_MAKER.format(root=root, tier=tier, more=more)])
     try:
-        family: list[psutil.Process] = []
-        deadline = time.monotonic() + 30
+        family: set[psutil.Process] = set()
+        deadline = time.monotonic() + 60
         # The worker, its zygote, the init, and eight processes of the program.
         while len(family) < 11 and time.monotonic() < deadline:
-            family = psutil.Process(host.pid).children(recursive=True)
+            family = descendants(host.pid)
             time.sleep(0.02)
         assert len(family) >= 11
         (worker,) = psutil.Process(host.pid).children()
@@ -319,16 +330,10 @@ def test_everything_dies_with_its_parent(victim, tier):
         else:
             worker.kill()
             family.remove(worker)
-        _, alive = psutil.wait_procs(family, timeout=10)
-        assert alive == []
+        assert not wait_for_end(family)
     finally:
         host.kill()
         host.wait()
     # The host's last worker outlives it by the moment it takes to clean up; what a killed worker left, the
     # next sweeps.
-    deadline = time.monotonic() + 10
-    while groups() != before and time.monotonic() < deadline:
-        if victim == "worker":
-            cgroup.sweep(cgroup.this_machine())
-        time.sleep(0.02)
-    assert groups() == before
+    assert_groups_are_gone(before, sweeps=victim == "worker")

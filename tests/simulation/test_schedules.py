@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from simulation.schedule import run_schedule
 
-NUM_QUICK = 1_000
+NUM_QUICK = 400
 NUM_ALL = 10_000
 PART = 50
 SHOWN = 200

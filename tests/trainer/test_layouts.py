@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ from fakes.launch_trainer import finish_trainer
 from fakes.layout_worker import take_steps
 from fakes.models import write_model
 from fakes.template import Template
+
+from asyncrl.ports import free_ports
 
 SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
 MODELS = {
@@ -184,10 +185,7 @@ def run_cases(
         }
         for name, (model, sizes) in cases.items()
     ]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_PORT": str(port)}
+    environment = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_PORT": str(free_ports(1)[0])}
     log = root / "log"
     with log.open("ab") as output:
         ranks = [

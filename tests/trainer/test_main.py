@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import write_model
 from fakes.recipes import make_recipe
 
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
+
+pytestmark = pytest.mark.usefixtures("forked_trainers")
 
 NOBODY = "http://127.0.0.1:9"
 

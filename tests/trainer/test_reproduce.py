@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -15,8 +16,10 @@ from fakes.models import random_batch, write_model
 from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
+from fakes.template import Forked, Template
 
 from asyncrl import cli
+from asyncrl.commands import reproduce
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.starts import record_start
@@ -77,6 +80,18 @@ def record_run(folder: Path, *, num_processes: int, trainer: dict | None = None,
     return run
 
 
+@pytest.fixture
+def forked_ranks(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncrl reproduce` forks its ranks: each would import torch and Megatron for itself."""
+
+    def start(command: list[str], *, env: dict[str, str], start_new_session: bool) -> Forked:
+        assert start_new_session and command[:3] == [sys.executable, "-P", "-m"]
+        with os.fdopen(os.dup(1), "wb") as output:
+            return template.start(command[3], command[4:], environment=env, output=output)
+
+    monkeypatch.setattr(reproduce, "subprocess", SimpleNamespace(Popen=start))
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record_run(tmp_path_factory.mktemp("recorded"), num_processes=1)
@@ -110,6 +125,7 @@ LAYOUTS = [
 ]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("parallel", LAYOUTS)
 def test_ranks_that_share_the_model_reproduce_what_they_recorded(
     parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -120,6 +136,7 @@ def test_ranks_that_share_the_model_reproduce_what_they_recorded(
     assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_model(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -132,6 +149,7 @@ def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_m
         assert "explained_variance" in output
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference_is_named(
     run: Path, capfd: pytest.CaptureFixture[str]
 ):

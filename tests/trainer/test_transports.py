@@ -1,12 +1,13 @@
 """Every way of sending weights, to a real server: what it holds afterwards is what the trainer published."""
 
+import asyncio
 import json
 import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
-from serving.engine.servers import running_server, write_model
+from serving.engine.servers import new_session, publish
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.convert import load_weights
@@ -15,18 +16,24 @@ from asyncrl.trainer.model import PolicyModel, build_model
 from asyncrl.trainer.publish import Publisher
 from asyncrl.trainer.transports import buckets
 
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    home = tmp_path_factory.mktemp("models")
-    # Matrices of 1 MiB, which threads digest, and smaller ones.
-    return [write_model(home / f"model-{seed}", seed=seed, ffn_size=2048) for seed in range(3)]
+on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def server(folders: list[Path], tmp_path_factory: pytest.TempPathFactory):
-    with running_server(folders[0], tmp_path_factory.mktemp("server") / "log") as (url, _):
-        yield url
+@pytest.fixture
+def folders(shared_engine: tuple[str, list[Path]]) -> list[Path]:
+    return shared_engine[1]
+
+
+@pytest.fixture
+def server(shared_engine: tuple[str, list[Path]]):
+    url, folders = shared_engine
+    yield url
+
+    async def give_back() -> None:
+        async with new_session() as session:
+            await publish(session, url, folders[0], 0)
+
+    asyncio.run(give_back())
 
 
 @pytest.fixture
@@ -41,15 +48,17 @@ def publisher(request, folders: list[Path], tmp_path: Path):
     publisher.close()
 
 
+@on_an_engine
 def test_two_versions_in_a_row_arrive_whole(publisher, server, model, folders, monkeypatch):
     # Several buckets, one of them a tensor larger than the limit.
     monkeypatch.setattr("asyncrl.trainer.transports.BUCKET_BYTES", 100_000)
-    for version, folder in enumerate(folders[1:], start=1):
+    for version, folder in enumerate(reversed(folders), start=1):
         load_weights(model, open_weights(folder))
         (outcome,) = publisher.install(publisher.write(version, model), [server]).values()
         assert outcome.is_installed, outcome.detail
 
 
+@on_an_engine
 def test_weights_changed_on_their_way_are_noticed(publisher, server, model, folders):
     load_weights(model, open_weights(folders[1]))
     publication = publisher.write(1, model)
@@ -63,11 +72,12 @@ def test_weights_changed_on_their_way_are_noticed(publisher, server, model, fold
     (outcome,) = publisher.install(publication, [server]).values()
 
     assert not outcome.is_installed and "tensors differ" in outcome.detail
-    load_weights(model, open_weights(folders[2]))
+    load_weights(model, open_weights(folders[0]))
     (outcome,) = publisher.install(publisher.write(2, model), [server]).values()
     assert outcome.is_installed, outcome.detail
 
 
+@on_an_engine
 @pytest.mark.parametrize("publisher", ["tensor", "distributed"], indirect=True)
 def test_a_session_left_open_by_a_dead_trainer_is_closed(publisher, server, model, folders):
     body = urllib.request.Request(
@@ -81,6 +91,7 @@ def test_a_session_left_open_by_a_dead_trainer_is_closed(publisher, server, mode
     assert outcome.is_installed, outcome.detail
 
 
+@on_an_engine
 def test_a_server_that_is_gone_is_an_outcome(publisher, model, folders):
     load_weights(model, open_weights(folders[1]))
     (outcome,) = publisher.install(publisher.write(1, model), ["http://127.0.0.1:9"]).values()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fakes.processes import descendants, kill, wait_for_end
 
 from verifiers.blocking import BlockingVerifierPool
 from verifiers.pool import VerifierPool
@@ -93,7 +93,7 @@ async def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folde
         "correct",
     ]
     assert "timeout" in verdicts[1].detail
-    assert 0.4 < verdicts[1].seconds < 5
+    assert verdicts[1].seconds > 0.4
 
 
 async def test_a_response_that_takes_all_memory_or_stack_is_wrong(folder: Path) -> None:
@@ -130,8 +130,8 @@ async def test_a_verifier_that_fails_is_a_fault_and_says_how(folder: Path) -> No
 
 
 async def test_waiting_without_using_the_cpu_is_not_held_against_the_response(folder: Path) -> None:
-    # 0.5 s of sleep against a limit of 0.2 s: no CPU time was used, so the deadline is extended.
-    slept, too_long = await ask(folder, "sleep 0.5", "sleep 60", timeout_seconds=0.2)
+    # 0.5 s of sleep against a limit of 0.4 s: no CPU time was used, so the deadline moves, to 2 s at most.
+    slept, too_long = await ask(folder, "sleep 0.5", "sleep 60", timeout_seconds=0.4)
     assert slept.outcome is Outcome.CORRECT
     assert too_long.outcome is Outcome.FAULT and "overloaded" in too_long.detail
 
@@ -153,12 +153,12 @@ async def test_the_event_loop_is_never_blocked(folder: Path) -> None:
             asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
             for _ in range(3)
         ]
-        longest, last = 0.0, time.perf_counter()
+        num_turns = 0
         while not all(job.done() for job in jobs):
             await asyncio.wait(jobs, timeout=0.01)
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
-    assert longest < 0.3
+            num_turns += 1
+    # Two deadlines of 0.5 s, one after the other: a pool that blocked would give the loop a few turns.
+    assert num_turns > 10
 
 
 async def test_cancelling_one_verification_leaves_the_pool_usable(folder: Path) -> None:
@@ -174,30 +174,31 @@ async def test_cancelling_one_verification_leaves_the_pool_usable(folder: Path) 
 
 
 async def test_a_template_that_was_killed_is_replaced(folder: Path) -> None:
+    others = descendants()
     async with pool_of(1, 2.0) as pool:
         first = await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
-        for process in psutil.Process().children(recursive=True):
-            process.kill()
+        for process in descendants() - others:
+            kill(process)
         found = [first, await pool.verify("./own.py:Odd", {}, "b", None, folder=folder)]
     assert [verdict.outcome for verdict in found] == [Outcome.CORRECT, Outcome.CORRECT]
 
 
 async def test_closing_leaves_no_process_behind(folder: Path) -> None:
     # Processes of an earlier test may still be on their way out.
-    others = set(psutil.Process().children(recursive=True))
+    others = descendants()
     async with pool_of(2, 30.0) as pool:
         job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "spin", None, folder=folder))
-        children: list[psutil.Process] = []
+        children: set[psutil.Process] = set()
         while len(children) < 3:
             await pool.verify("./own.py:Odd", {}, "a", None, folder=folder)
-            children = [p for p in psutil.Process().children(recursive=True) if p not in others]
+            children = descendants() - others
     assert (await job).outcome is Outcome.FAULT
     assert len(children) == 3
-    assert_all_end(children)
+    assert not wait_for_end(children)
 
 
 async def test_closing_while_a_worker_is_being_forked_ends_that_verification_as_a_fault(folder: Path) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with pool_of(2, 30.0) as pool:
             job = asyncio.ensure_future(pool.verify("./own.py:Odd", {}, "a", None, folder=folder))
             # One turn of the loop: the request to fork is on its way, its reply is not.
@@ -224,19 +225,12 @@ asyncio.run(main())
 """
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
-    children = psutil.Process(parent.pid).children(recursive=True)
+    children = descendants(parent.pid)
     assert len(children) == 3
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    assert_all_end(children)
-
-
-def assert_all_end(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=10)
-    assert not [
-        process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    ]
+    assert not wait_for_end(children)
 
 
 async def test_equal_answers_are_graded_once(folder: Path) -> None:

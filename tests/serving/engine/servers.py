@@ -1,10 +1,11 @@
 """Real SGLang servers for tests and benchmarks: a small random model, started as a run starts it."""
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from asyncrl.ports import free_ports
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
 
@@ -27,7 +29,13 @@ START_SECONDS = 300
 
 
 def write_model(
-    folder: Path, *, seed: int, num_kv_heads: int = 2, context: int = 2048, ffn_size: int = 384
+    folder: Path,
+    *,
+    seed: int,
+    num_kv_heads: int = 2,
+    context: int = 2048,
+    ffn_size: int = 384,
+    stop: int = STOP,
 ) -> Path:
     """A Qwen3 with random weights, of the size that the arithmetic recipe trains."""
     config = transformers.Qwen3Config(
@@ -41,7 +49,7 @@ def write_model(
         max_position_embeddings=context,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=STOP,
+        eos_token_id=stop,
     )
     torch.manual_seed(seed)
     model = transformers.Qwen3ForCausalLM(config)
@@ -56,6 +64,7 @@ def write_model(
     return folder
 
 
+@functools.cache
 def load_model(folder: Path) -> transformers.PreTrainedModel:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
@@ -65,9 +74,7 @@ def running_server(
     model_folder: Path, log_path: Path, *extra_arguments: str, without: Sequence[str] = (), **sizes: int
 ) -> Iterator[tuple[str, int]]:
     """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    (port,) = free_ports(1)
     serving = Serving(extra_arguments=["--weight-version", "0", *extra_arguments], **sizes)
     arguments = engine_arguments(
         serving,
@@ -134,6 +141,11 @@ async def stream(
                 yield json.loads(line[len(b"data: ") :])
 
 
+async def abort(session: aiohttp.ClientSession, url: str, request_id: str) -> None:
+    async with session.post(f"{url}/abort_request", json={"rid": request_id}) as reply:
+        assert reply.status == 200
+
+
 async def publish(
     session: aiohttp.ClientSession, url: str, folder: Path, version: int, *, has_check: bool = False
 ) -> None:
@@ -151,14 +163,19 @@ def reference_logprobs(
     prompt: Sequence[int], response: Sequence[int], models: Sequence[transformers.PreTrainedModel]
 ) -> list[float]:
     """Log-prob of each response token under its own model, on keys and values the earlier models computed."""
-    cache = transformers.DynamicCache()
-    inputs, result = list(prompt), []
+    cache, tokens = transformers.DynamicCache(), [*prompt, *response]
+    result: list[float] = []
     num_threads = torch.get_num_threads()
     # A model this small is slower on several threads, much slower where a server uses the other core.
     torch.set_num_threads(1)
-    for token, model in zip(response, models, strict=True):
-        logits = model(torch.tensor([inputs]), past_key_values=cache).logits[0, -1]
-        result.append(torch.log_softmax(logits.float(), -1)[token].item())
-        inputs = [token]
+    for model, run in itertools.groupby(models):
+        num_tokens = len(list(run))
+        # The last of them is only predicted.
+        end = len(prompt) + len(result) + num_tokens - 1
+        inputs = torch.tensor([tokens[cache.get_seq_length() : end]])
+        logprobs = torch.log_softmax(model(inputs, past_key_values=cache).logits[0].float(), -1)
+        predicted = torch.tensor(tokens[end + 1 - num_tokens : end + 1])
+        result += logprobs[-num_tokens:].gather(1, predicted[:, None])[:, 0].tolist()
     torch.set_num_threads(num_threads)
+    assert len(result) == len(response)
     return result

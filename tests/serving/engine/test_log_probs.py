@@ -20,13 +20,20 @@ TOLERANCE = 1e-5
 CHUNK = 64
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["grouped_query", "multi_head"])
-def engine(request, tmp_path_factory):
+@pytest.fixture
+def grouped_query(shared_engine):
+    """Two heads share their keys and values."""
+    url, (model, _) = shared_engine
+    return url, load_model(model)
+
+
+@pytest.fixture(scope="module")
+def multi_head(tmp_path_factory):
+    """Each head has keys and values of its own; prompts are computed in chunks."""
     folder = tmp_path_factory.mktemp("log-probs")
-    model_folder = write_model(folder / "model", seed=0, num_kv_heads=request.param)
-    with running_server(
-        model_folder, folder / "log", "--chunked-prefill-size", str(CHUNK), max_running_requests=32
-    ) as (url, _):
+    model_folder = write_model(folder / "model", seed=0, num_kv_heads=4)
+    chunks = ("--chunked-prefill-size", str(CHUNK))
+    with running_server(model_folder, folder / "log", *chunks, max_running_requests=32) as (url, _):
         yield url, load_model(model_folder)
 
 
@@ -58,8 +65,16 @@ def assert_log_probs_are_those_of(model, prompts, replies):
         assert served == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_requests_of_mixed_lengths_get_the_log_probs_of_transformers(engine):
-    url, model = engine
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
+def test_requests_of_mixed_lengths_get_the_log_probs_of_transformers(grouped_query):
+    assert_mixed_lengths_are_right(*grouped_query)
+
+
+def test_requests_of_mixed_lengths_get_them_also_without_shared_keys_and_values(multi_head):
+    assert_mixed_lengths_are_right(*multi_head)
+
+
+def assert_mixed_lengths_are_right(url, model):
     # Lengths far apart fall into several buckets, the short ones share one.
     lengths = [1, 2, 3, 9, 17, 33, 34, 35, 60, 150, 151, 400]
     prompts = [random_prompt(n, seed=n) for n in lengths]
@@ -67,8 +82,16 @@ def test_requests_of_mixed_lengths_get_the_log_probs_of_transformers(engine):
     assert_log_probs_are_those_of(model, prompts, replies)
 
 
-def test_a_cached_prefix_does_not_change_log_probs(engine):
-    url, model = engine
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
+def test_a_cached_prefix_does_not_change_log_probs(grouped_query):
+    assert_cached_prefixes_are_right(*grouped_query)
+
+
+def test_a_cached_prefix_does_not_change_them_either_without_shared_keys_and_values(multi_head):
+    assert_cached_prefixes_are_right(*multi_head)
+
+
+def assert_cached_prefixes_are_right(url, model):
     stem = random_prompt(40, seed=1)
     generate(url, [stem], [4], salt="cached")
     prompts = [stem, stem + [5], stem[:20] + random_prompt(30, seed=2), random_prompt(25, seed=3)]
@@ -79,8 +102,8 @@ def test_a_cached_prefix_does_not_change_log_probs(engine):
     assert_log_probs_are_those_of(model, prompts, replies)
 
 
-def test_a_prompt_that_is_prefilled_in_chunks_gets_the_same_log_probs(engine):
-    url, model = engine
+def test_a_prompt_that_is_prefilled_in_chunks_gets_the_same_log_probs(multi_head):
+    url, model = multi_head
     prompts = [random_prompt(n, seed=n) for n in (3 * CHUNK + 7, CHUNK + 1, 10)]
     replies = generate(url, prompts, [8] * 3, salt="chunked")
     assert_log_probs_are_those_of(model, prompts, replies)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from serving.engine.servers import (
     VOCABULARY,
+    abort,
     load_model,
     new_session,
     reference_logprobs,
@@ -54,11 +55,6 @@ async def replies(session, url: str, request: dict[str, Any]) -> Replies:
         reply |= {"cached": meta.get("cached_tokens", 0), "end": meta["finish_reason"]}
         found[meta["id"]] = reply
     return found
-
-
-async def abort(session, url: str, rid: str) -> None:
-    async with session.post(f"{url}/abort_request", json={"rid": rid}) as reply:
-        assert reply.status == 200
 
 
 async def until(session, url: str, condition: Callable[[dict[str, Any]], bool]) -> None:
@@ -115,8 +111,8 @@ def test_prompts_that_only_begin_alike_do_not_wait_for_each_other(engine):
 
 def test_the_others_go_on_when_the_first_of_a_group_is_aborted_before_its_turn(engine):
     url, _ = engine
-    # They fill the server, so that the group has to wait.
-    long = body([prompt(8)] * MAX_RUNNING, 1500)
+    # They fill the server, so that the group has to wait: seconds if nobody aborts them.
+    long = body([prompt(8)] * MAX_RUNNING, 1900)
     group = body([prompt(5)] * GROUP)
 
     async def work(session):

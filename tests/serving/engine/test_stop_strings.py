@@ -1,14 +1,12 @@
 """Stop strings on a real server: the tokens and log-probs are those without, up to the right token."""
 
 import asyncio
-import json
 import math
 from pathlib import Path
 
 import pytest
 from fakes.fleets import restart
 from fakes.records import make_queue, make_task
-from serving.engine.servers import VOCABULARY, running_server, write_model
 
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
@@ -19,24 +17,14 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
 
-LIMIT = 400
+NUM_TOKENS = 100
+ENDLESS = 1900
+"""Tokens that take a server seconds: an abort comes before."""
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stop")
-    model = write_model(folder / "model", seed=0)
-    # Nothing but a stop string may end a response, and a greedy one might meet the end token early.
-    for name in ("config.json", "generation_config.json"):
-        settings = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps(settings | {"eos_token_id": 10 * VOCABULARY}))
-    with running_server(model, folder / "log", max_running_requests=8) as (url, _):
-        yield url, model
-
-
 async def generate(
-    url: str, codec: TextCodec, folder: Path, **options: int
+    url: str, codec: TextCodec, folder: Path, *, limit: int = ENDLESS, **options: int
 ) -> tuple[list[Trajectory], dict[str, int]]:
     """The greedy answers of a group, and the fates of its tokens."""
     folder.mkdir()
@@ -46,7 +34,7 @@ async def generate(
         queue.announce(0)
         fleet = Fleet([url], session=session, waits=waits, max_running_requests=8, restart=restart)
         fleet.serve_fixed(0)
-        sampling = SamplingParams(0.0, LIMIT, codec.stop_token_ids)
+        sampling = SamplingParams(0.0, limit, codec.stop_token_ids)
         generator = Generator(
             queue,
             fleet,
@@ -70,18 +58,19 @@ def logprobs(trajectory: Trajectory) -> list[float]:
     return [logprob for segment in trajectory.segments for logprob in segment.behavior_logprobs]
 
 
+@pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
 async def test_a_response_is_that_without_stop_strings_up_to_the_token_that_completes_one(
-    engine, tmp_path: Path
+    shared_engine: tuple[str, list[Path]], tmp_path: Path
 ) -> None:
-    url, model = engine
-    (whole, _), _ = await generate(url, TextCodec(model), tmp_path / "whole")
+    url, (model, _) = shared_engine
+    (whole, _), _ = await generate(url, TextCodec(model), tmp_path / "whole", limit=NUM_TOKENS)
     tokens = whole.response_tokens()
-    assert (len(tokens), whole.finish) == (LIMIT, Finish.LENGTH)
+    assert (len(tokens), whole.finish) == (NUM_TOKENS, Finish.LENGTH)
     # Three tokens that end within the first chunk, across it and far behind it, unless they came before.
     for position in (5, 17, 60):
         text = TextCodec(model).decode(tokens[position - 3 : position])
         codec = TextCodec(model, rollout=Rollout(stop=[text]))
-        end = next(n for n in range(LIMIT) if text in codec.decode(tokens[:n]))
+        end = next(n for n in range(NUM_TOKENS) if text in codec.decode(tokens[:n]))
         # No rounds; rounds that cut the stop string after its first and its second token.
         for name, rounds in (
             ("one", {}),
@@ -97,4 +86,4 @@ async def test_a_response_is_that_without_stop_strings_up_to_the_token_that_comp
                 assert {segment.version for segment in trajectory.segments} == {0}
             assert table["generated"] == 2 * end + table.get("dropped: after_stop", 0)
             # The abort took effect: it did not write to its limit.
-            assert table["generated"] < 2 * LIMIT
+            assert table["generated"] < 2 * ENDLESS

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from serving.engine.servers import (
     VOCABULARY,
+    abort,
     load_model,
     new_session,
     post,
     publish,
     reference_logprobs,
     stream,
-    write_model,
 )
 
 TOLERANCE = 1e-5
-NUM_TOKENS = 100
+ENDLESS = 1900
+"""Tokens that take a server seconds: tests abort such a request when they have seen what they wait for."""
 
 
 @dataclass
@@ -33,16 +34,10 @@ class Received:
     num_cached: int = 0
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """The shared engine's two models; seeds make them."""
-    folder = tmp_path_factory.mktemp("versions")
-    return [load_model(write_model(folder / f"model-{seed}", seed=seed)) for seed in (0, 1)]
-
-
 @pytest.fixture
-def engine(shared_engine, models):
-    return *shared_engine, models
+def engine(shared_engine):
+    url, folders = shared_engine
+    return url, folders, [load_model(folder) for folder in folders]
 
 
 def body(prompts: list[list[int]], num_tokens: int, *, salt: str) -> dict[str, Any]:
@@ -89,20 +84,25 @@ def test_each_token_has_the_log_prob_of_the_version_its_span_names(engine):
 
     async def run() -> list[Received]:
         received: dict[str, Received] = {}
-        request = body(prompts, NUM_TOKENS, salt="v0")
+        request = body(prompts, ENDLESS, salt="v0")
         to_publish = [(1, 20), (2, 60)]
+        is_aborted = False
         async with new_session() as session:
             async for event in stream(session, url, request):
                 tokens = receive(received, event).tokens
                 if to_publish and len(tokens) > to_publish[0][1]:
                     version, _ = to_publish.pop(0)
                     await publish(session, url, folders[version % 2], version)
+                newest = [found.spans[-1]["version"] for found in received.values()]
+                if not is_aborted and newest == ["2"] * len(prompts):
+                    is_aborted = True
+                    for request_id in request["rid"]:
+                        await abort(session, url, request_id)
             await publish(session, url, folders[0], 0)
         return [received[request_id] for request_id in request["rid"]]
 
     responses = asyncio.run(run())
     for prompt, response in zip(prompts, responses, strict=True):
-        assert len(response.tokens) == NUM_TOKENS
         assert [span["version"] for span in response.spans] == ["0", "1", "2"]
         owners = [models[version % 2] for version in versions_of(response.spans)]
         expected = reference_logprobs(prompt, response.tokens, owners)
@@ -138,20 +138,20 @@ def test_an_aborted_request_keeps_its_confirmed_tokens(engine):
 
     async def run() -> tuple[Received, Any]:
         received: dict[str, Received] = {}
-        request = body([prompt], 1500, salt="v0")
-        finish = None
+        request = body([prompt], ENDLESS, salt="v0")
+        finish, num_aborts = None, 0
         async with new_session() as session:
             async for event in stream(session, url, request):
                 tokens = receive(received, event).tokens
                 finish = event["meta_info"]["finish_reason"]
-                if finish is None and len(tokens) == 17:
-                    async with session.post(f"{url}/abort_request", json={"rid": request["rid"][0]}) as reply:
-                        assert reply.status == 200
+                if finish is None and len(tokens) >= 17 and not num_aborts:
+                    await abort(session, url, request["rid"][0])
+                    num_aborts += 1
         return received[request["rid"][0]], finish
 
     response, finish = asyncio.run(run())
     assert finish["type"] == "abort"
-    assert 17 <= len(response.tokens) < 1500
+    assert 17 <= len(response.tokens) < ENDLESS
     expected = reference_logprobs(prompt, response.tokens, [models[0]] * len(response.tokens))
     assert response.logprobs == pytest.approx(expected, abs=TOLERANCE)
 
@@ -163,7 +163,7 @@ def test_a_pause_that_aborts_returns_when_the_last_request_has_ended(engine):
     async def pause_once(session) -> float:
         """Seconds until a pause returned that aborted a running request."""
         seconds, finish = None, None
-        async for event in stream(session, url, body([prompt], 1500, salt="v0")):
+        async for event in stream(session, url, body([prompt], ENDLESS, salt="v0")):
             finish = event["meta_info"]["finish_reason"]
             if finish is None and seconds is None:
                 begin = time.perf_counter()
@@ -173,9 +173,12 @@ def test_a_pause_that_aborts_returns_when_the_last_request_has_ended(engine):
         assert finish["type"] == "abort"
         return seconds
 
-    async def run() -> list[float]:
+    async def run() -> bool:
         async with new_session() as session:
-            return [await pause_once(session) for _ in range(3)]
+            for _ in range(20):
+                # Without the hook each takes a second at least; a busy machine may delay one or another.
+                if await pause_once(session) < 0.9:
+                    return True
+        return False
 
-    # Without the hook each takes a second at least.
-    assert min(asyncio.run(run())) < 0.9
+    assert asyncio.run(run())

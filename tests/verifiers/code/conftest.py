@@ -9,7 +9,8 @@ from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 from verifiers.code.verifier import CodeVerifier
 
-LIMITS = {"cpu_seconds": 1, "wall_seconds": 1.5, "memory_mb": 160, "stack_bytes": 64 << 20, "output_mb": 4}
+LIMITS = {"cpu_seconds": 10, "wall_seconds": 20, "memory_mb": 160, "stack_bytes": 64 << 20, "output_mb": 4}
+"""A busy machine keeps them."""
 
 
 def read_cheats() -> dict[str, str]:

@@ -2,12 +2,13 @@
 # Tables of one-line programs read best unbroken.
 # ruff: noqa: E501
 
+import itertools
 import shutil
 import sys
 
 import pytest
 
-from tests.verifiers.code.conftest import read_cheats
+from tests.verifiers.code.conftest import LIMITS, read_cheats
 from tests.verifiers.code.plain_grader import accepts
 from verifiers.verdict import Outcome
 
@@ -37,6 +38,8 @@ TESTS = {
         {"assert": "given = [3, 10]\nassert [answer(n) for n in given] == [16, 107] and given == [3, 10]"},
     ],
 }  # fmt: skip
+SOON = LIMITS | {"cpu_seconds": 1, "wall_seconds": 1.0}
+"""Some cheats never end."""
 HONEST = "def answer(n):\n    return n * n + 7\nif __name__ == '__main__':\n    print(answer(int(input())))\n"
 
 
@@ -47,7 +50,7 @@ def verdicts(grade):
     for name, source in read_cheats().items():
         for kind, tests in TESTS.items():
             options = {"scoring": "fraction", "early_stop": False} if kind == "judged" else {}
-            futures[name, kind] = grade.submit(source, tests, **options)
+            futures[name, kind] = grade.submit(source, tests, limits=SOON, **options)
     return {key: future.result() for key, future in futures.items()}
 
 
@@ -64,7 +67,7 @@ def test_a_cheat_never_passes_and_never_faults(verdicts, cheat, kind):
 
 
 def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
-    """They are no straw men: a subprocess with rlimits accepts many of them."""
+    """They are no straw men: a subprocess with rlimits accepts ten of them."""
     python = "/usr/bin/python3" if shutil.which("/usr/bin/python3") else sys.executable
     tests = [TESTS["assert"], TESTS["judged"][:3], TESTS["stdin"]]
     assert accepts(python, HONEST.replace("int(input())", "int(input() or 3)"), TESTS["stdin"])
@@ -75,10 +78,9 @@ def test_the_cheats_do_fool_a_grader_that_runs_tests_in_the_program_s_process():
         "prints many candidates",
         "an endless iterator",
     }
-    fooled = [
+    fooled = (
         name
         for name, source in read_cheats().items()
         if name not in slow and any(accepts(python, source, kind) for kind in tests)
-    ]
-    print(f"the plain grader accepted {len(fooled)} of {len(read_cheats())} cheats: {', '.join(fooled)}")
-    assert len(fooled) >= 10
+    )
+    assert len(list(itertools.islice(fooled, 10))) == 10
