@@ -1,8 +1,8 @@
-"""Causal attention in bfloat16 on a CPU: torch's backward pass there makes a small product per sequence and head.
+"""Causal attention in bfloat16 on a CPU, in batched products: torch's makes one per sequence and head.
 
-oneDNN looks each of them up by a key of its shapes and options, which costs more than the product. Here all
-heads and sequences of a slice are one batched product. Scores and softmax are float32, as in torch's kernel;
-probabilities are kept in bfloat16, so only short sequences come here (LONGEST).
+In its backward pass oneDNN looks each of them up by a key of its shapes and options, which costs more than
+the product. Here all heads and sequences of a slice are one product. Scores and softmax are float32, as in
+torch's kernel; probabilities are kept in bfloat16, so only short sequences come here (LONGEST).
 
 Shapes: B sequences, L places each; H heads, G of them key-value, R = H / G, D head size.
 """
