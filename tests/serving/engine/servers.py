@@ -71,7 +71,7 @@ def running_server(
     serving = Serving(extra_arguments=["--weight-version", "0", *extra_arguments], **sizes)
     arguments = engine_arguments(
         serving,
-        Model(path=str(model_folder)),
+        Model(path=str(model_folder), dtype="float32"),
         has_gpu=False,
         port=port,
         model_folder=model_folder,
