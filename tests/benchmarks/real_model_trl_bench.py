@@ -63,7 +63,13 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
             "max_new_tokens": load.max_new_tokens,
             "max_staleness": 2,
         },
-        "trainer": {"num_steps": num_steps, "learning_rate": 1e-6, "checkpoint_every_steps": 1000},
+        "serving": {"max_total_tokens": 16384},
+        "trainer": {
+            "num_steps": num_steps,
+            "learning_rate": 1e-6,
+            "tokens_per_micro_batch": 4096,
+            "checkpoint_every_steps": 1000,
+        },
         "evaluation": {"every_steps": 0, "num_tasks": 4, "samples_per_task": 1},
     }
     path = folder / "recipe.yaml"
