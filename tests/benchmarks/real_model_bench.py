@@ -148,7 +148,9 @@ def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rou
 def bench_rollouts(folder: Path, shape: ModelShape, dtype: str, num_rounds: int) -> None:
     load = Requests(f"{NUM_RUNNING} running x {RESPONSE} tokens", NUM_RUNNING // 8, 8, (RESPONSE,))
     with tempfile.TemporaryDirectory(prefix="real-model-bench-") as logs:
-        server = running_server(folder, Path(logs) / "log", dtype=dtype, max_running_requests=NUM_RUNNING)
+        server = running_server(
+            folder, Path(logs) / "log", dtype=dtype, max_total_tokens=16384, max_running_requests=NUM_RUNNING
+        )
         with server as (url, pid):
             family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
             scheduler = next(p for p in family if "scheduler" in " ".join(p.cmdline()))
