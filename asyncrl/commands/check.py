@@ -10,9 +10,10 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.local import has_gpu
 from asyncrl.launch.memory import run_bytes
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
+from asyncrl.machine import has_gpu
+from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_title
 from asyncrl.observe.stderr import warn_on_stderr
@@ -76,7 +77,7 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
-        f"{shape.num_parameters() / 1e6:.1f} M parameters, {recipe.model.dtype}, "
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe.model, shape)}, "
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",

@@ -11,6 +11,7 @@ from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_shape
 from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
+from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
     KINDS,
@@ -61,9 +62,10 @@ def read_model_shape(recipe: Recipe) -> ModelShape:
 
 def describe(recipe: Recipe, shape: ModelShape) -> str:
     """All lines of the plan."""
+    dtype = find_dtype(recipe.model, shape)
     return "\n".join(
         [
-            f"model      {_model_name(recipe.model)}: {shape.architecture}, {recipe.model.dtype}",
+            f"model      {_model_name(recipe.model)}: {shape.architecture}, {dtype}",
             *_parameter_lines(shape),
             _gpu_line(recipe),
             *_trainer_lines(recipe, shape),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.launch.local import has_gpu
 from asyncrl.launch.servers import LocalServers
+from asyncrl.machine import has_gpu
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown

@@ -7,11 +7,9 @@ others with it, and the same command resumes from the journal and the last check
 import contextlib
 import dataclasses
 import functools
-import importlib.metadata
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from asyncrl.assemble import assemble
@@ -33,6 +31,7 @@ from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
+from asyncrl.machine import has_gpu
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.live import LiveLine
@@ -44,12 +43,6 @@ from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.sglang import new_session
 
 log = logging.getLogger(__name__)
-
-
-def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU and a torch that can use it, without importing torch."""
-    is_cpu_build = importlib.metadata.version("torch").endswith("+cpu")
-    return not is_cpu_build and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 class TerminalAndFile(logging.Handler):

@@ -1,5 +1,6 @@
 """What the processes of a run need of this machine's memory, together; for `check`, `plan` and the start."""
 
+from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import RankMemory, rank_memory, server_memory
@@ -19,7 +20,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
     """
     return rank_memory(
         shape,
-        dtype=recipe.model.dtype,
+        dtype=find_dtype(recipe.model, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
         layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),

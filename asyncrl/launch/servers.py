@@ -12,6 +12,8 @@ from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.process import ChildProcess
+from asyncrl.model.dtype import with_dtype
+from asyncrl.model.folder import read_shape
 from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
@@ -60,11 +62,14 @@ class LocalServers:
     def _add(self, name: str, port: int, seed: int, model_folder: Path, logs: Path, *, has_gpu: bool) -> str:
         """The URL of one more process, not yet started."""
         url, recipe = _local_url(port), self._recipe
+        # SGLang's own "auto" would serve a float32 checkpoint in float16.
+        is_settled = recipe.model.dtype != "auto"
+        model = recipe.model if is_settled else with_dtype(recipe.model, read_shape(model_folder))
         self.processes[url] = ChildProcess(
             name,
             engine_arguments(
                 recipe.serving,
-                recipe.model,
+                model,
                 has_gpu=has_gpu,
                 port=port,
                 model_folder=model_folder,

@@ -9,6 +9,7 @@ it, except the optimizer's states where those are distributed.
 import math
 from dataclasses import dataclass
 
+from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.recipe import Recipe
@@ -89,7 +90,7 @@ def rank_memory(
 
 def server_memory(shape: ModelShape, recipe: Recipe) -> dict[str, int]:
     """Bytes of one rank of one server: weights and key-value cache."""
-    width = 4 if recipe.model.dtype == "float32" else 2
+    width = 4 if find_dtype(recipe.model, shape).name == "float32" else 2
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
     return {

@@ -15,5 +15,7 @@ class Model(Section):
     """Branch, tag or commit of a hub id. Default: its main branch. A run keeps the commit it began with."""
     context_tokens: Positive | None = None
     """Maximum length of prompt plus response. Default: the model's max_position_embeddings."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Weights and activations on both engines. bfloat16 keeps float32 master weights in the optimizer."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weights and activations on both engines. bfloat16 keeps float32 master weights in the optimizer.
+    auto: bfloat16 on GPUs and on CPUs with avx512_bf16 or AMX; float32 on others, and for models below 50 M
+    parameters. `asyncrl check` says which and why."""

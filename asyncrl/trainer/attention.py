@@ -23,6 +23,8 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from asyncrl.trainer import cpu_attention
+
 CALL_COST = 4000.0
 """What one more attention call costs, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
 CUDA_CALL_COST = 1e6
@@ -214,9 +216,12 @@ class PackedAttention(MegatronModule):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B * L, H * D]."""
-        output: Tensor = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
+        if cpu_attention.is_for(query):
+            output = cpu_attention.attend(query, key, value, self.scale)
+        else:
+            output = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
+            )
         return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def sharded_state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import DiskError, Diverged, InputError
+from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.source import model_folder
@@ -69,7 +70,7 @@ def start_learner(recipe: Recipe) -> "Learner":
     from asyncrl.trainer.learner import Learner
 
     millions = shape.num_parameters() / 1e6
-    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, recipe.model.dtype)
+    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe.model, shape))
     return Learner(shape, recipe)
 
 

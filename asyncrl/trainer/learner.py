@@ -20,6 +20,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
 from asyncrl.algorithms.rejections import find_second_moment_bound
+from asyncrl.model.dtype import with_dtype
 from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
@@ -45,6 +46,7 @@ class Learner:
     """The weights of one version and what it takes to make the next."""
 
     def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
+        recipe = recipe.model_copy(update={"model": with_dtype(recipe.model, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
         self.algorithm = recipe.algorithm

@@ -1,11 +1,11 @@
 """Log-probs and entropies of the distribution that tokens are sampled from: softmax(logits / temperature).
 
-A small product of tokens and vocabulary is computed at once. A large one, and any vocabulary that
-tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states: LOGITS_AT_ONCE
-logits at a time, at most three float32 matrices of that size, 768 MiB on each rank, whatever the number of
-tokens (measured: 0.77 GiB for 1500 and for 3000 tokens of 151,936 words; 1500 at once take 3.4 GiB). The
-backward pass computes each chunk again, one more product of the output layer, and sums the gradient of its
-weight in float32: 4 bytes x W x H, and a product of that size.
+A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
+tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
+logits at a time, and on a CPU normalised in slices that stay in the processor's cache. The backward pass
+finds logits that fit into KEPT_BYTES as they were; of more it computes each chunk again, one more product of
+the output layer. It then holds at most three float32 matrices of a chunk, 768 MiB on each rank, whatever the
+number of tokens, and sums the gradient of the weight in float32: 4 bytes x W x H, and a product of that size.
 
 Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size.
 """
@@ -17,6 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.model.memory import LOGITS_AT_ONCE
+
+KEPT_BYTES = 2**29
+"""Of logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
+SLICE_LOGITS = 2**18
+"""In float32 1 MiB: the dozen passes over a slice stay in a core's cache."""
 
 
 def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -43,7 +48,8 @@ def output_logprobs(
     first = rank * len(weight)
     num_rows = min(len(weight), vocab_size - first)
     assert num_rows > 0, f"rank {rank} has only padding of a vocabulary of {vocab_size}"
-    if num_ranks == 1 and num_rows == len(weight) and len(hidden) * num_rows <= LOGITS_AT_ONCE:
+    is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
+    if is_whole and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature)
     vocabulary = _Vocabulary(first, num_rows, temperature, group if num_ranks > 1 else None)
     values: tuple[Tensor, Tensor] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
@@ -80,12 +86,22 @@ class _Vocabulary:
         self.group = group
 
     def chunks(self, num_tokens: int) -> list[slice]:
-        size = max(1, LOGITS_AT_ONCE // self.num_rows)
-        return [slice(a, min(a + size, num_tokens)) for a in range(0, num_tokens, size)]
+        """Tokens of one product."""
+        return _slices(num_tokens, LOGITS_AT_ONCE // self.num_rows)
 
-    def tempered(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """[t, H] -> [t, num_rows] float32."""
-        return torch.nn.functional.linear(hidden, weight[: self.num_rows]).float().div_(self.temperature)
+    def slices(self, logits: Tensor) -> list[slice]:
+        """Rows of a product that are normalised together: one message per product over a group."""
+        is_sliced = self.group is None and logits.device.type == "cpu"
+        return _slices(len(logits), SLICE_LOGITS // self.num_rows if is_sliced else len(logits))
+
+    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """[t, H] -> [t, num_rows], of the type of `hidden`."""
+        return torch.nn.functional.linear(hidden, weight[: self.num_rows])
+
+    def tempered(self, logits: Tensor) -> Tensor:
+        """A float32 copy of `logits`, divided by the temperature."""
+        copy = logits.to(torch.float32, copy=True)
+        return copy if self.temperature == 1.0 else copy.div_(self.temperature)
 
     def own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(column of each target here, whether it is one of ours)."""
@@ -98,6 +114,10 @@ class _Vocabulary:
         return tensor
 
 
+def _slices(length: int, size: int) -> list[slice]:
+    return [slice(a, min(a + size, length)) for size in [max(1, size)] for a in range(0, length, size)]
+
+
 class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -105,11 +125,19 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
+        num_bytes = len(hidden) * vocabulary.num_rows * hidden.element_size()
+        is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
+        kept = []
         for chunk in vocabulary.chunks(len(hidden)):
-            logprobs[chunk], entropies[chunk], normalisers[chunk] = _values(
-                hidden[chunk], weight, targets[chunk], vocabulary
-            )
-        context.save_for_backward(hidden, weight, targets, normalisers, entropies)
+            logits = vocabulary.logits(hidden[chunk], weight)
+            parts = (logprobs[chunk], entropies[chunk], normalisers[chunk], targets[chunk])
+            for rows in vocabulary.slices(logits):
+                *found, own = (part[rows] for part in parts)
+                for place, value in zip(found, _values(logits[rows], own, vocabulary), strict=True):
+                    place.copy_(value)
+            if is_kept:
+                kept.append(logits)
+        context.save_for_backward(hidden, weight, targets, normalisers, entropies, *kept)
         context.vocabulary = vocabulary
         context.set_materialize_grads(False)
         return logprobs, entropies
@@ -118,29 +146,31 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(
         context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None]:
-        hidden, weight, targets, normalisers, entropies = context.saved_tensors
+        hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
         to_hidden = torch.empty_like(hidden)
         to_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for chunk in vocabulary.chunks(len(hidden)):
-            slopes = _slopes(
-                vocabulary.tempered(hidden[chunk], weight).sub_(normalisers[chunk, None]),
-                vocabulary.own(targets[chunk]),
-                None if of_logprobs is None else of_logprobs[chunk, None],
-                None if of_entropies is None else (of_entropies[chunk, None], entropies[chunk, None]),
-            )
-            slopes = slopes.div_(vocabulary.temperature).to(hidden.dtype)
+        for i, chunk in enumerate(vocabulary.chunks(len(hidden))):
+            logits = kept[i] if kept else vocabulary.logits(hidden[chunk], weight)
+            slopes = torch.empty_like(logits)
+            for rows in vocabulary.slices(logits):
+                own = slice(chunk.start + rows.start, chunk.start + rows.stop)
+                found = _slopes(
+                    vocabulary.tempered(logits[rows]).sub_(normalisers[own, None]),
+                    vocabulary.own(targets[own]),
+                    None if of_logprobs is None else of_logprobs[own, None],
+                    None if of_entropies is None else (of_entropies[own, None], entropies[own, None]),
+                )
+                slopes[rows] = found if vocabulary.temperature == 1.0 else found.div_(vocabulary.temperature)
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
             to_weight[: vocabulary.num_rows] += slopes.t() @ hidden[chunk]
         return to_hidden, to_weight.to(weight.dtype), None, None
 
 
-# Functions of their own, so that one chunk's matrices are gone before the next one's are made.
-def _values(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocabulary: _Vocabulary
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probs, entropies and logarithms of the softmax's denominator of a chunk, [t] each."""
-    logits = vocabulary.tempered(hidden, weight)
+# Functions of their own, so that one slice's matrices are gone before the next one's are made.
+def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, entropies and logarithms of the softmax's denominator of a slice, [t] each."""
+    logits = vocabulary.tempered(logits)
     columns, is_own = vocabulary.own(targets)
     largest = vocabulary.reduce(logits.amax(-1), dist.ReduceOp.MAX)
     logits -= largest[:, None]

@@ -36,6 +36,7 @@ from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.logprobs import output_logprobs
+from asyncrl.trainer.norm import rms_norm
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -211,6 +212,13 @@ class PolicyNorm(torch.nn.RMSNorm):
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[..., H] -> [..., H]."""
+        if tokens.device.type == "cpu" and tokens.dtype is torch.bfloat16:
+            assert self.eps is not None
+            return rms_norm(tokens, self.weight, self.eps)
+        return super().forward(tokens)
 
 
 def block_spec(config: TransformerConfig, stage: int | None = None) -> TransformerBlockSubmodules:

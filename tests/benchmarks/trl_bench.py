@@ -36,6 +36,7 @@ def run_trl(
     cores: tuple[int, ...] = (0, 1),
     sequences_per_micro_batch: int | None = None,
     is_continuous_batching: bool = False,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
     """Trains until a greedy held-out evaluation reaches `target`, at most `max_steps` (else the recipe's).
 
@@ -54,7 +55,7 @@ def run_trl(
             settings["seed"] = seed
         if sequences_per_micro_batch is not None:
             settings["sequences_per_micro_batch"] = sequences_per_micro_batch
-        settings["is_continuous_batching"] = is_continuous_batching
+        settings |= {"is_continuous_batching": is_continuous_batching, "dtype": dtype}
         path = Path(folder) / "settings.json"
         path.write_text(json.dumps(settings))
         done = subprocess.run(

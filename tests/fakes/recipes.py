@@ -11,7 +11,7 @@ def make_recipe(folder: Path, /, **sections: dict[str, Any]) -> Recipe:
     """A recipe that trains the model in `folder`; `sections` override, as trainer={"num_steps": 4}."""
     raw: dict[str, Any] = {
         "name": "test",
-        "model": {"path": str(folder)},
+        "model": {"path": str(folder), "dtype": "float32"},
         "data": {"train": str(folder / "none.jsonl")},
         "evaluation": {"every_steps": 0},
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fakes.models import write_model
 from fakes.recipes import make_recipe
 from fakes.small_disk import refused_writes
 
@@ -128,3 +129,15 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
             await servers.start()
         finally:
             await servers.stop()
+
+
+async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:
+    # SGLang's own "auto" serves a float32 checkpoint in float16.
+    recipe = make_recipe(write_model(tmp_path / "model"), model={"dtype": "auto"})
+    async with new_session() as session:
+        servers = LocalServers(
+            recipe, model_folder=tmp_path / "model", logs=tmp_path, session=session, has_gpu=False
+        )
+    (process,) = servers.processes.values()
+    command = " ".join(process._arguments)
+    assert "--dtype float32" in command

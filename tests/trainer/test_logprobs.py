@@ -95,3 +95,27 @@ def test_a_chunk_without_tokens_has_gradients_of_zero():
     logprobs, _ = output_logprobs(hidden, weight, torch.zeros(0, dtype=torch.int64), 1.0, vocab_size=5)
     logprobs.sum().backward()
     assert logprobs.shape == (0,) and weight.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_bfloat16_logits_that_are_kept_sliced_or_computed_again_give_the_same(
+    temperature: float, monkeypatch: pytest.MonkeyPatch
+):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(11, 16, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(19, 16, generator=generator).bfloat16().requires_grad_()
+    targets = torch.randint(0, 19, (11,), generator=generator)
+
+    def run() -> list[Tensor]:
+        values = output_logprobs(hidden, weight, targets, temperature, vocab_size=19)
+        assert {value.dtype for value in values} == {torch.float32}
+        return [*values, *torch.autograd.grad(values[0].sum() + values[1].sum(), (hidden, weight))]
+
+    kept = run()
+    monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", 40)
+    sliced = run()
+    monkeypatch.setattr(logprobs_module, "KEPT_BYTES", 0)
+    assert all(map(torch.equal, sliced, kept)) and all(map(torch.equal, run(), kept))
+    logits = torch.nn.functional.linear(hidden, weight)
+    for found, exact in zip(kept, token_logprobs(logits.double(), targets, temperature), strict=False):
+        assert (found - exact).abs().max() < 1e-5

@@ -24,6 +24,8 @@ SIMILAR = 1.25
 """Requests go into one bucket while the longest is at most this much longer than the shortest..."""
 SMALL_SCORES = 2048
 """...or while the bucket has no more (query, key) pairs than this: another call costs more than padding."""
+FEW_KEYS = 128
+"""Of a request: with more, bfloat16 gains nothing by a product of all heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,12 @@ class BatchedAttention(TorchNativeAttnBackend):
         self._dtype = model_runner.dtype
         self._buckets: list[Bucket] = []
         self._workspaces: dict[tuple, torch.Tensor] = {}
+        self._head_rows: dict[int, torch.Tensor] = {}
+        """Place of a bucket -> what `_rows_by_head` found for it in this forward pass."""
 
     def init_forward_metadata(self, forward_batch):
         super().init_forward_metadata(forward_batch)
+        self._head_rows.clear()
         mode = forward_batch.forward_mode
         if forward_batch.encoder_lens is not None or mode.is_idle():
             self._buckets = []
@@ -87,13 +92,16 @@ class BatchedAttention(TorchNativeAttnBackend):
         kv_heads, size = layer.tp_k_head_num, layer.qk_head_dim
         queries = q.reshape(-1, kv_heads, layer.tp_q_head_num // kv_heads, size)
         output = q.new_empty(queries.shape[0], layer.tp_q_head_num * layer.v_head_dim)
-        for bucket in self._buckets:
+        for place, bucket in enumerate(self._buckets):
             mine = queries if bucket.rows is None else queries.index_select(0, bucket.rows)
-            keys, values = self._gather(layer, bucket)
             # The heads that share a KV head are its queries: no copy of keys for grouped-query attention.
-            attended = scaled_dot_product_attention(
-                mine, keys, values, attn_mask=bucket.mask, scale=layer.scaling
-            ).view(mine.shape[0], -1)
+            if self._is_by_head(layer, bucket):
+                attended = self._decode_by_head(mine, layer, place)
+            else:
+                keys, values = self._gather(layer, bucket)
+                attended = scaled_dot_product_attention(
+                    mine, keys, values, attn_mask=bucket.mask, scale=layer.scaling
+                ).view(mine.shape[0], -1)
             if bucket.rows is None:
                 return attended
             output.index_copy_(0, bucket.rows, attended)
@@ -122,6 +130,43 @@ class BatchedAttention(TorchNativeAttnBackend):
             tokens = bucket.rows.index_select(0, bucket.kept)
             output.index_copy_(0, tokens, attended.index_select(0, bucket.kept))
         return output
+
+    def _is_by_head(self, layer, bucket):
+        """In bfloat16 torch's kernel makes one small product per request and head; while their keys are few,
+        one product of all is faster."""
+        cache = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        return self._dtype == cache.dtype == torch.bfloat16 and bucket.mask.shape[-1] <= FEW_KEYS
+
+    def _decode_by_head(self, queries, layer, place):
+        """[B, G, queries of a head, D] -> [B, heads * D]; scores and softmax in float32."""
+        bucket = self._buckets[place]
+        num_requests, num_heads, num_queries, size = queries.shape
+        rows = self._rows_by_head(place, num_heads)
+        pool, parts = self.token_to_kv_pool, []
+        for kind, cache in (
+            ("key", pool.get_key_buffer(layer.layer_id)),
+            ("value", pool.get_value_buffer(layer.layer_id)),
+        ):
+            flat = cache.view(-1, cache.shape[-1])
+            out = self._workspace(kind, len(rows), flat)
+            torch.index_select(flat, 0, rows, out=out)
+            parts.append(out.view(num_requests * num_heads, -1, cache.shape[-1]))
+        keys, values = parts
+        mine = queries.reshape(-1, num_queries, size).float().mul_(layer.scaling)
+        scores = torch.bmm(keys.float(), mine.mT).mT.contiguous()
+        scores.view(num_requests, num_heads * num_queries, -1).add_(bucket.mask.view(num_requests, 1, -1))
+        attended = torch.bmm(torch.softmax(scores, -1).to(values.dtype), values)
+        return attended.view(num_requests, -1)
+
+    def _rows_by_head(self, place, num_heads):
+        """[B * G * K] rows of a cache [slots * G, D], head by head; the same for all layers."""
+        rows = self._head_rows.get(place)
+        if rows is None:
+            bucket = self._buckets[place]
+            slots = bucket.slots.view(bucket.mask.shape[0], 1, -1)
+            rows = (slots * num_heads + torch.arange(num_heads)[:, None]).view(-1)
+            self._head_rows[place] = rows
+        return rows
 
     def _is_batched(self, layer, q):
         has_window = layer.sliding_window_size is not None and layer.sliding_window_size > -1

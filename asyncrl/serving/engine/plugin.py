@@ -7,8 +7,8 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans, short aborts, clean ends, shared prompts; on a CPU lighter processes, batched attention
-    and digests in threads too."""
+    """Version spans, short aborts, clean ends, shared prompts; on a CPU lighter processes, batched
+    attention, a shorter way to sample and digests in threads too."""
     import torch
 
     from asyncrl.serving.engine import aborts, leftovers, prompt_sharing, version_spans
@@ -18,10 +18,11 @@ def load() -> None:
     leftovers.install()
     prompt_sharing.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_digests, cpu_processes
+        from asyncrl.serving.engine import cpu_digests, cpu_processes, cpu_sampler
 
         cpu_processes.install()
         cpu_digests.install()
+        cpu_sampler.install()
         _register_cpu_attention()
 
 

@@ -3,7 +3,8 @@
 Runs in an environment of its own, which trl_bench.py makes. Of this project it uses the answer extraction
 only (plain Python). What is the same as on our side: base model, rows, prompts x samples, learning rate,
 Adam's constants, gradient clipping, temperature, longest response, GRPO advantages, token mean over the
-batch, one optimizer step per batch, no KL term, float32. What differs, because it is TRL:
+batch, one optimizer step per batch, no KL term, and the type of the weights: float32, or bfloat16 where the
+settings say so. What differs, because it is TRL:
 - synchronous: generate, grade, train in turn, in one process with all threads; so the policy ratio is 1 and
   there is nothing for truncated importance sampling to correct;
 - transformers' generate with left padding up to the longest prompt, decoding until the longest response ends;
@@ -142,7 +143,7 @@ def main() -> None:
     torch.set_num_threads(SETTINGS["threads"])
     torch.manual_seed(SETTINGS["seed"])
     tokenizer = AutoTokenizer.from_pretrained(SETTINGS["model"])
-    model = AutoModelForCausalLM.from_pretrained(SETTINGS["model"], dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(SETTINGS["model"], dtype=getattr(torch, SETTINGS["dtype"]))
     heldout = read_rows(SETTINGS["heldout"])[: SETTINGS["num_heldout"]]
     watch = Watch(model, tokenizer, heldout)
     trainer = GRPOTrainer(

@@ -92,6 +92,7 @@ def main() -> None:
     compare("decode_multi_head", decode, mixed, [1] * 12, heads=(4, 4))
     compare("decode_one_kv_head", decode, mixed, [1] * 12, heads=(4, 1))
     compare("decode_bfloat16", decode, mixed, [1] * 12, dtype=torch.bfloat16)
+    compare("decode_bfloat16_short", decode, [3, 90, 1, 40] * 5, [1] * 20, dtype=torch.bfloat16)
     compare("decode_window", decode, mixed, [1] * 12, window=8)
     compare("extend", extend, [0] * 6, [1, 5, 12, 12, 13, 400])
     compare("extend_on_prefixes", extend, [0, 40, 399, 7, 100, 12], [400, 3, 1, 7, 100, 12])

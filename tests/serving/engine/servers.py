@@ -12,7 +12,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import torch
@@ -71,14 +71,19 @@ def load_model(folder: Path) -> transformers.PreTrainedModel:
 
 @contextlib.contextmanager
 def running_server(
-    model_folder: Path, log_path: Path, *extra_arguments: str, without: Sequence[str] = (), **sizes: int
+    model_folder: Path,
+    log_path: Path,
+    *extra_arguments: str,
+    without: Sequence[str] = (),
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    **sizes: int,
 ) -> Iterator[tuple[str, int]]:
     """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
     (port,) = free_ports(1)
     serving = Serving(extra_arguments=["--weight-version", "0", *extra_arguments], **sizes)
     arguments = engine_arguments(
         serving,
-        Model(path=str(model_folder)),
+        Model(path=str(model_folder), dtype=dtype),
         has_gpu=False,
         port=port,
         model_folder=model_folder,

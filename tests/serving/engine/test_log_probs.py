@@ -41,12 +41,20 @@ def random_prompt(length: int, *, seed: int) -> list[int]:
     return random.Random(seed).choices(range(2, VOCABULARY), k=length)
 
 
-def generate(url: str, prompts: list[list[int]], lengths: list[int], *, salt: str) -> list[dict[str, Any]]:
+def generate(
+    url: str, prompts: list[list[int]], lengths: list[int], *, salt: str, ignore_eos: bool = False
+) -> list[dict[str, Any]]:
     async def send() -> Any:
         body = {
             "input_ids": prompts,
             "sampling_params": [
-                {"temperature": 1.0, "max_new_tokens": n, "stop_token_ids": [STOP]} for n in lengths
+                {
+                    "temperature": 1.0,
+                    "max_new_tokens": n,
+                    "stop_token_ids": [STOP],
+                    "ignore_eos": ignore_eos,
+                }
+                for n in lengths
             ],
             "return_logprob": True,
             "cache_salt": salt,
@@ -93,7 +101,8 @@ def test_a_cached_prefix_does_not_change_them_either_without_shared_keys_and_val
 
 def assert_cached_prefixes_are_right(url, model):
     stem = random_prompt(40, seed=1)
-    generate(url, [stem], [4], salt="cached")
+    # A response that stops at once leaves nothing in the cache.
+    generate(url, [stem], [4], salt="cached", ignore_eos=True)
     prompts = [stem, stem + [5], stem[:20] + random_prompt(30, seed=2), random_prompt(25, seed=3)]
     replies = generate(url, prompts, [12] * 4, salt="cached")
     cached = [reply["meta_info"]["cached_tokens"] for reply in replies]

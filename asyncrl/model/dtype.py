@@ -1,0 +1,43 @@
+"""The type of weights and activations that `model.dtype: auto` stands for, and why.
+
+Every process of a run decides for itself, from the model's shape and its machine, and all find the same.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from asyncrl.machine import bfloat16_flag, has_gpu
+from asyncrl.model.folder import ModelShape
+from asyncrl.recipe import Model
+
+SMALL_PARAMETERS = 50_000_000
+"""Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    name: Literal["float32", "bfloat16"]
+    why: str | None = None
+    """None where the recipe says it."""
+
+    def __str__(self) -> str:
+        return self.name if self.why is None else f"{self.name} ({self.why})"
+
+
+def find_dtype(section: Model, shape: ModelShape) -> Dtype:
+    """What `section.dtype` means for a model of `shape` on this machine."""
+    if section.dtype != "auto":
+        return Dtype(section.dtype)
+    if shape.num_parameters() < SMALL_PARAMETERS:
+        return Dtype("float32", f"a model below {SMALL_PARAMETERS // 10**6} M parameters")
+    if has_gpu():
+        return Dtype("bfloat16", "this machine has a GPU")
+    flag = bfloat16_flag()
+    if flag is None:
+        return Dtype("float32", "this CPU has neither avx512_bf16 nor AMX")
+    return Dtype("bfloat16", f"this CPU has {flag}")
+
+
+def with_dtype(section: Model, shape: ModelShape) -> Model:
+    """`section` with its type settled."""
+    return section.model_copy(update={"dtype": find_dtype(section, shape).name})

@@ -1,0 +1,58 @@
+"""Plain sampling on a CPU in one pass over the vocabulary (inverse_transform.py).
+
+SGLang 0.5.23 draws an exponential number for each word of the vocabulary, and takes the logarithm of each
+probability to report one of them: at 49,000 words as much time as the products of a decoding step. Greedy
+decoding, top-k, top-p, min-p, seeds and lists of log-probs stay SGLang's. The hook runs in the scheduler.
+"""
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from asyncrl.serving.engine.inverse_transform import sample
+
+
+def install() -> None:
+    """Registers the hook; SGLang applies it when all plugins are loaded."""
+    HookRegistry.register("sglang.srt.layers.sampler.Sampler.forward", _sample_shortly, HookType.AROUND)
+
+
+def _sample_shortly(
+    original,
+    sampler,
+    logits_output,
+    sampling_info,
+    return_logprob,
+    top_logprobs_nums,
+    token_ids_logprobs,
+    positions,
+    *,
+    logprob_logits=None,
+):
+    needs_more = (
+        sampler.enable_deterministic
+        or logprob_logits is not None
+        or sampling_info.is_all_greedy
+        or sampling_info.need_top_p_sampling
+        or sampling_info.need_top_k_sampling
+        or sampling_info.need_min_p_sampling
+        or sampling_info.sampling_seed is not None
+        or sampling_info.sampling_mask_batch_indices is not None
+        or any(top_logprobs_nums)
+        or any(ids is not None for ids in token_ids_logprobs)
+    )
+    if needs_more:
+        return original(
+            sampler,
+            logits_output,
+            sampling_info,
+            return_logprob,
+            top_logprobs_nums,
+            token_ids_logprobs,
+            positions,
+            logprob_logits=logprob_logits,
+        )
+    logits = sampler._preprocess_logits(logits_output.next_token_logits, sampling_info)
+    tokens, logprobs = sample(logits, sampling_info.temperatures)
+    if return_logprob:
+        logits_output.next_token_logprobs = logprobs
+    sampler._sync_token_ids_across_tp(tokens, sampling_info)
+    return tokens

@@ -1,0 +1,56 @@
+"""Sampling by inverse transform: one random number per request finds the block of words, then the word in it.
+
+Shapes: N requests, V vocabulary, B blocks.
+"""
+
+import torch
+
+BLOCK = 256
+"""Words; the square root of a usual vocabulary, so that both searches are short."""
+LOGITS_AT_ONCE = 2**18
+"""Rows are computed in slices of this size: 1 MiB stays in the processor's cache over all passes."""
+ALMOST_ONE = 1 - 1e-12
+"""A share of a total at most this large lies below the total in float64."""
+
+
+def sample(logits, temperatures):
+    """Tokens [N] int32 of softmax(logits / temperature) and their float32 log-probs there [N].
+
+    Overwrites `logits` [N, V] float32; `temperatures` are [N, 1].
+    """
+    num_rows = max(1, LOGITS_AT_ONCE // logits.shape[1])
+    parts = zip(logits.split(num_rows), temperatures.split(num_rows), strict=True)
+    tokens, logprobs = map(torch.cat, zip(*(_sample(*part) for part in parts), strict=True))
+    return tokens.int(), logprobs
+
+
+def _sample(logits, temperatures):
+    logits = logits.div_(temperatures)
+    largest = logits.amax(-1, keepdim=True)
+    num_words = logits.shape[1]
+    num_blocks = -(-num_words // BLOCK)
+    weights = logits.new_empty(len(logits), num_blocks * BLOCK)
+    weights[:, num_words:] = 0
+    torch.sub(logits, largest, out=weights[:, :num_words]).exp_()
+    blocks = weights.view(-1, num_blocks, BLOCK)
+    sums = blocks.sum(-1).double().cumsum(-1)
+    tokens = _draw(blocks, sums)
+    logprobs = (logits.gather(1, tokens) - largest).double() - sums[:, -1:].log()
+    return tokens.squeeze(1), logprobs.float().squeeze(1)
+
+
+def _draw(blocks, sums):
+    """Words [N, 1], each with a probability in proportion to its weight in [N, B, BLOCK].
+
+    `sums` [N, B] are the cumulated float64 sums of the blocks. A word of weight 0 is never drawn: the sum up
+    to it does not rise above what the words before it already reached.
+    """
+    shares = torch.rand(len(sums), 1, dtype=torch.float64).clamp_(max=ALMOST_ONE)
+    wanted = shares * sums[:, -1:]
+    block = torch.searchsorted(sums, wanted, right=True)
+    ends = sums.gather(1, block)
+    begins = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    within = blocks[torch.arange(len(blocks)), block.squeeze(1)].double().cumsum(-1)
+    # As a share of the block, because its float32 sum is rounded in another order than this one.
+    rest = ((wanted - begins) / (ends - begins)).clamp_(max=ALMOST_ONE) * within[:, -1:]
+    return block * BLOCK + torch.searchsorted(within, rest, right=True)

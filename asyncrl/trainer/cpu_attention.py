@@ -1,0 +1,74 @@
+"""Causal attention in bfloat16 on a CPU, in batched products: torch's makes one per sequence and head.
+
+In its backward pass oneDNN looks each of them up by a key of its shapes and options, which costs more than
+the product. Here all heads and sequences of a slice are one product. Scores and softmax are float32, as in
+torch's kernel; probabilities are kept in bfloat16, so only short sequences come here (LONGEST).
+
+Shapes: B sequences, L places each; H heads, G of them key-value, R = H / G, D head size.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LONGEST = 512
+"""Places of a sequence: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""
+SCORES_AT_ONCE = 2**20
+"""Of a slice: its float32 scores stay in the processor's cache."""
+
+
+def is_for(query: Tensor) -> bool:
+    """Whether `attend` is the faster way for queries [B, H, L, D]."""
+    return query.device.type == "cpu" and query.dtype is torch.bfloat16 and query.shape[2] <= LONGEST
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B, H, L, D]; `scale` is 1 / sqrt(D) by default."""
+    output: Tensor = _Attention.apply(query, key, value, scale or 1 / math.sqrt(query.shape[-1]))
+    return output
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        batch, heads, length, size = query.shape
+        # The heads that share a key-value head are its queries: no copy of keys.
+        queries = query.reshape(batch * key.shape[1], -1, size)
+        keys, values = key.reshape(-1, length, size), value.reshape(-1, length, size)
+        is_later = torch.ones(length, length, dtype=torch.bool).triu_(1)
+        bias = torch.zeros(length, length).masked_fill_(is_later, -math.inf).repeat(heads // key.shape[1], 1)
+        probabilities = query.new_empty(*queries.shape[:2], length)
+        output = torch.empty_like(queries)
+        for some in _slices(probabilities):
+            scores = torch.baddbmm(bias, queries[some].float(), keys[some].float().mT, alpha=scale)
+            torch.softmax(scores, -1, out=scores)
+            probabilities[some] = scores
+            torch.bmm(probabilities[some], values[some], out=output[some])
+        context.save_for_backward(queries, keys, values, probabilities)
+        context.shapes = query.shape, key.shape
+        context.scale = scale
+        return output.view(query.shape)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        queries, keys, values, probabilities = context.saved_tensors
+        gradients = gradient.reshape(queries.shape)
+        to_queries, to_keys, to_values = (torch.empty_like(x) for x in (queries, keys, values))
+        for some in _slices(probabilities):
+            kept = probabilities[some]
+            torch.bmm(kept.mT, gradients[some], out=to_values[some])
+            slopes = torch.bmm(gradients[some], values[some].mT).float()
+            slopes = torch._softmax_backward_data(slopes, kept.float(), -1, torch.float32)
+            slopes = slopes.mul_(context.scale).to(kept.dtype)
+            torch.bmm(slopes, keys[some], out=to_queries[some])
+            torch.bmm(slopes.mT, queries[some], out=to_keys[some])
+        of_queries, of_keys = context.shapes
+        return to_queries.view(of_queries), to_keys.view(of_keys), to_values.view(of_keys), None
+
+
+def _slices(scores: Tensor) -> list[slice]:
+    """Of the first dimension of [N, Q, K]."""
+    size = max(1, SCORES_AT_ONCE // scores[0].numel())
+    return [slice(a, a + size) for a in range(0, len(scores), size)]

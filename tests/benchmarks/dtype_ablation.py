@@ -1,0 +1,117 @@
+"""bfloat16 as a test bed of mismatch: both types, with and without truncated importance weights.
+
+    python tests/benchmarks/dtype_ablation.py RECIPE [KEY=VALUE ...] [--seeds 0,1,2] [--steps 40]
+
+Trains the recipe once per type, correction and seed; a cell that the results file already holds is not run
+again. Prints a Markdown table: KL between the engines on tokens of the trainer's own version, share of
+importance weights at their cap, and greedy held-out accuracy, each with its 95% interval over seeds.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ablation import CORRECTIONS, interval
+
+DTYPES = ("float32", "bfloat16")
+CHOSEN = ("none", "truncated")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run."""
+
+    dtype: str
+    correction: str
+    seed: int
+    mismatch_kl: float
+    """Mean over steps."""
+    capped_share: float
+    """Mean over steps."""
+    accuracy: float
+    seconds_per_step: float
+    """Median."""
+
+
+def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespace) -> Result:
+    """Trains once, in a folder of its own."""
+    keys = CORRECTIONS[correction] | {"model.dtype": dtype, "seed": seed, "evaluation.every_steps": 0}
+    keys |= {"trainer.num_steps": arguments.steps}
+    with tempfile.TemporaryDirectory(prefix="dtype-ablation-") as folder:
+        command = ["taskset", "-c", arguments.cores, sys.executable, "-m", "asyncrl.cli", "train"]
+        command += [str(arguments.recipe), f"run_folder={folder}/run", *arguments.overrides]
+        command += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
+        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    steps = [row for row in rows if row["kind"] == "step"]
+    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
+
+    def mean(field: str) -> float:
+        # A step whose tokens are all stale measures no mismatch.
+        values = [row[field] for row in steps if row.get(field) is not None]
+        return statistics.fmean(values) if values else math.nan
+
+    return Result(
+        dtype,
+        correction,
+        seed,
+        mean("mismatch_kl"),
+        mean("capped_share"),
+        after["greedy_accuracy"],
+        statistics.median(row["step_seconds"] for row in steps),
+    )
+
+
+def table(results: list[Result]) -> str:
+    lines = ["| dtype | correction | mismatch KL | capped share | held-out accuracy | s per step |"]
+    lines.append("|---|---|---|---|---|---|")
+    for dtype, correction in itertools.product(DTYPES, CHOSEN):
+        found = [r for r in results if (r.dtype, r.correction) == (dtype, correction)]
+        if found:
+            kl, capped, accuracy = (
+                interval([getattr(r, field) for r in found])
+                for field in ("mismatch_kl", "capped_share", "accuracy")
+            )
+            seconds = statistics.fmean(r.seconds_per_step for r in found)
+            lines.append(
+                f"| {dtype} | {correction} | {kl[0]:.1e} ± {kl[1]:.0e} | {100 * capped[0]:.2f}% | "
+                f"{100 * accuracy[0]:.1f} ± {100 * accuracy[1]:.1f}% | {seconds:.1f} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the recipe")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--results", type=Path, default=Path(".bench/dtype_ablation.jsonl"))
+    parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
+    arguments = parser.parse_args()
+    path = arguments.results
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results = [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {(r.seed, r.dtype, r.correction) for r in results}
+    for cell in itertools.product(map(int, arguments.seeds.split(",")), DTYPES, CHOSEN):
+        if cell not in done:
+            seed, dtype, correction = cell
+            results.append(run_cell(dtype, correction, seed, arguments))
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(results[-1])) + "\n")
+            print(results[-1], flush=True)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Seconds per step on a real model: `asyncrl train` against TRL's GRPOTrainer in bfloat16, on the same cores.
+
+    python tests/benchmarks/real_model_trl_bench.py --model FOLDER_OR_GGUF [--steps 6] [--only few_shot]
+
+Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
+most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Rewards are of no account here:
+what is timed is the median step, after the first two. Without --model it says so and ends.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from training_runs import train
+from trl_bench import run_trl
+
+from asyncrl.launch.base_model import fetch_model
+from asyncrl.model.source import model_folder
+from asyncrl.recipe.file import load_recipe
+
+WARM_STEPS = 2
+TARGET = {"few_shot": 10.0, "long": 4.0}
+
+
+@dataclass(frozen=True)
+class Load:
+    num_groups: int
+    max_new_tokens: int
+
+    def prompt(self, source: random.Random) -> tuple[str, int]:
+        """A prompt and its answer."""
+        if self.max_new_tokens > 100:
+            a, b = source.randrange(100), source.randrange(100)
+            return f"Write a long story about a village with {a} houses and {b} trees.\n\n", a + b
+        pairs = [(source.randrange(10, 100), source.randrange(10, 100)) for _ in range(3)]
+        *shown, (a, b) = pairs
+        return "".join(f"{c} + {d} = {c + d}\n" for c, d in shown) + f"{a} + {b} =", a + b
+
+
+LOADS = {"few_shot": Load(16, 5), "long": Load(4, 256)}
+
+
+def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
+    """A recipe of `load`, and its data."""
+    source = random.Random(0)
+    for name, count in (("train", 256), ("heldout", 4)):
+        rows = [load.prompt(source) for _ in range(count)]
+        lines = [json.dumps({"prompt": p, "answer": str(a), "verifier": "math"}) for p, a in rows]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    recipe = {
+        "name": "real-model",
+        "model": {"path": str(model.absolute()), "context_tokens": 512},
+        "data": {"train": str(folder / "train.jsonl"), "heldout": str(folder / "heldout.jsonl")},
+        "rollout": {
+            "groups_per_batch": load.num_groups,
+            "samples_per_group": 8,
+            "max_new_tokens": load.max_new_tokens,
+            "max_staleness": 2,
+        },
+        "serving": {"max_total_tokens": 16384},
+        "trainer": {
+            "num_steps": num_steps,
+            "learning_rate": 1e-6,
+            "tokens_per_micro_batch": 4096,
+            "checkpoint_every_steps": 1000,
+        },
+        "evaluation": {"every_steps": 0, "num_tasks": 4, "samples_per_task": 1},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def bench(name: str, model: Path, num_steps: int, cores: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="real-model-trl-") as temporary:
+        path = write_recipe(Path(temporary), model, LOADS[name], num_steps)
+        folder = model_folder(fetch_model(load_recipe(path)).model)
+        path = write_recipe(Path(temporary), folder, LOADS[name], num_steps)
+        run = train(path, cores)
+        seconds = [row["step_seconds"] for row in run.steps[WARM_STEPS:]]
+        ours = statistics.median(seconds)
+        theirs = run_trl(
+            path,
+            target=2.0,
+            max_steps=num_steps,
+            cores=tuple(map(int, cores.split(","))),
+            dtype="bfloat16",
+            # Two micro-batches of 256-token answers would hold twice the logits of a whole batch of ours.
+            sequences_per_micro_batch=None if name == "few_shot" else 8,
+        )["seconds_per_step_median"]
+    print(
+        f"{name}: asyncrl {ours:.2f} s per step, TRL {theirs:.2f} s: {theirs / ours:.1f}x "
+        f"(target {TARGET[name]:.0f}x)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, help="a Hugging Face folder or a GGUF file")
+    parser.add_argument("--steps", type=int, default=6, help="steps of each side")
+    parser.add_argument("--only", choices=tuple(LOADS))
+    parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
+    arguments = parser.parse_args()
+    if arguments.model is None:
+        print("skipped: --model names no real model (a folder, or SmolLM2's GGUF file)")
+        return
+    for name in [arguments.only] if arguments.only else LOADS:
+        bench(name, arguments.model, arguments.steps, arguments.cores)
+
+
+if __name__ == "__main__":
+    main()

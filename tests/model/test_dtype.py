@@ -1,0 +1,59 @@
+"""What `model.dtype: auto` stands for."""
+
+from pathlib import Path
+
+import pytest
+
+from asyncrl import machine
+from asyncrl.model import dtype
+from asyncrl.model.dtype import find_dtype, with_dtype
+from asyncrl.recipe import Model
+from tests.fakes.shapes import tiny_shape
+
+AUTO = Model(path="model")
+
+
+class Shape:
+    """Of a model with so many parameters."""
+
+    def __init__(self, millions: int) -> None:
+        self._count = millions * 10**6
+
+    def num_parameters(self) -> int:
+        return self._count
+
+
+@pytest.mark.parametrize(
+    ("millions", "has_gpu", "flag", "expected"),
+    [
+        (135, False, "avx512_bf16", "bfloat16 (this CPU has avx512_bf16)"),
+        (135, False, "amx_bf16", "bfloat16 (this CPU has amx_bf16)"),
+        (135, False, None, "float32 (this CPU has neither avx512_bf16 nor AMX)"),
+        (135, True, None, "bfloat16 (this machine has a GPU)"),
+        (19, True, "avx512_bf16", "float32 (a model below 50 M parameters)"),
+    ],
+)
+def test_auto_depends_on_the_size_and_the_machine(
+    millions: int, has_gpu: bool, flag: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dtype, "has_gpu", lambda: has_gpu)
+    monkeypatch.setattr(dtype, "bfloat16_flag", lambda: flag)
+    assert str(find_dtype(AUTO, Shape(millions))) == expected
+
+
+def test_what_the_recipe_says_needs_no_reason():
+    section = AUTO.model_copy(update={"dtype": "bfloat16"})
+    assert str(find_dtype(section, tiny_shape())) == "bfloat16"
+    assert with_dtype(AUTO, tiny_shape()).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [("fpu avx512_bf16 amx_bf16", "avx512_bf16"), ("fpu amx_bf16", "amx_bf16"), ("fpu avx2", None)],
+)
+def test_the_flags_are_those_that_linux_lists(
+    flags: str, expected: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "cpuinfo")
+    assert machine.bfloat16_flag.__wrapped__() == expected
