@@ -24,6 +24,9 @@ class Handover:
         """A server loaded other bytes than were published. The files may be damaged: the trainer
         writes its weights again."""
 
+    def is_published(self) -> bool:
+        return self._publication is not None
+
     def published(self) -> Publication:
         """The version that was announced last."""
         assert self._publication is not None, "the trainer announces its version before anything else"

@@ -205,7 +205,7 @@ class ServerLifecycle:
 
     async def _join(self) -> None:
         """Installs the latest publication; the server serves when its digests are the published ones."""
-        if self._fixed_version is not None:
+        if self._fixed_version is not None and not self._handover.is_published():
             return await self._join_fixed(self._fixed_version)
         server, handover = self.server, self._handover
         await self._waits.wait_until(
