@@ -17,7 +17,7 @@ from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.prepare import prepare
+from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.recipe import Recipe
@@ -65,8 +65,7 @@ def _result(arguments: argparse.Namespace) -> tuple[Recipe, tuple[Greedy, Sample
     if arguments.checkpoint is not None:
         there = {"path": absolute(str(arguments.checkpoint), Path.cwd()), "revision": None}
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=there)})
-    recipe = fetch_model(recipe)
-    prepare(recipe, arguments.recipe, arguments.overrides)
+    recipe = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model)
     if recipe.data.heldout is None:
         raise InputError(f"{arguments.recipe} has no data.heldout: there is nothing to evaluate on.")
     inputs, _ = read_inputs(recipe)
