@@ -69,7 +69,7 @@ def make_folder(section: Prepare, progress: Progress) -> None:
         _remove(making, replaced)
         making.mkdir()
         try:
-            with writing(f"what {section.target} makes", folder.parent):
+            with writing(f"The output of {section.target}", folder.parent):
                 target(making, progress, **section.options)
             (making / STAMP_NAME).write_text(json.dumps(_stamp(section), indent=2) + "\n", encoding="utf-8")
             if folder.exists():
