@@ -88,6 +88,8 @@ def table(runs: list[SeedRun]) -> str:
         cells = [_share(row, name) for name in ("greedy", "avg") for row in (run.before, run.after)]
         lengths = " -> ".join(f"{row['response_tokens_mean']:.1f}" for row in (run.before, run.after))
         lines.append(f"| {run.seed} | {' | '.join(cells)} | {lengths} | {run.minutes:.1f} |")
+    if len(runs) == 1:
+        return "\n".join(lines)
     means = [
         interval([row[name] for row in rows])
         for name in ("greedy_accuracy", "avg_at_k")
@@ -114,10 +116,10 @@ def answers(recipe: Recipe, checkpoint: Path) -> str:
     length = recipe.rollout.max_new_tokens
     folders = (model_folder(recipe.model), checkpoint)
     before, after = ([_generate(folder, task.prompt, length) for task in tasks] for folder in folders)
-    lines = ["| held-out prompt, last line | before | after | right |", "|---|---|---|---|"]
+    lines = ["| held-out prompt, last line | before | after |", "|---|---|---|"]
     for task, first, last in zip(tasks, before, after, strict=True):
         question = task.prompt.splitlines()[-1]
-        lines.append(f"| `{question}` | `{first!r}` | `{last!r}` | `{task.reference}` |")
+        lines.append(f"| `{question}` | `{first}` | `{last}` |")
     return "\n".join(lines)
 
 
