@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ablation import interval
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.launch.base_model import fetch_model
@@ -29,6 +28,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run_folder import RunFolder
+from tests.benchmarks.ablation import interval
 
 TARGET = 0.8
 """Held-out greedy accuracy after training."""
