@@ -1,4 +1,4 @@
-# make setup [GYM=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | chaos
+# make setup [GYM=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -10,7 +10,7 @@ GYM_READY := .venv/.ready-gym
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
-.PHONY: setup train eval check view chat quick test test-all lint bench ablation chaos clean
+.PHONY: setup train eval check view chat quick test test-all lint bench ablation seeds chaos clean
 
 setup: $(READY) $(if $(GYM),$(GYM_READY))
 
@@ -68,6 +68,10 @@ bench: setup
 # What staleness does with and without correction: 48 short runs, resumable (about 40 minutes).
 ablation: setup
 	@$(BIN)/python tests/benchmarks/ablation.py $(ARGS)
+
+# RECIPE on three seeds, with intervals: held-out accuracy, lengths, answers before and after. Resumable.
+seeds: setup
+	@$(BIN)/python tests/benchmarks/seeds.py $(RECIPE) $(ARGS)
 
 # Kills, stops, corrupts and fills the disks of a real run 100 times and audits its journal (about 30 minutes).
 chaos: setup

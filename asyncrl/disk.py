@@ -36,6 +36,10 @@ def find_refusal(error: BaseException, folder: Path) -> str | None:
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in REFUSALS:
             return os.strerror(cause.errno)
+        # Libraries in Rust (safetensors): "I/O error: No space left on device (os error 28)".
+        for number in REFUSALS:
+            if f"(os error {number})" in str(cause):
+                return os.strerror(number)
     return ask_disk(folder)
 
 

@@ -44,3 +44,9 @@ def test_a_full_disk_is_found_behind_the_errors_that_were_raised_for_it(tmp_path
     of_ranks = CheckpointException("failed", {1: (full, None)})
     assert find_refusal(of_ranks, tmp_path) == os.strerror(errno.ENOSPC)
     assert find_refusal(RuntimeError("something else"), tmp_path) is None
+
+
+def test_a_full_disk_is_found_in_the_words_of_a_library_in_rust(tmp_path: Path) -> None:
+    # What safetensors raises, which is no OSError; by then its half file may be gone, and the disk has room.
+    error = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert find_refusal(error, tmp_path) == os.strerror(errno.ENOSPC)

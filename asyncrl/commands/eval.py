@@ -27,7 +27,7 @@ from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import BASE, LAST, EvaluatedModel, find_models
 from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
-from asyncrl.launch.prepare import prepare
+from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.comparison import print_comparison
@@ -119,8 +119,9 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     recipe = model_recipe(str(place), overrides) if _is_model(place) else load_recipe(path, overrides)
     at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
     if BASE in at:
-        recipe = fetch_model(recipe)
-    prepare(recipe, path, overrides)
+        recipe = prepare_and_fetch(recipe, path, overrides, fetch_model)
+    else:
+        prepare(recipe, path, overrides)
     models = find_models(recipe, at, arguments.checkpoint)
     # Prompts are rendered and read with the tokenizer that all of them have.
     there = {"path": str(models[0].folder), "revision": None}

@@ -12,7 +12,7 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.preflight import check_machine, read_inputs
-from asyncrl.launch.prepare import prepare
+from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.stopping import INTERRUPTED, LastResort
 from asyncrl.machine import has_gpu
 from asyncrl.observe.report import write_report
@@ -34,9 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     warn_on_stderr()
     try:
-        recipe = fetch_model_to_train(load_recipe(arguments.recipe, arguments.overrides))
-        prepare(recipe, arguments.recipe, arguments.overrides)
-        return _train(recipe)
+        recipe = load_recipe(arguments.recipe, arguments.overrides)
+        return _train(prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

@@ -19,12 +19,12 @@ from tokenizers.processors import TemplateProcessing
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
+from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import (
     Pretraining,
     Progress,
     build_model,
     make_batches,
-    parse_options,
     pretrain,
     save_model,
 )

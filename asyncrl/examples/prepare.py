@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncrl.errors import InputError
+from asyncrl.disk import writing
+from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.plugins import load_object
 from asyncrl.recipe import Prepare
 from asyncrl.recipe.file import load_recipe
@@ -37,7 +38,7 @@ def main() -> int:
         if recipe.prepare is None:
             raise InputError(f"{arguments.recipe} has no section prepare: there is nothing to make.")
         make_folder(recipe.prepare, _print_progress)
-    except InputError as error:
+    except AsyncrlError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
@@ -68,7 +69,8 @@ def make_folder(section: Prepare, progress: Progress) -> None:
         _remove(making, replaced)
         making.mkdir()
         try:
-            target(making, progress, **section.options)
+            with writing(f"The output of {section.target}", folder.parent):
+                target(making, progress, **section.options)
             (making / STAMP_NAME).write_text(json.dumps(_stamp(section), indent=2) + "\n", encoding="utf-8")
             if folder.exists():
                 folder.rename(replaced)

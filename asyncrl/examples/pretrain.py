@@ -12,26 +12,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 import transformers
-from pydantic import Field, ValidationError
+from pydantic import Field
 from tokenizers import Tokenizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import Terms, draw_addition, work_addition
 from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
 from asyncrl.examples.longtail import NAMES, draw_long_sum, work_long_sum, write_long_sum
 from asyncrl.examples.muon import Muon
+from asyncrl.examples.options import parse_options
 from asyncrl.examples.rows import Draw, draw_problems, problem_of, prompt_of, row_of, write_rows
 from asyncrl.examples.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, build_tokenizer, write_tokenizer
 from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
 
-OptionsOf = TypeVar("OptionsOf", bound=Section)
 Progress = Callable[[str, int, int], None]
 """(stage, done, total), called often enough for a bar."""
 
@@ -119,17 +118,6 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     model = build_model(settings.max_position_embeddings, num_tokens=len(VOCABULARY) + len(task.extra))
     pretrain(model, batches, settings, progress)
     save_model(model, folder / "model", extra=task.extra)
-
-
-def parse_options(kind: type[OptionsOf], options: dict[str, Any]) -> OptionsOf:
-    """`prepare.options` as the target's own section. Raises InputError that names the key."""
-    try:
-        return kind.model_validate(options)
-    except ValidationError as error:
-        details = error.errors()[0]
-        key = ".".join(map(str, details["loc"]))
-        known = ", ".join(kind.model_fields)
-        raise InputError(f"prepare.options.{key}: {details['msg']}. Options: {known}.") from None
 
 
 def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:

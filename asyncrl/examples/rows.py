@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from asyncrl.examples.arithmetic import Terms
 
@@ -19,7 +19,8 @@ class DataRow(TypedDict):
     prompt: str
     answer: object
     """As the verifier wants it."""
-    verifier: str
+    verifier: NotRequired[str]
+    """Else `verifying.default`, with its options."""
 
 
 def draw_problems(draw: Draw, *, count: int, seed: int) -> list[Terms]:

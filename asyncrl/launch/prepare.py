@@ -1,4 +1,7 @@
-"""Making data and base model before the first run, in a process of its own with a progress bar."""
+"""Making data and base model before the first run, in a process of its own with a progress bar.
+
+Owns the order of making and fetching.
+"""
 
 import functools
 import json
@@ -6,15 +9,40 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
+from asyncrl.model.source import check_revision, is_of_hub
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from sandbox.process import die_with_parent
+
+
+def prepare_and_fetch(
+    recipe: Recipe, path: Path, overrides: Sequence[str], fetch: Callable[[Recipe], Recipe]
+) -> Recipe:
+    """Has everything here that the recipe works on, its model by `fetch`. Raises InputError.
+
+    A model that `prepare` does not make is fetched first: its mistakes are refused before minutes of work.
+    """
+    check_revision(recipe.model)
+    if _makes_model(recipe):
+        prepare(recipe, path, overrides)
+        return fetch(recipe)
+    recipe = fetch(recipe)
+    prepare(recipe, path, overrides)
+    return recipe
+
+
+def _makes_model(recipe: Recipe) -> bool:
+    """Whether the model is in `prepare.folder`, or may come to be elsewhere by what `prepare` does."""
+    if recipe.prepare is None or is_of_hub(recipe.model):
+        return False
+    model = Path(recipe.model.path)
+    return model.is_relative_to(recipe.prepare.folder) or not model.exists()
 
 
 def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:

@@ -39,16 +39,21 @@ def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> Mo
 
     Of a hub's repository, `files` are enough. Raises InputError with the way out.
     """
+    check_revision(section)
     if is_of_hub(section):
         snapshot = fetch(section.path, section.revision, kind="model", key=MODEL, files=files, ignored=NESTED)
         return ModelSource(snapshot.folder, snapshot.commit)
-    if section.revision is not None:
+    file = Path(section.path)
+    return ModelSource(_converted(file, stage) if is_gguf(file) else file)
+
+
+def check_revision(section: Model) -> None:
+    """Raises InputError where a revision is named of what has none. Reads and fetches nothing."""
+    if section.revision is not None and not is_of_hub(section):
         raise InputError(
             f'model.revision is "{section.revision}", but model.path is {section.path}, which is no hub id: '
             f"only a model of a hub has revisions. Leave it out."
         )
-    file = Path(section.path)
-    return ModelSource(_converted(file, stage) if is_gguf(file) else file)
 
 
 def is_of_hub(section: Model) -> bool:

