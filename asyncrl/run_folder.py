@@ -30,6 +30,7 @@ CONTROLLER_URL = "controller.url"
 CHANGEABLE = (
     "trainer.num_steps",
     "trainer.checkpoint_every_steps",
+    "trainer.saves_in_background",
     "trainer.keep_checkpoints",
     "trainer.keep_best",
     "trainer.step_timeout_seconds",

@@ -75,6 +75,9 @@ class Trainer(Section):
     step_timeout_seconds: PositiveFloat = 3600.0
     """Longest time from a batch to the next take, checkpoint included, before the trainer counts as hung and
     is restarted from its last checkpoint."""
+    saves_in_background: bool = True
+    """Trains on while a checkpoint is written from a copy of the state. false: training waits for the write,
+    which saves the copy: as much memory as weights and optimizer states."""
     keep_checkpoints: Positive = 2
     """Newest checkpoints kept on disk."""
     keep_best: bool = False
