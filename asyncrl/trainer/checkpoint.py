@@ -55,7 +55,8 @@ class Checkpoints:
     """Owns RUN/checkpoints: step-<version> folders, the newest `num_kept` of them.
 
     A save is written from a copy while training continues, without `saves_in_background` from the state
-    itself while training waits. `best_of_every` n > 0 keeps the best on held-out tasks too, where every n-th version is evaluated.
+    itself while training waits. `best_of_every` n > 0 keeps the best on held-out tasks too, where every
+    n-th version is evaluated.
     `committed(version, folder)` is called on the first rank, from the writer's thread, for each checkpoint
     that has become durable under its own name; an error of it is one of the save.
     """

@@ -174,7 +174,8 @@ def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
     committed, written = [], set()
 
     def watched(shards, is_loading):
-        written.update(s.data.data_ptr() for part in shards.values() for s in part if hasattr(s.data, "data_ptr"))
+        tensors = (shard.data for part in shards.values() for shard in part if torch.is_tensor(shard.data))
+        written.update(tensor.data_ptr() for tensor in tensors)
         return mcore_to_pyt_state_dict(shards, is_loading)
 
     monkeypatch.setattr(saving, "mcore_to_pyt_state_dict", watched)
