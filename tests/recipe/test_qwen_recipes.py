@@ -1,4 +1,4 @@
-"""The recipes for Qwen2.5-0.5B pass `asyncrl check`, with a small hub that has a tiny model and a few rows."""
+"""The recipes for Qwen2.5-0.5B pass `asyncrl check`, with a hub that has a tiny model and a few rows."""
 
 import json
 import os
