@@ -78,6 +78,9 @@ class Trainer(Section):
     saves_in_background: bool = True
     """Trains on while a checkpoint is written from a copy of the state. false: training waits for the write,
     which saves the copy: as much memory as weights and optimizer states."""
+    stop_timeout_seconds: PositiveFloat = 4.0
+    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
+    killed, and the next start trains again what came after the last checkpoint. Raise it for large models."""
     keep_checkpoints: Positive = 2
     """Newest checkpoints kept on disk."""
     keep_best: bool = False

@@ -52,7 +52,7 @@ class DyingTrainer:
 
     async def keep_training(self) -> None:
         trainers: Any = self
-        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"))
+        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"), stop_seconds=4.0)
 
 
 async def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
