@@ -64,6 +64,8 @@ async def keep_training(
             return await _wait_or_stop(trainers, stopped, stop_seconds)
         except TrainerFailed as error:
             if stopped.is_set():
+                log.error("%s", error)
+                log.warning("The next start trains again what came after the last checkpoint.")
                 return
             steps, saved = controller.report.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
