@@ -254,5 +254,5 @@ def _make_desk(
         compaction=compaction,
         waits=waits,
         state=state,
-        is_resumed=queue.num_admitted > 0,
+        is_resumed=queue.num_steps_taken > 0,
     )

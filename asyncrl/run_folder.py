@@ -30,10 +30,13 @@ CONTROLLER_URL = "controller.url"
 CHANGEABLE = (
     "trainer.num_steps",
     "trainer.checkpoint_every_steps",
+    "trainer.saves_in_background",
+    "trainer.stop_timeout_seconds",
     "trainer.keep_checkpoints",
     "trainer.keep_best",
     "trainer.step_timeout_seconds",
     "trainer.num_processes",
+    "trainer.recompute",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
     "rollout.max_fault_retries",

@@ -51,6 +51,7 @@ class TakeDesk:
     waits: Waits
     state: RunState
     is_resumed: bool
+    """An earlier start took a batch, so its evaluation before training was over."""
     num_waiting: int = 0
     """Takes and drains: in both the trainer waits for the rollout side."""
     num_asked: int = 0
@@ -152,8 +153,9 @@ class TakeDesk:
         return TakeReply(None, must_republish=True)
 
     def _may_train_meanwhile(self) -> bool:
-        """Whether nobody waits for the first evaluation: it has servers of its own, or files are damaged."""
-        return self.heldout.pinned is not None or self.fleet.wants_publication
+        """Whether nobody waits for the first evaluation: it has servers of its own, files are damaged, or the
+        run was asked to stop."""
+        return self.heldout.pinned is not None or self.fleet.wants_publication or self.state.is_stopped
 
     async def _announce(self, request: TakeRequest) -> None:
         """Takes note of the trainer's version, once per version even when the take is asked again."""

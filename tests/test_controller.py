@@ -361,3 +361,30 @@ async def test_a_journal_that_fails_ends_the_run_although_nothing_is_written_any
             cause = first_cause(failed.value)
             assert isinstance(cause, JournalError) and "UnicodeEncodeError" in str(cause)
             engine.release()
+
+
+async def test_a_stop_during_the_first_evaluation_ends_the_run_and_the_next_start_evaluates(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.controller.ENDING_SECONDS", 0.1)
+    engine.hold()
+    # It hangs: aborting its requests does not end them either.
+    monkeypatch.setattr(engine, "release", lambda: None)
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+
+        async def train_until_stopped() -> None:
+            running = asyncio.create_task(trainer.run())
+            while not any("-eval-" in rid for body in engine.bodies for rid in body["rid"]):
+                await asyncio.sleep(0.001)
+            controller.stop()
+            await running
+
+        await controller.run(train_until_stopped)
+        assert trainer.batches == [] and notebook.evaluations == []
+        assert controller.queue.num_admitted > 0
+    monkeypatch.undo()
+    engine.release()
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
+        assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]

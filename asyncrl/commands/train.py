@@ -13,7 +13,7 @@ from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
-from asyncrl.launch.stopping import INTERRUPTED, LastResort
+from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
 from asyncrl.machine import has_gpu
 from asyncrl.observe.report import write_report
 from asyncrl.observe.stderr import warn_on_stderr
@@ -81,7 +81,7 @@ def _train(recipe: Recipe) -> int:
         return 0
     inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
-    with folder, LastResort() as last_resort:
+    with folder, LastResort(recipe.trainer.stop_timeout_seconds + ENDING_SECONDS) as last_resort:
         folder.open(recipe)
         ending = asyncio.run(local.train(inputs, folder, last_resort))
         _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)

@@ -26,7 +26,7 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
-from asyncrl.launch.restarts import STOP_TRAINER_SECONDS, keep_training, wait_for_start
+from asyncrl.launch.restarts import keep_training, wait_for_start
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
@@ -189,7 +189,8 @@ async def _run(
 ) -> bool:
     """Starts the processes and trains; whether somebody asked to stop."""
     num_ranks = controller.recipe.trainer.num_processes
-    stopping = stop_on_signals(controller.stop, last_resort, step_seconds=STOP_TRAINER_SECONDS)
+    stop_seconds = controller.recipe.trainer.stop_timeout_seconds
+    stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
     async with stopping as stopped:
         with stage(f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"):
             await trainers.start(controller.queue_url)
@@ -200,7 +201,12 @@ async def _run(
         if not stopped.is_set():
             metrics.event("ready")
             train = functools.partial(
-                keep_training, trainers, controller, stopped, folder.path / "checkpoints"
+                keep_training,
+                trainers,
+                controller,
+                stopped,
+                folder.path / "checkpoints",
+                stop_seconds=stop_seconds,
             )
             try:
                 await controller.run(train)

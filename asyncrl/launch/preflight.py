@@ -215,7 +215,8 @@ def check_machine(
         there = "are free" if recipe.memory_gib is None else "are what memory_gib allows"
         raise InputError(
             f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB {there}. "
-            f"Lower trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
+            f"Set trainer.recompute to full or trainer.saves_in_background to false, lower "
+            f"trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
             f"trainer.num_processes, or use a smaller model; `asyncrl plan` says what needs how much. Set "
             f"memory_gib where you know better."
         )

@@ -13,10 +13,6 @@ from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 
 log = logging.getLogger(__name__)
 
-STOP_TRAINER_SECONDS = 4.0
-"""After Ctrl-C: how long the trainer may take to finish its step and save before it is killed; what it then
-loses is repeated from the journal."""
-
 
 async def wait_for_start(
     starting: Coroutine[Any, Any, None], stopped: asyncio.Event, trainers: TrainerRanks
@@ -49,19 +45,27 @@ async def wait_for_start(
 
 
 async def keep_training(
-    trainers: TrainerRanks, controller: Controller, stopped: asyncio.Event, checkpoints: Path
+    trainers: TrainerRanks,
+    controller: Controller,
+    stopped: asyncio.Event,
+    checkpoints: Path,
+    *,
+    stop_seconds: float,
 ) -> None:
     """Returns when the trainer ended well; restarts one that died, as long as it makes progress in between.
 
-    Raises TrainerFailed.
+    Once the run was asked to stop, the trainer has `stop_seconds` to finish its step and to save. Raises
+    TrainerFailed.
     """
     num_failures, steps_before = 0, controller.report.num_steps
     num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
     while True:
         try:
-            return await _wait_or_stop(trainers, stopped)
+            return await _wait_or_stop(trainers, stopped, stop_seconds)
         except TrainerFailed as error:
             if stopped.is_set():
+                log.error("%s", error)
+                log.warning("The next start trains again what came after the last checkpoint.")
                 return
             steps, saved = controller.report.num_steps, controller.queue.committed_version
             num_failures = num_failures + 1 if steps == steps_before else 1
@@ -85,18 +89,23 @@ async def keep_training(
             await trainers.restart()
 
 
-async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event) -> None:
-    """Waits for the trainer; once the run was asked to stop, for STOP_TRAINER_SECONDS at most."""
+async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event, stop_seconds: float) -> None:
+    """Waits for the trainer; once the run was asked to stop, for `stop_seconds` at most."""
     ended = asyncio.create_task(trainers.wait())
     asked = asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait((ended, asked), return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            await asyncio.wait((ended,), timeout=STOP_TRAINER_SECONDS)
+            await asyncio.wait((ended,), timeout=stop_seconds)
         if ended.done():
             ended.result()
         else:
-            log.warning("the trainer did not finish its step in time; it repeats it when the run resumes")
+            log.warning(
+                "the trainer did not finish its step and save within %g s "
+                "(trainer.stop_timeout_seconds); the next start trains again what came after the last "
+                "checkpoint",
+                stop_seconds,
+            )
     finally:
         ended.cancel()
         asked.cancel()

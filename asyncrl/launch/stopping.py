@@ -1,4 +1,4 @@
-"""How a run is asked to stop, and its last resort: after LAST_SECONDS its process ends, whatever it does.
+"""How a run is asked to stop, and its last resort: some seconds later its process ends, whatever it does.
 
 An orderly end takes less. But a verifier may hold the event loop, a server may ignore SIGTERM, a disk may
 hang: what is in the journal is safe at any moment, and the kernel ends every child with this process.
@@ -15,36 +15,47 @@ from collections.abc import AsyncIterator, Callable
 
 log = logging.getLogger(__name__)
 
-LAST_SECONDS = 9.0
+ENDING_SECONDS = 5.0
+"""For all that comes after the trainer has ended or was killed."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped."""
 
 
 class LastResort:
-    """Context manager of a run from its start to its report."""
+    """Context manager of a run from its start to its report, which end `seconds` after the first signal."""
 
-    def __init__(self, seconds: float = LAST_SECONDS) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, *, hurried_seconds: float = ENDING_SECONDS) -> None:
+        """After a second signal `hurried_seconds` are left."""
+        self._seconds, self._hurried_seconds = seconds, min(seconds, hurried_seconds)
         self._timer: threading.Timer | None = None
+        self._is_hurried = False
 
     def watch(self, *numbers: signal.Signals) -> None:
-        """The first of these signals starts the clock. Call it after the event loop's own handlers are set.
+        """The first of these signals starts the clock, the second shortens it.
 
-        The loop is woken by a file descriptor and answers when it can; a handler of Python's own runs also
-        while the main thread is held by code that never returns to the loop.
+        Call it after the event loop's own handlers are set. The loop is woken by a file descriptor and
+        answers when it can; a handler of Python's own runs also while the main thread is held by code that
+        never returns to the loop.
         """
         for number in numbers:
             signal.signal(number, lambda *_: self._begin())
 
     def _begin(self) -> None:
         if self._timer is None:
-            self._timer = threading.Timer(self._seconds, self._end)
-            self._timer.daemon = True
-            self._timer.start()
+            self._start(self._seconds)
+        elif not self._is_hurried:
+            self._is_hurried = True
+            self._timer.cancel()
+            self._start(self._hurried_seconds)
 
-    def _end(self) -> None:
+    def _start(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._end, (seconds,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self, seconds: float) -> None:
         words = (
-            f"not everything ended within {self._seconds:g} s: the rest is killed. What the journal holds is "
+            f"not everything ended within {seconds:g} s: the rest is killed. What the journal holds is "
             f"safe; the same command resumes.\n"
         )
         os.write(sys.stderr.fileno(), words.encode())
@@ -77,7 +88,7 @@ async def stop_on_signals(
             return
         stopped.set()
         log.warning(
-            "stopping after the current step if it ends within %g s, else it is repeated on resume; press "
+            "stopping: the current step and its checkpoint have %g s (trainer.stop_timeout_seconds); press "
             "again to stop at once",
             step_seconds,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
@@ -103,4 +104,10 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
         for line in reversed(lines.splitlines()):
             if line.startswith(Diverged.__name__):
                 return f"{rank.name} stopped. {line}"
-    return f"{rank.name} ended with exit code {exit_code}. Its last lines ({rank.log_path}):\n{lines}"
+    how = f"ended with exit code {exit_code}"
+    if exit_code == -signal.SIGKILL:
+        how = (
+            "was killed (SIGKILL), as the kernel does with the largest process when memory runs out; "
+            "`asyncrl plan` says what needs how much"
+        )
+    return f"{rank.name} {how}. Its last lines ({rank.log_path}):\n{lines}"

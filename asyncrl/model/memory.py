@@ -29,7 +29,7 @@ class RankMemory:
     gradients: int
     optimizer: int
     checkpoint_copy: int
-    """Lives while a checkpoint is written during training."""
+    """Lives while a checkpoint is written during training; 0 where training waits for it instead."""
     activations: int
     activations_recomputed: int
     """With full recomputation in place of `activations`."""
@@ -62,6 +62,7 @@ def rank_memory(
     layout: Layout = ONE_PROCESS,
     has_critic: bool = False,
     has_reference: bool = False,
+    saves_in_background: bool = True,
 ) -> RankMemory:
     """Of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -74,16 +75,18 @@ def rank_memory(
     sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
     moments = 12 if is_mixed else 8
     optimizer = parameters * moments // sharing
+    copies = int(saves_in_background)
+    critic_copy = values * width + values * moments // sharing
     logits = min(tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size), LOGITS_AT_ONCE)
     return RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
         optimizer=optimizer,
-        checkpoint_copy=parameters * width + optimizer,
+        checkpoint_copy=copies * (parameters * width + optimizer),
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
         logits=LOGIT_COPIES * 4 * logits // layout.tensor,
-        critic=values * (2 * width + 4) + 2 * (values * moments // sharing),
+        critic=values * (width + 4) + values * moments // sharing + copies * critic_copy,
         reference=parameters * width if has_reference else 0,
     )
 

@@ -75,6 +75,12 @@ class Trainer(Section):
     step_timeout_seconds: PositiveFloat = 3600.0
     """Longest time from a batch to the next take, checkpoint included, before the trainer counts as hung and
     is restarted from its last checkpoint."""
+    saves_in_background: bool = True
+    """Trains on while a checkpoint is written from a copy of the state. false: training waits for the write,
+    which saves the copy: as much memory as weights and optimizer states."""
+    stop_timeout_seconds: PositiveFloat = 4.0
+    """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
+    killed, and the next start trains again what came after the last checkpoint. Raise it for large models."""
     keep_checkpoints: Positive = 2
     """Newest checkpoints kept on disk."""
     keep_best: bool = False

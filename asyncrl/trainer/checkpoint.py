@@ -34,7 +34,7 @@ from asyncrl.trainer import ranks
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
-from asyncrl.trainer.saving import BackgroundWriter, CheckpointError
+from asyncrl.trainer.saving import CheckpointError, CheckpointWriter
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ class CheckpointState(TypedDict):
 class Checkpoints:
     """Owns RUN/checkpoints: step-<version> folders, the newest `num_kept` of them.
 
-    `best_of_every` n > 0 keeps the best on held-out tasks too, where every n-th version is evaluated.
+    A save is written from a copy while training continues, without `saves_in_background` from the state
+    itself while training waits. `best_of_every` n > 0 keeps the best on held-out tasks too, where every
+    n-th version is evaluated.
     `committed(version, folder)` is called on the first rank, from the writer's thread, for each checkpoint
     that has become durable under its own name; an error of it is one of the save.
     """
@@ -65,6 +67,7 @@ class Checkpoints:
         *,
         num_kept: int,
         best_of_every: int = 0,
+        saves_in_background: bool = True,
         committed: Callable[[PolicyVersion, Path], None] = lambda version, folder: None,
     ) -> None:
         self.folder = folder
@@ -72,15 +75,16 @@ class Checkpoints:
         self._num_kept = num_kept
         self._best_of_every = best_of_every
         self._committed = committed
-        self._writer = BackgroundWriter()
+        self._writer = CheckpointWriter(in_background=saves_in_background)
 
     def path(self, version: PolicyVersion) -> Path:
         return checkpoint_path(self.folder, version)
 
     def begin(self, learner: Learner, version: PolicyVersion) -> None:
-        """Copies the state; it becomes durable while training continues. A call of every rank.
+        """Copies the state, which becomes durable while training continues. A call of every rank.
 
-        Raises CheckpointError when the save before failed, DiskError when it or this one finds no room.
+        Without `saves_in_background` it is durable on return. Raises CheckpointError when this save or the
+        one before failed, DiskError when one finds no room.
         """
         # Before the folder is touched: two saves of one version would share its part.
         self._writer.wait()

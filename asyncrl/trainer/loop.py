@@ -110,6 +110,7 @@ def _open_checkpoints(run_folder: Path, recipe: Recipe, queue_url: str) -> Check
     return Checkpoints(
         run_folder / "checkpoints",
         num_kept=recipe.trainer.keep_checkpoints,
+        saves_in_background=recipe.trainer.saves_in_background,
         best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
         committed=lambda version, folder: _commit(queue_url, version, folder),
     )

@@ -1,6 +1,7 @@
 """Writing a checkpoint during training: the state is copied, then a thread of each rank writes the copy.
 
 Owns one save at a time. Training waits for the copy alone, or for the save before if that is not done yet.
+Where memory has no room for a copy, training waits for the whole write instead.
 The threads of all ranks use a gloo group of their own, so their collectives never meet training's. A write
 that fails on one rank fails on all, and is raised in training at the next call.
 """
@@ -38,10 +39,11 @@ class CheckpointError(AsyncrlError):
     """A checkpoint could not be written (the one before it is intact), or lacks what the run needs."""
 
 
-class BackgroundWriter:
+class CheckpointWriter:
     """One save at a time. A call of every rank, but for `check`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_background: bool = True) -> None:
+        self._in_background = in_background
         self._group = dist.new_group(backend="gloo", timeout=LONGEST_WRITE)
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | DiskError | None = None
@@ -50,13 +52,17 @@ class BackgroundWriter:
     def begin(self, state: Mapping[str, object], part: Path, *, finish: Callable[[], None]) -> None:
         """Copies `state` and returns; a thread writes it into `part`, then calls `finish` on every rank.
 
-        Waits for the save before. Raises CheckpointError or DiskError when that one failed.
+        Waits for the save before. Raises CheckpointError or DiskError when that one failed. In the foreground
+        it copies nothing, returns when `finish` has, and raises what this save ran into.
         """
         self.wait()
-        snapshot = Snapshot()
+        snapshot = Snapshot(copies=self._in_background)
         # Which rank holds what is the same at every save: checked once, it costs as much as a small copy.
         dist_checkpointing.save(state, part, snapshot, validate_access_integrity=not self._is_validated)
         self._is_validated = True
+        if not self._in_background:
+            self._write(snapshot, part, finish)
+            return self._raise_failure()
         # Not a daemon: a save that was begun is finished and committed even when training ends in an error.
         self._thread = threading.Thread(
             target=self._write, args=(snapshot, part, finish), name="checkpoint writer"
@@ -98,7 +104,8 @@ class BackgroundWriter:
             log.error("%s", self._failure)
         else:
             name = part.name.removeprefix(".").removesuffix(".part")
-            log.info("%s written in %.2f s during training", name, time.perf_counter() - begin)
+            when = "during training" if self._in_background else "while training waited"
+            log.info("%s written in %.2f s %s", name, time.perf_counter() - begin, when)
 
 
 def _cause(error: BaseException) -> str:
@@ -111,12 +118,15 @@ def _cause(error: BaseException) -> str:
 class Snapshot(SaveShardedStrategy):
     """Megatron's "torch_dist" format in two halves: `save` copies, `write` writes.
 
+    Without `copies` the second half writes the state itself, which must not change meanwhile.
+
     Megatron's own asynchronous strategy forks writers and starts a manager process for their results: 2.8 s
     at the first save and a hang when a writer dies. The files are the same, and Megatron's loader reads them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = True) -> None:
         super().__init__("torch_dist", 1)
+        self._copies = copies
         self._copy: StateDict = {}
 
     def save(self, sharded_state_dict: StateDict, checkpoint_dir: Path) -> None:
@@ -125,8 +135,8 @@ class Snapshot(SaveShardedStrategy):
         for shards in renamed.values():
             for shard in shards:
                 if isinstance(shard, ShardedTensor):
-                    shard.data = shard.data.detach().to("cpu", copy=True)
-                else:
+                    shard.data = shard.data.detach().to("cpu", copy=self._copies)
+                elif self._copies:
                     shard.data = copy.deepcopy(shard.data)
         self._copy = renamed
 

@@ -52,7 +52,7 @@ class DyingTrainer:
 
     async def keep_training(self) -> None:
         trainers: Any = self
-        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"))
+        await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"), stop_seconds=4.0)
 
 
 async def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
@@ -108,3 +108,14 @@ async def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(
     with pytest.raises(TrainerFailed):
         await trainer.keep_training()
     assert trainer.num_starts == 0
+
+
+async def test_a_trainer_that_dies_while_the_run_stops_is_not_started_again_and_said_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trainer, stopped = DyingTrainer([-9], num_steps=1, num_commits=0), asyncio.Event()
+    stopped.set()
+    trainers: Any = trainer
+    await keep_training(trainers, trainer.controller, stopped, Path("nowhere"), stop_seconds=4.0)
+    assert trainer.num_starts == 0
+    assert "it died" in caplog.text and "trains again what came after the last checkpoint" in caplog.text

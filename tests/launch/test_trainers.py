@@ -1,6 +1,7 @@
 """What is said of a trainer rank that ended."""
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,15 @@ def test_of_a_trainer_that_diverged_the_hint_is_said_first(tmp_path: Path) -> No
     rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
     words = _last_words(rank, Diverged.EXIT_CODE)
     assert words == "trainer 0 stopped. Diverged: Lower trainer.learning_rate, which is 1"
+
+
+def test_of_a_trainer_that_was_killed_the_usual_cause_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trainer-0.log"
+    path.write_text("ready: version 0\n")
+    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
+    words = _last_words(rank, -signal.SIGKILL)
+    assert (
+        words.startswith("trainer 0 was killed (SIGKILL), as the kernel does") and "memory runs out" in words
+    )
+    assert words.endswith("ready: version 0")
+    assert _last_words(rank, -signal.SIGTERM).startswith("trainer 0 ended with exit code -15.")

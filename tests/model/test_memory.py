@@ -39,6 +39,24 @@ def test_context_ranks_share_the_tokens():
     assert memory_at(Layout(context=2)).activations == memory_at(Layout()).activations // 2
 
 
+def test_a_save_that_training_waits_for_needs_no_copy_not_of_the_critic_either():
+    def memory(saves_in_background: bool) -> RankMemory:
+        return rank_memory(
+            tiny_shape(),
+            dtype="float32",
+            tokens_per_micro_batch=8,
+            has_critic=True,
+            saves_in_background=saves_in_background,
+        )
+
+    copied, waiting = memory(True), memory(False)
+    # Of weights (4 bytes) and moments (8), so a third is the weights'.
+    assert (copied.checkpoint_copy, waiting.checkpoint_copy) == (3 * copied.weights, 0)
+    # 4 + 4 + 8 bytes a parameter, and 12 in the copy.
+    assert waiting.critic * 28 == copied.critic * 16
+    assert waiting.total() == copied.total() - copied.checkpoint_copy - (copied.critic - waiting.critic)
+
+
 def test_logits_of_a_large_vocabulary_are_those_of_a_chunk():
     shape = dataclasses.replace(tiny_shape(), vocab_size=152_000)
     few, many = (rank_memory(shape, dtype="float32", tokens_per_micro_batch=n).logits for n in (4096, 65536))

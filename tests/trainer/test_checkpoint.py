@@ -11,6 +11,7 @@ import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
 from fakes.template import Template
+from megatron.core.dist_checkpointing.strategies.torch import mcore_to_pyt_state_dict
 from torch.distributed.checkpoint import FileSystemWriter, save
 
 from asyncrl.checkpoints import find_fault
@@ -158,6 +159,36 @@ def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_
     may_write.set()
     checkpoints.wait()
     assert committed == [(1, True)]
+    assert metrics == wanted
+    again = warming_learner(folder)
+    assert checkpoints.load_newest(again) == 1
+    assert train(again, 1, 3) == wanted[1:]
+
+
+def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    straight, learner = warming_learner(folder), warming_learner(folder)
+    wanted = train(straight, 0, 3)
+    metrics = train(learner, 0, 1)
+    committed, written = [], set()
+
+    def watched(shards, is_loading):
+        tensors = (shard.data for part in shards.values() for shard in part if torch.is_tensor(shard.data))
+        written.update(tensor.data_ptr() for tensor in tensors)
+        return mcore_to_pyt_state_dict(shards, is_loading)
+
+    monkeypatch.setattr(saving, "mcore_to_pyt_state_dict", watched)
+    checkpoints = Checkpoints(
+        tmp_path,
+        num_kept=2,
+        saves_in_background=False,
+        committed=lambda version, path: committed.append((version, path.exists())),
+    )
+    checkpoints.begin(learner, 1)
+    assert committed == [(1, True)] and checkpoints.newest() == 1
+    assert {parameter.data_ptr() for parameter in learner.model.parameters()} <= written
+    metrics += train(learner, 1, 3)
     assert metrics == wanted
     again = warming_learner(folder)
     assert checkpoints.load_newest(again) == 1
