@@ -46,7 +46,7 @@ quick: setup
 	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not heavy" $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest -m "not slow and not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
 
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup

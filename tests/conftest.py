@@ -1,8 +1,7 @@
 """Which tests run side by side and in which order, and what a test leaves open is closed after it.
 
-`make quick`, and `make test ARGS="-n 2"`, run two processes of tests. A group of tests stays in one of them:
-the tests of a file, of one engine, or of a part that watches the whole machine. Groups that take minutes are
-the first.
+`make quick` and `make test` run two processes of tests. A group of tests stays in one of them: the tests of a
+file, of one engine, or of a part that watches the whole machine. Groups that take minutes are the first.
 """
 
 import contextlib

@@ -246,7 +246,8 @@ class TaskMaker:
     def _made(self, packed: PackedTask) -> Task:
         tokens = self.codec.encode(packed.text, add_special_tokens=packed.adds_special_tokens)
         _, verifier = self._verifier(packed.verifier)
-        reference = verifier.parse_reference(packed.answer)
+        with contextlib.redirect_stdout(sys.stderr):
+            reference = verifier.parse_reference(packed.answer)
         return Task(packed.task_id, packed.text, tokens, reference, packed.verifier)
 
     def _verifier(self, spec: VerifierSpec) -> tuple[str, Verifier]:

@@ -292,8 +292,9 @@ TABLE = [
     Case("servers without a run", "servers nowhere list", "is not the folder of a live run"),
     Case("an unknown change of servers", "servers runs/old drop", "invalid choice: 'drop'", 2, a_run),
     Case("evaluation of nothing", "eval recipe.yaml evaluation.every_steps=0 data.heldout=null",
-         "there is nothing to evaluate on"),
-    Case("evaluation of a missing checkpoint", "eval recipe.yaml --checkpoint x", "x, which is not a folder"),
+         "The recipe has no data.heldout. Name benchmarks"),
+    Case("evaluation of a missing checkpoint", "eval recipe.yaml --checkpoint x",
+         "--checkpoint is x, which does not exist"),
     # Verifiers and the sandbox by themselves.
     Case("nothing to verify", "verify", "expected a file of JSON lines, or - for standard input"),
     Case("a missing file of answers", "verify none.jsonl", "none.jsonl"),
