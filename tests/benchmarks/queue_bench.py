@@ -23,6 +23,7 @@ from asyncrl.replay.group import Group, batch_of, trajectory_id
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
+from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.waits import Waits
 
@@ -102,7 +103,7 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
     fleet = Fleet(urls, session=session, waits=waits, max_running_requests=num_trajectories, restart=restart)
     fleet.serve_fixed(0)
     sampling = SamplingParams(1.0, 4096, (STOP,))
-    generator = Generator(queue, fleet, waits, sampling, 8192, 300.0, 2, "bench")
+    generator = Generator(queue, fleet, waits, sampling, 8192, 300.0, 2, "bench", state=RunState(waits))
     task = Task("train:1", "1+1=", tuple(range(100)), "2", VerifierSpec("math"))
     encoding_seconds = time_of_encoding(num_groups)
 

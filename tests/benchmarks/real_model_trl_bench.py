@@ -1,10 +1,11 @@
 """Seconds per step on a real model: `asyncrl train` against TRL's GRPOTrainer in bfloat16, on the same cores.
 
-    python tests/benchmarks/real_model_trl_bench.py --model FOLDER_OR_GGUF [--steps 6] [--only few_shot]
+    python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 6] [--only few_shot]
 
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
 most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Rewards are of no account here:
-what is timed is the median step, after the first two. Without --model it says so and ends.
+what is timed is the median step, after the first two. The default model is that of
+recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from training_runs import train
+from training_runs import SMOLLM2, SMOLLM2_RECIPE, train
 from trl_bench import run_trl
 
 from asyncrl.launch.base_model import fetch_model
@@ -103,13 +104,13 @@ def bench(name: str, model: Path, num_steps: int, cores: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, help="a Hugging Face folder or a GGUF file")
+    parser.add_argument("--model", type=Path, default=SMOLLM2, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--steps", type=int, default=6, help="steps of each side")
     parser.add_argument("--only", choices=tuple(LOADS))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
     arguments = parser.parse_args()
-    if arguments.model is None:
-        print("skipped: --model names no real model (a folder, or SmolLM2's GGUF file)")
+    if not arguments.model.exists():
+        print(f"skipped: {arguments.model} is missing. Train by {SMOLLM2_RECIPE} once, or set --model.")
         return
     for name in [arguments.only] if arguments.only else LOADS:
         bench(name, arguments.model, arguments.steps, arguments.cores)

@@ -14,6 +14,9 @@ import psutil
 
 ARITHMETIC = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 LONGTAIL = Path("recipes/r1_zero_longtail_cpu.yaml")
+SMOLLM2_RECIPE = Path("recipes/r1_zero_smollm2_cpu.yaml")
+SMOLLM2 = Path(".cache/smollm2/model")
+"""The model that the recipe makes."""
 WARM_STEPS = 5
 COOL_STEPS = 8
 """Left out of the steady state: the first steps, and the last max_staleness, while little is generated."""
