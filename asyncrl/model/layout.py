@@ -7,6 +7,7 @@ and the launcher know them too. Megatron numbers the ranks: tensor fastest, then
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
+from asyncrl.machine import KERNEL_CACHES
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Trainer
 
@@ -82,6 +83,7 @@ def rank_environment(section: Trainer, rank: int, *, port: int) -> dict[str, str
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(section.num_processes),
         "OMP_NUM_THREADS": str(section.threads_per_process),
+        **KERNEL_CACHES,
         # What it prints is read while it runs.
         "PYTHONUNBUFFERED": "1",
     }

@@ -199,7 +199,9 @@ class BatchedAttention(TorchNativeAttnBackend):
         key = (kind, like.shape[1], like.dtype)
         held = self._workspaces.get(key)
         if held is None or held.shape[0] < length:
-            held = self._workspaces[key] = like.new_empty(max(length, BUCKET_KEYS), like.shape[1])
+            # Twice as large: keys grow at each step, and a block that is just too small stays in the heap.
+            longest = max(length, BUCKET_KEYS, 0 if held is None else 2 * held.shape[0])
+            held = self._workspaces[key] = like.new_empty(longest, like.shape[1])
         return held[:length]
 
     def _plan_decode(self, forward_batch):

@@ -6,6 +6,7 @@ Imports neither torch nor SGLang: the controller calls it.
 import os
 from pathlib import Path
 
+from asyncrl.machine import KERNEL_CACHES
 from asyncrl.proxies import loopback_direct
 from asyncrl.recipe import Model, Serving
 
@@ -41,6 +42,7 @@ def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
         "MALLOC_MMAP_THRESHOLD_": _KEPT_BYTES,
         "MALLOC_ARENA_MAX": "2",
+        **KERNEL_CACHES,
     }
 
 
