@@ -48,6 +48,8 @@ class Evaluating:
                 cwd=folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Tests that run in the background of a script inherit that Ctrl-C is ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def said(self) -> str:
