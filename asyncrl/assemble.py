@@ -75,18 +75,7 @@ def assemble(
     grader = _make_grader(inputs, run_folder)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = HeldOutSchedule(
-        recipe.evaluation,
-        inputs.heldout_tasks,
-        inputs.exams,
-        template_title(None if recipe.prompt is None else recipe.prompt.template),
-        evaluator,
-        pinned,
-        waits,
-        state,
-        loops,
-        observer,
-    )
+    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, observer)
     report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state)
     servers = ServerDesk(fleet, supervisor)
@@ -111,6 +100,30 @@ def assemble(
             RolloutSide(recipe, queue, fleet, heldout, desk),
             TrainerSide(recipe, desk, state, supervisor),
         ),
+    )
+
+
+def _make_heldout(
+    inputs: Inputs,
+    evaluator: Evaluator,
+    pinned: PinnedServers | None,
+    waits: Waits,
+    state: RunState,
+    loops: Loops,
+    observer: Observer,
+) -> HeldOutSchedule:
+    prompt = inputs.recipe.prompt
+    return HeldOutSchedule(
+        inputs.recipe.evaluation,
+        inputs.heldout_tasks,
+        inputs.exams,
+        template_title(None if prompt is None else prompt.template),
+        evaluator,
+        pinned,
+        waits,
+        state,
+        loops,
+        observer,
     )
 
 

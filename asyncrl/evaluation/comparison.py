@@ -34,7 +34,7 @@ class Comparison:
         self._current, self._num_graded = (model, exam), 0
 
     def graded(self, num_responses: int) -> None:
-        """So many more of the exam that has begun."""
+        """Adds to the responses of the exam that has begun."""
         self._num_graded += num_responses
 
     def end(self, model: str, exam: Exam, result: Result) -> None:

@@ -14,7 +14,7 @@ AUTO = Model(path="model")
 
 
 class Shape:
-    """Of a model with so many parameters."""
+    """Of a model with `millions` of parameters."""
 
     def __init__(self, millions: int) -> None:
         self._count = millions * 10**6
