@@ -43,7 +43,7 @@ class Columns:
                 raise ValueError(f'"{self.answer}" has no \\boxed{{}} that holds an answer')
         made = {"prompt": prompt, "answer": answer}
         verifier = self.verifier or row.get("verifier")
-        # A row may have more keys than we read, so only what looks like a slip is refused.
+        # A row may have more keys than are read, so only what looks like a slip is refused.
         if verifier is None and (meant := nearest_key("verifier", row, (str, dict))):
             raise InputError(f"the row has {', '.join(map(str, row))}.{meant}")
         return made if verifier is None else {**made, "verifier": verifier}
@@ -52,12 +52,22 @@ class Columns:
 def column(row: Row, name: str) -> Any:
     """The value at "outer.inner", or at "list.0". Raises KeyError with `name` where it is not there."""
     value: Any = row
-    for part in name.split("."):
-        try:
-            value = value[int(part) if isinstance(value, Sequence) and not isinstance(value, str) else part]
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise KeyError(name) from None
+    try:
+        for part in _parts(name):
+            if isinstance(value, dict):
+                value = value[part]
+            else:
+                value = value[
+                    int(part) if isinstance(value, Sequence) and not isinstance(value, str) else part
+                ]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise KeyError(name) from None
     return value
+
+
+@lru_cache
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(name.split("."))
 
 
 def _svamp(row: Row) -> dict[str, Any]:
@@ -144,14 +154,14 @@ def to_row(make: ToRow, row: Row, where: str) -> dict[str, Any]:
 
 def nearest_key(key: str, row: Row, kinds: type | tuple[type, ...] = object) -> str:
     """' Did you mean ...' where the row has a key that is almost `key`, with a value of `kinds`."""
-    names = [name for name in row if isinstance(name, str)]
-    near = [name for name in _near(key, tuple(names)) if isinstance(row[name], kinds)]
+    near = [name for name in near_names(key, tuple(row)) if isinstance(row[name], kinds)]
     return f' Did you mean "{key}" where it says "{near[0]}"?' if near else ""
 
 
 @lru_cache
-def _near(key: str, names: tuple[str, ...]) -> list[str]:
-    return difflib.get_close_matches(key, names, cutoff=0.8)
+def near_names(key: str, names: tuple[object, ...]) -> list[str]:
+    """Those of `names` that are almost `key`; nearest first."""
+    return difflib.get_close_matches(key, [name for name in names if isinstance(name, str)], cutoff=0.8)
 
 
 def _advice(missing: str, row: Row) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from asyncrl.data.files import PATTERNS
@@ -39,7 +40,14 @@ def _parts(source: Source, key: str) -> Iterator[str]:
 
 def _file_digest(path: Path, key: str) -> str:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        found = path.stat()
+        return _digest_of_state(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     except OSError as error:
         raise InputError(f"{key} names {path}, which cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _digest_of_state(path: Path, *_state: int) -> str:
+    """Of a file in this state: a start asks twice, for the table of its rows and for the run folder."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

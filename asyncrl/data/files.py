@@ -9,16 +9,24 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from asyncrl.data.columnar import names_read, rows_of_batch
+from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
 from asyncrl.recipe.file import PATH_RULE
+
+if TYPE_CHECKING:
+    import datasets
 
 Row = dict[str, Any]
 PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst", "README.md", "*.yaml")
 """Of a hub's repository: data files, and the card that declares splits and configurations."""
 JSONL = (".jsonl", ".ndjson")
+_ROWS_PER_BATCH = 4096
+_BUFFER_BYTES = 2**20
+"""Of a parquet file, per column."""
 
 
 class PublishedRow(NamedTuple):
@@ -38,11 +46,12 @@ def read_rows(
     config: str | None = None,
     split: str = "train",
     revision: str | None = None,
+    make: ToRow | None = None,
 ) -> Iterator[PublishedRow]:
     """Each row at `path`: a file, folder or hub id, named by the recipe's `key`.
 
-    `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. Raises
-    InputError.
+    `folder` (inside of it), `config`, `split` and `revision` are those of a folder or hub id. With `make`
+    rows may lack columns that it does not read. Raises InputError.
     """
     if is_hub_id(path) or Path(path).is_dir():
         if is_hub_id(path):
@@ -50,18 +59,18 @@ def read_rows(
         else:
             whole, name = Path(path), Path(path).name
         if folder is None:
-            yield from _read_folder(whole, name, key, config, split)
+            yield from _read_folder(whole, name, key, config, split, make)
             return
         if not (whole / folder).is_dir():
             raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
-        yield from _read_folder(whole / folder, f"{name}/{folder}", key, config, split)
+        yield from _read_folder(whole / folder, f"{name}/{folder}", key, config, split, make)
     elif Path(path).suffix in JSONL:
         with _opened(Path(path), key) as file:
             yield from _read_jsonl(Path(path), file)
     elif Path(path).suffix == ".json":
         yield from _read_json(Path(path), key)
     elif Path(path).suffix == ".parquet":
-        yield from _read_parquet(Path(path), key)
+        yield from _read_parquet(Path(path), key, make)
     elif not Path(path).exists():
         raise _missing(Path(path), key)
     else:
@@ -153,15 +162,17 @@ def parse_json(content: bytes, where: str) -> Any:
     return raw
 
 
-def _read_parquet(path: Path, key: str) -> Iterator[PublishedRow]:
+def _read_parquet(path: Path, key: str, make: ToRow | None) -> Iterator[PublishedRow]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # Read in pieces: a row group may hold a million rows, and buffers made ahead stay until the end.
+        with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            names = names_read(make, file.schema_arrow)
             number = 0
-            for batch in file.iter_batches(1024):
-                for row in batch.to_pylist():
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=names):
+                for row in rows_of_batch(batch, names):
                     number += 1
                     yield PublishedRow(f"{path}, row {number}", number, row)
     except FileNotFoundError:
@@ -170,7 +181,9 @@ def _read_parquet(path: Path, key: str) -> Iterator[PublishedRow]:
         raise InputError(f"{key} is {path}, which cannot be read as parquet: {error}") from error
 
 
-def _read_folder(folder: Path, name: str, key: str, config: str | None, split: str) -> Iterator[PublishedRow]:
+def _read_folder(
+    folder: Path, name: str, key: str, config: str | None, split: str, make: ToRow | None
+) -> Iterator[PublishedRow]:
     # Imported here: it takes seconds, and a file does not need it.
     import datasets
 
@@ -184,5 +197,18 @@ def _read_folder(folder: Path, name: str, key: str, config: str | None, split: s
             f"{key} is {name}, whose split {split!r}{f' of {config!r}' if config else ''} cannot be read: "
             f"{type(cause).__name__}: {said[0] if said else ''}"
         ) from error
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(_rows_of_dataset(rows, make), start=1):
         yield PublishedRow(f"{name} {split}, row {number}", number, row)
+
+
+def _rows_of_dataset(rows: "datasets.Dataset", make: ToRow | None) -> Iterator[Row]:
+    from datasets.features.features import require_decoding
+
+    names = names_read(make, rows.data.schema)
+    if any(require_decoding(rows.features[name]) for name in names):
+        # Images and the like are made by the library.
+        yield from rows
+        return
+    for table in rows.with_format("arrow").iter(_ROWS_PER_BATCH):
+        for batch in table.to_batches():
+            yield from rows_of_batch(batch, names)

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cache import cache_folder
 from asyncrl.data.files import PublishedRow
-from asyncrl.data.gym_process import Refusal, Request
+from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Source
 from verifiers.gym.datasets import installed_version
@@ -37,7 +38,7 @@ def gym_digest(source: Source, key: str) -> str:
 
 def gym_rows(source: Source, key: str) -> Iterator[PublishedRow]:
     """The rows of a gym, made first where nobody has. Raises InputError."""
-    file = _folder() / f"{source.gym}-{gym_digest(source, key)[:16]}.jsonl"
+    file = cache_folder("gym") / f"{source.gym}-{gym_digest(source, key)[:16]}.jsonl"
     if not file.is_file():
         _make(source, key, file)
     with file.open(encoding="utf-8") as lines:
@@ -54,10 +55,6 @@ def gym_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if "unmade" in row:
         raise ValueError(f"reasoning-gym makes no task of it: {row['unmade']}")
     return dict(row)
-
-
-def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncrl" / "gym"
 
 
 def _make(source: Source, key: str, file: Path) -> None:
@@ -107,7 +104,7 @@ def _run(commands: list[list[str]], source: Source, key: str) -> None:
         for process in processes:
             _, said = process.communicate()
             if process.returncode:
-                refused = process.returncode == Refusal.EXIT_CODE
+                refused = process.returncode == REFUSED
                 words = said.strip() if refused else f"it cannot be made: {said.strip()[-2000:]}"
                 raise InputError(f'{key} has the gym "{source.gym}": {words}')
     finally:

@@ -17,6 +17,9 @@ from sandbox.process import die_with_parent
 from verifiers.gym.datasets import Dataset, build_dataset, may_be_scored
 from verifiers.gym.entries import written_entry
 
+REFUSED = 2
+"""Exit code where the request cannot be met, by the user's mistake; standard error says why."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
@@ -33,12 +36,6 @@ class Request:
         return json.dumps(dataclasses.asdict(self))
 
 
-class Refusal:
-    """The request cannot be met, by the user's mistake; standard error says why."""
-
-    EXIT_CODE = 2
-
-
 def main(request: Request, file: Path) -> int:
     """Writes a row per task. Exit code."""
     with warnings.catch_warnings():
@@ -47,7 +44,7 @@ def main(request: Request, file: Path) -> int:
             dataset = build_dataset(request.gym, request.config, seed=request.seed, size=request.size)
         except ValueError as error:
             print(error, file=sys.stderr)
-            return Refusal.EXIT_CODE
+            return REFUSED
         with file.open("w", encoding="utf-8") as stream:
             for index in range(request.start, request.stop):
                 stream.write(json.dumps(make_row(request, dataset, index), ensure_ascii=False) + "\n")

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 SPILL_BYTES = 64 * 2**20
 """Of packed rows in memory. Larger data is a file in the cache, which the next start reuses."""
+KEPT_ROWS = 50_000
+"""Read rows that are worth a file, too, however few of them are left."""
 NUM_LONGEST = 256
 """Rows whose tokens are counted for the longest prompt: those with the most bytes."""
 KEPT_TABLES = 4
@@ -167,9 +169,19 @@ class Packer:
         self._num_spilled += len(self._rows)
         self._rows = bytearray()
 
+    def _spill_if_possible(self) -> None:
+        try:
+            self._spill()
+        except InputError as error:
+            log.warning("The rows are not kept for the next start: %s", error)
+            self.discard()
+            self._part = None
+
     def finish(self, findings: Findings, name: str | None) -> PackedTasks:
         """The rows. A file of them stays in the cache under `name`; with None it goes with this process."""
         rows: bytes | mmap.mmap = b""
+        if self._part is None and name is not None and findings.num_rows >= KEPT_ROWS and self._rows:
+            self._spill_if_possible()
         if self._part is None:
             rows = bytes(self._rows)
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncrl.data.columns import READY, Columns, NoAnswer, ToRow, to_row
 from asyncrl.data.files import PublishedRow, read_rows
@@ -18,8 +18,7 @@ from asyncrl.records import VerifierSpec
 Prompt = str | list[dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row, its answer not yet parsed."""
 
     where: str
@@ -60,11 +59,11 @@ def rows_of(
     labels = _labels(sources, split)
     for index, (source, make) in enumerate(zip(sources, columns, strict=True)):
         specs = _Specs(verifying)
-        for found in _found(source, key, split):
+        for found in _found(source, key, split, make):
             yield _row(found, make, index, labels[index], specs)
 
 
-def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
+def _found(source: Source, key: str, split: str, make: ToRow) -> Iterator[PublishedRow]:
     if source.path is None:
         return gym_rows(source, key)
     is_of_hub = is_hub_id(source.path)
@@ -87,6 +86,7 @@ def _found(source: Source, key: str, split: str) -> Iterator[PublishedRow]:
         config=source.config if isinstance(source.config, str) else None,
         split=source.split or split,
         revision=source.revision,
+        make=make,
     )
 
 

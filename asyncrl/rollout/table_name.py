@@ -7,7 +7,6 @@ others, or a chat template that writes the date. Data of few bytes are not worth
 import hashlib
 import importlib.metadata
 import json
-import os
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -22,11 +21,9 @@ from asyncrl.rollout.text import TextCodec
 
 SMALL_BYTES = 16 * 2**20
 """Files of fewer bytes are read at each start."""
+_COMPRESSION = 16
+"""How much more a parquet file may hold than it has bytes."""
 _LIBRARIES = ("jinja2", "tokenizers", "pyarrow")
-
-
-def tables_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncrl" / "tasks"
 
 
 def table_name(recipe: Recipe, codec: TextCodec, context_tokens: int) -> str | None:
@@ -60,8 +57,13 @@ def _is_small(sources: Sequence[Source]) -> bool:
         if is_hub_id(source.path):
             return False
         files = path.rglob("*") if path.is_dir() else [path]
-        total += sum(file.stat().st_size for file in files if file.is_file())
+        total += sum(_size(file) for file in files if file.is_file())
     return total < SMALL_BYTES
+
+
+def _size(file: Path) -> int:
+    size = file.stat().st_size
+    return size * _COMPRESSION if file.suffix == ".parquet" else size
 
 
 @cache

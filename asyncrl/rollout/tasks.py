@@ -6,26 +6,28 @@ tokens and parsed gold of a task are made when it is asked.
 """
 
 import contextlib
-import json
+import itertools
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any
+from functools import cached_property
+from typing import NamedTuple
 
+from asyncrl.cache import cache_folder
 from asyncrl.data.mixture import fair_shares
 from asyncrl.data.order import MixturePart
 from asyncrl.data.packed import Findings, PackedTask, PackedTasks, Packer, load_packed
-from asyncrl.data.prompts import Prompt, PromptTemplate
+from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import Row, Unanswered, heldout_rows, train_rows
 from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.rollout.table_name import table_name, tables_folder
+from asyncrl.rollout.repeats import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
+from asyncrl.rollout.table_name import table_name
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of
 from verifiers.verifier import Verifier
@@ -39,9 +41,19 @@ REPEATED, BROKEN, LONG = (
 )
 _ROWS_PER_LOOK = 500
 """Between two looks at the clock."""
-_MAX_KNOWN_GOLDS = 200_000
-_MAX_KNOWN_CHARACTERS = 200
-"""Of a gold that is remembered as one that parses."""
+_ROWS_PER_COUNT = 1000
+"""Rows that wait until the tokens of all of them are counted at once."""
+
+
+class _Rendered(NamedTuple):
+    """A row that makes a task if its prompt is short enough."""
+
+    row: Row
+    text: str
+    adds_special_tokens: bool
+    verifier_key: str
+    is_short: bool
+    """Whether its bytes say already that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,11 @@ def template_of(recipe: Recipe) -> PromptTemplate | None:
     examples = [example.model_dump() for example in recipe.prompt.examples]
     section = recipe.prompt
     return PromptTemplate(section.template, system=section.system, suffix=section.suffix, examples=examples)
+
+
+def title_of(recipe: Recipe) -> str:
+    """What results call the template of all prompts."""
+    return template_title(None if recipe.prompt is None else recipe.prompt.template)
 
 
 def read_train_tasks(
@@ -119,22 +136,19 @@ class TaskMaker:
     left_out: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     """Of each reason, the first row."""
-    num_contradicting: int = 0
-    """Rows that ask what an earlier row asks, with another answer."""
-    first_contradicting: str = ""
-    _answers: dict[bytes, bytes] = field(default_factory=dict)
-    """Digest of each prompt -> digest of its first answer."""
-    _other_answers: set[bytes] = field(default_factory=set)
-    _known_golds: set[tuple[str, type, object]] = field(default_factory=set)
-    """(verifier, kind, gold) of golds that parse."""
+    _repeats: Repeats = field(default_factory=Repeats)
+    _known_golds: set[ShortGold] = field(default_factory=set)
+    """Those that parse."""
     _newest: tuple[VerifierSpec, str, Verifier] | None = None
+    _waiting: list[_Rendered] = field(default_factory=list)
+    """Rows from the first one on whose tokens are to be counted."""
 
     def make(
         self, rows: Iterable[Row | Unanswered], sources: Sequence[Source], *, name: str | None = None
     ) -> TaskTable:
         """Raises InputError. An earlier start may have kept the rows under `name`, and a later one finds them
         there."""
-        packed = None if name is None else load_packed(tables_folder() / name)
+        packed = None if name is None else load_packed(cache_folder("tasks") / name)
         # What a verifier prints is no part of what a command prints.
         with contextlib.redirect_stdout(sys.stderr):
             if packed is None:
@@ -149,20 +163,28 @@ class TaskMaker:
         return TaskTable(packed, self._made)
 
     def _pack(self, rows: Iterable[Row | Unanswered], name: str | None) -> PackedTasks:
-        packer = Packer(tables_folder())
+        packer = Packer(cache_folder("tasks"))
         try:
             with LateStage(f"reading {self.key}") as progress:
-                for row in rows:
-                    self._add(row, packer)
-                    if self.num_rows % _ROWS_PER_LOOK == 0:
-                        progress.show(f"{self.num_rows:,} rows")
+                self._add_all(rows, packer, progress)
                 return packer.finish(self._findings(), name)
         except BaseException:
             packer.discard()
             raise
         finally:
-            self._answers.clear()
-            self._other_answers.clear()
+            self._repeats.forget()
+
+    def _add_all(self, rows: Iterable[Row | Unanswered], packer: Packer, progress: LateStage) -> None:
+        try:
+            for row in rows:
+                self._add(row, packer)
+                if self.num_rows % _ROWS_PER_LOOK == 0:
+                    progress.show(f"{self.num_rows:,} rows")
+        except InputError:
+            # A row that waits stands before this one: its own error comes first.
+            self._settle(packer)
+            raise
+        self._settle(packer)
 
     def _findings(self) -> Findings:
         return Findings(
@@ -170,8 +192,8 @@ class TaskMaker:
             dict(self.num_made),
             dict(self.left_out),
             self.first,
-            self.num_contradicting,
-            self.first_contradicting,
+            self._repeats.num_contradicting,
+            self._repeats.first_contradicting,
         )
 
     def _recall(self, packed: PackedTasks) -> None:
@@ -179,8 +201,8 @@ class TaskMaker:
         found = packed.findings
         self.num_rows, self.num_made = found.num_rows, Counter(found.num_made)
         self.left_out, self.first = Counter(found.left_out), found.first
-        self.num_contradicting = found.num_contradicting
-        self.first_contradicting = found.first_contradicting
+        self._repeats.num_contradicting = found.num_contradicting
+        self._repeats.first_contradicting = found.first_contradicting
         for index, where in packed.examples:
             row = packed.row(index)
             key, verifier = self._verifier(row.verifier)
@@ -194,51 +216,77 @@ class TaskMaker:
             return
         try:
             key, verifier = self._verifier(row.verifier)
-            if self._is_repeated(row, key):
+            gold = short_gold(row.answer, key)
+            if self._repeats.add(row, key, gold):
                 self._leave_out(REPEATED, row.where)
                 return
             prompt = row.prompt if self.template is None else self.template(row.prompt)
             text, adds_special_tokens = self.codec.prompt_text(prompt)
         except InputError as error:
             raise InputError(f"{row.where}: {error}") from error
-        if not self._parses(row, key, verifier) or not self._fits(row, text, adds_special_tokens):
+        if not self._parses(row, key, verifier, gold):
             return
+        is_short = bool(text.strip()) and self.codec.most_tokens(text) <= self._longest_prompt
+        rendered = _Rendered(row, text, adds_special_tokens, key, is_short)
+        if is_short and not self._waiting:
+            self._keep(rendered, packer)
+            return
+        # Those behind it wait, too: rows are packed in their order.
+        self._waiting.append(rendered)
+        if len(self._waiting) >= _ROWS_PER_COUNT:
+            self._settle(packer)
+
+    def _keep(self, rendered: _Rendered, packer: Packer) -> None:
+        row, text, adds_special_tokens, key, _ = rendered
         self.num_made[row.source] += 1
         packer.add(row, text, adds_special_tokens, key)
 
-    def _parses(self, row: Row, key: str, verifier: Verifier) -> bool:
-        gold = row.answer
-        is_short = isinstance(gold, (int, float)) or (
-            isinstance(gold, str) and len(gold) <= _MAX_KNOWN_CHARACTERS
-        )
-        known = (key, type(gold), gold) if is_short else None
+    def _settle(self, packer: Packer) -> None:
+        """Counts the tokens of the rows that wait, and keeps those that are short enough."""
+        waiting, self._waiting = self._waiting, []
+        counts = self._count(waiting)
+        for rendered in waiting:
+            row, text = rendered.row, rendered.text
+            if not rendered.is_short:
+                num_tokens = next(counts)
+                if not num_tokens:
+                    raise InputError(f"{row.where}: the prompt {text!r} has no tokens")
+                if num_tokens > self._longest_prompt:
+                    self._too_long(row.where, num_tokens)
+                    continue
+            self._keep(rendered, packer)
+
+    def _count(self, waiting: Sequence[_Rendered]) -> Iterator[int]:
+        """Tokens of the prompts whose bytes leave a doubt. Raises InputError with the place of a row."""
+        asked = [one for one in waiting if not one.is_short]
+        for adds, some in itertools.groupby(asked, key=lambda one: one.adds_special_tokens):
+            rows = list(some)
+            try:
+                yield from self.codec.count_tokens([one.text for one in rows], add_special_tokens=adds)
+            except InputError:
+                for one in rows:
+                    yield self._count_one(one)
+
+    def _count_one(self, rendered: _Rendered) -> int:
+        try:
+            return len(self.codec.encode(rendered.text, add_special_tokens=rendered.adds_special_tokens))
+        except InputError as error:
+            raise InputError(f"{rendered.row.where}: {error}") from error
+
+    def _parses(self, row: Row, key: str, verifier: Verifier, known: ShortGold | None) -> bool:
         if known in self._known_golds:
             return True
         try:
-            reference = verifier.parse_reference(gold)
+            reference = verifier.parse_reference(row.answer)
         except ValueError as error:
             self._broken(row.where, f"{row.where}: {error}")
             return False
-        self.verifiers.remember(GoldExample(row.where, row.verifier, gold, reference), key)
-        if known is not None and len(self._known_golds) < _MAX_KNOWN_GOLDS:
+        self.verifiers.remember(GoldExample(row.where, row.verifier, row.answer, reference), key)
+        if known is not None and len(self._known_golds) < MAX_KNOWN_GOLDS:
             self._known_golds.add(known)
         return True
 
-    def _fits(self, row: Row, text: str, adds_special_tokens: bool) -> bool:
-        longest = self._longest_prompt()
-        if text.strip() and self.codec.most_tokens(text) <= longest:
-            return True
-        try:
-            num_tokens = len(self.codec.encode(text, add_special_tokens=adds_special_tokens))
-        except InputError as error:
-            raise InputError(f"{row.where}: {error}") from error
-        if not num_tokens:
-            raise InputError(f"{row.where}: the prompt {text!r} has no tokens")
-        if num_tokens > longest:
-            self._too_long(row.where, num_tokens)
-            return False
-        return True
-
+    @cached_property
     def _longest_prompt(self) -> int:
         """In tokens, the longest that is kept: one token of the context is left for the response."""
         return min(self.context_tokens - 1, self.data.max_prompt_tokens or sys.maxsize)
@@ -255,18 +303,6 @@ class TaskMaker:
         if self._newest is None or self._newest[0] is not spec:
             self._newest = spec, key_of(spec), self.verifiers.get(spec)
         return self._newest[1:]
-
-    def _is_repeated(self, row: Row, verifier_key: str) -> bool:
-        asked, answered = _digest(row.prompt), _digest(row.answer, verifier_key)
-        known = self._answers.setdefault(asked, answered)
-        if known is answered:
-            return False
-        if known == answered or asked + answered in self._other_answers:
-            return True
-        self._other_answers.add(asked + answered)
-        self.num_contradicting += 1
-        self.first_contradicting = self.first_contradicting or row.where
-        return False
 
     def _broken(self, where: str, complaint: str) -> None:
         if self.data.broken_rows == "refuse":
@@ -309,19 +345,11 @@ class TaskMaker:
                 self.num_rows,
                 self._reasons(),
             )
-        if self.num_contradicting:
+        if self._repeats.num_contradicting:
             log.warning(
                 "WARNING: %s has %d rows that ask what an earlier row asks, with another answer, first %s: "
                 "all are kept.",
                 self.key,
-                self.num_contradicting,
-                self.first_contradicting,
+                self._repeats.num_contradicting,
+                self._repeats.first_contradicting,
             )
-
-
-def _digest(value: Any, verifier_key: str = "") -> bytes:
-    if isinstance(value, str):
-        text = f"text {verifier_key} {value}"
-    else:
-        text = f"JSON {verifier_key} {json.dumps(value, sort_keys=True, default=str)}"
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

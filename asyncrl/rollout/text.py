@@ -5,6 +5,7 @@ Tokens that a model produced are never re-tokenised: text is only decoded, for v
 
 import difflib
 import hashlib
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -41,6 +42,7 @@ class TextCodec:
         self._path = path
         self._normalizer = self._tokenizer.normalizer
         self._keeps_ascii = type(self._normalizer).__name__ in ("NFC", "NFD", "NFKC", "NFKD")
+        self._only_cuts = _only_cuts(self._tokenizer)
         self._num_special_tokens = self._tokenizer.num_special_tokens_to_add(False)
         config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
@@ -127,12 +129,36 @@ class TextCodec:
     def most_tokens(self, text: str) -> int:
         """At least as many as `text` has, found without counting them.
 
-        A token stands for one byte of the normalised text or more; where a tokenizer begins each stretch with
-        a space of its own, a stretch has one byte or more, too.
+        A token stands for one byte of the normalised text or more. A stretch that the tokenizer cuts out has
+        one byte or more, too, and may get a space of the tokenizer's own.
         """
         is_normal = self._normalizer is None or (self._keeps_ascii and text.isascii())
         normalised = text if is_normal else self._normalizer.normalize_str(text)
-        return 2 * len(normalised.encode("utf-8", "replace")) + self._num_special_tokens
+        num_bytes = len(normalised) if normalised.isascii() else len(normalised.encode("utf-8", "replace"))
+        # A stretch is normalised alone, which may make more of it than of the whole text.
+        per_byte = 1 if is_normal and self._only_cuts else 2
+        return per_byte * num_bytes + self._num_special_tokens
+
+    def count_tokens(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[int]:
+        """Of each text, on all cores. Raises InputError where the tokenizer has no tokens for one of them."""
+        try:
+            found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        except Exception as error:  # as `encode`
+            raise InputError(f"the tokenizer has no tokens for one of {len(texts)} texts: {error}") from error
+        return [len(one) for one in found]
+
+
+def _only_cuts(tokenizer: Tokenizer) -> bool:
+    """Whether it adds nothing to the normalised text, as most that work on bytes."""
+    if tokenizer.pre_tokenizer is None:
+        return True
+    step = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    steps = step["pretokenizers"] if step["type"] == "Sequence" else [step]
+    return all(
+        one["type"] in ("Split", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit")
+        or (one["type"] == "ByteLevel" and one["add_prefix_space"] is False)
+        for one in steps
+    )
 
 
 def _shorten(text: str) -> str:

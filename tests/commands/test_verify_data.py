@@ -1,20 +1,18 @@
 """Data sets against their verifiers: bad rows are listed with their place, rates are counted."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.gym import NEEDS_GYM, gym_gold
 
+from asyncrl import cli
 from verifiers.dataset import DataReport, GoldRow, check_rows
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import sys; from asyncrl.cli import main; sys.exit(main(['verify-data', *sys.argv[1:]]))"
 
 
 async def check(
@@ -120,25 +118,27 @@ async def test_a_standard_output_that_a_useless_program_prints_shows(test: dict[
     assert report.accepted_mutants == [f"data.jsonl:1: a program that does nothing ({kind}) passes its tests"]
 
 
-def verify_data(recipe: Path, *arguments: str) -> Any:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(recipe), *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-
-def test_the_command_reads_a_recipe_and_reports_its_data(tmp_path: Path) -> None:
+def test_the_command_reads_a_recipe_and_reports_its_data(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"prompt": "1+1?", "answer": "2"}, {"prompt": "1+2?", "answer": "3"}]
     (tmp_path / "good.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "bad.jsonl").write_text(json.dumps({"prompt": "?", "answer": "\\frac{1}{"}) + "\n")
     recipe = ROOT / "recipes" / "r1_zero_arithmetic_cpu.yaml"
-    good = verify_data(recipe, f"data.train={tmp_path}/good.jsonl", f"data.heldout={tmp_path}/good.jsonl")
-    assert good.returncode == 0, good.stdout + good.stderr
-    assert "2 rows, 2 golds" in good.stdout and "false positives" in good.stdout
-    bad = verify_data(recipe, f"data.train={tmp_path}/bad.jsonl", f"data.heldout={tmp_path}/good.jsonl")
-    assert bad.returncode == 1 and f"{tmp_path}/bad.jsonl:1" in bad.stdout
-    missing = verify_data(recipe, f"data.train={tmp_path}/none.jsonl", f"data.heldout={tmp_path}/good.jsonl")
-    assert missing.returncode == 2 and "none.jsonl" in missing.stderr and "Traceback" not in missing.stderr
+
+    def verify_data(train: str) -> tuple[int, str, str]:
+        data = [f"data.train={tmp_path}/{train}.jsonl", f"data.heldout={tmp_path}/good.jsonl"]
+        code = cli.main(["verify-data", str(recipe), *data])
+        said = capfd.readouterr()
+        return code, said.out, said.err
+
+    code, out, err = verify_data("good")
+    assert code == 0, out + err
+    assert "2 rows, 2 golds" in out and "false positives" in out
+    code, out, _ = verify_data("bad")
+    assert code == 1 and f"{tmp_path}/bad.jsonl:1" in out
+    code, _, err = verify_data("none")
+    assert code == 2 and "none.jsonl" in err and "Traceback" not in err
 
 
 @NEEDS_GYM
@@ -147,9 +147,8 @@ async def test_tasks_of_a_gym_are_graded_with_their_own_answer_and_with_none() -
     report = await check(golds, "gym")
     assert report.is_clean, report
     assert (report.num_rows, report.num_checked, report.num_mutants) == (3, 2, {"nothing": 3, "nonsense": 3})
+    golds[0]["gym"] = "gdc"
     golds[1]["entry"]["answer"] = "none"
     report = await check(golds, "gym")
     assert report.refused == ["data.jsonl:2: its own answer is wrong: coin_flip scores it 0"]
-    golds[0]["gym"] = "gdc"
-    report = await check(golds[:1], "gym")
     assert "has no dataset 'gdc'. Did you mean 'gcd'?" in report.faults[0]

@@ -37,6 +37,23 @@ def test_every_file_of_every_source_counts(tmp_path: Path):
     assert digest_of(sources, "data.train") not in seen
 
 
+def test_a_file_that_did_not_change_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    read = []
+    digest = hashlib.file_digest
+
+    def noted(stream, name):
+        read.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", noted)
+    path = tmp_path / "a.jsonl"
+    for content, times in (("{}", 1), ("{ }", 2)):
+        path.write_text(content)
+        for _ in range(3):
+            assert digest_of([Source(path=str(path))], "x") == hashlib.sha256(content.encode()).hexdigest()
+        assert read == [str(path)] * times
+
+
 def test_only_the_named_folder_of_a_folder_counts(tmp_path: Path):
     for name in ("easy", "hard"):
         (tmp_path / name).mkdir()

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 from fakes.hub import running_hub
 
+from asyncrl.data.columns import Columns
 from asyncrl.data.files import read_rows
 from asyncrl.errors import InputError
 
@@ -68,6 +69,25 @@ def test_a_folder_has_splits_and_configurations(cache: Path, tmp_path: Path):
         InputError, match=r"data\.train is published, whose split 'valid' of 'main' cannot be read"
     ):
         list(read_rows(str(folder), key="data.train", config="main", split="valid"))
+
+
+def test_rows_that_the_library_decodes_are_those_that_are_read_as_columns(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path / "published" / "train.parquet")
+    for decodes in (False, True):
+        monkeypatch.setattr("datasets.features.features.require_decoding", lambda _, answer=decodes: answer)
+        assert [found.row for found in read_rows(str(tmp_path / "published"), key="data.train")] == ROWS
+
+
+@pytest.mark.parametrize("name", ["published/train.parquet", "rows.parquet"])
+def test_only_columns_that_a_mapping_needs_are_read_of_parquet(cache: Path, tmp_path: Path, name: str):
+    path = write(tmp_path / name, [{**row, "extra": {"index": 1}} for row in ROWS])
+    path = path.parent if path.parent.name == "published" else path
+    found = list(read_rows(str(path), key="data.train", make=Columns("question", "answer.value")))
+    assert [one.row for one in found] == ROWS
+    (other, _) = read_rows(str(path), key="data.train", make=Columns("problem", "answer"))
+    assert set(other.row) == {"question", "answer", "extra"}
 
 
 def test_a_folder_may_keep_datasets_apart_by_folders_alone(cache: Path, tmp_path: Path):

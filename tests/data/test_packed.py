@@ -68,6 +68,26 @@ def test_many_rows_are_a_file_that_the_next_start_finds(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["name"]
 
 
+def test_few_rows_of_many_that_were_read_are_a_file_too(tmp_path: Path) -> None:
+    for num_rows, is_kept in ((packed.KEPT_ROWS - 1, False), (packed.KEPT_ROWS, True)):
+        packer = Packer(tmp_path)
+        pack(packer, ROWS)
+        assert seen(packer.finish(Findings(num_rows=num_rows), "name")) == SEEN
+        again = load_packed(tmp_path / "name")
+        assert (again is not None) is is_kept
+    assert again is not None and seen(again) == SEEN
+
+
+def test_a_cache_that_cannot_be_written_keeps_few_rows_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    packer = Packer(tmp_path / "file")
+    pack(packer, ROWS)
+    assert seen(packer.finish(Findings(num_rows=packed.KEPT_ROWS), "name")) == SEEN
+    assert "not kept for the next start" in caplog.text
+
+
 @pytest.mark.usefixtures("spills")
 @pytest.mark.parametrize(
     "rows",

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from fakes.model_folder import write_tokenizer
 
@@ -128,17 +130,63 @@ def test_only_a_prompt_that_may_be_too_long_is_tokenised_at_the_start(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[str] = []
-    encode = TextCodec.encode
+    count = TextCodec.count_tokens
 
-    def noted(self: TextCodec, text: str, **how: bool) -> tuple[int, ...]:
-        counted.append(text)
-        return encode(self, text, **how)
+    def noted(self: TextCodec, texts: list[str], **how: bool) -> list[int]:
+        counted.extend(texts)
+        return count(self, texts, **how)
 
-    monkeypatch.setattr(TextCodec, "encode", noted)
-    # "10+1=" has 5 bytes, and at most twice as many tokens.
-    tasks, _ = start(context_tokens=10)
+    monkeypatch.setattr(TextCodec, "count_tokens", noted)
+    monkeypatch.setattr(reading, "_ROWS_PER_COUNT", 7)
+    # "10+1=" has 5 bytes, and at most as many tokens; the longest prompt may have 4.
+    tasks, _ = start(context_tokens=5, data={"long_prompts": "leave_out"})
     assert counted == [f"{n}+1=" for n in range(10, 38)]
+    assert [task.prompt for task in tasks.tasks] == [f"{n}+1=" for n in range(10)]
     assert len(tasks.tasks[0].prompt_tokens) == 4
+
+
+def test_rows_stay_in_their_order_where_some_wait_for_their_tokens(start: Start, tmp_path: Path) -> None:
+    prompts = ["1+1=", "é" * 4, "2+1=", "é" * 20, "3+1="]
+    lines = [json.dumps({"prompt": prompt, "answer": "1"}) for prompt in prompts]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    # Four letters of two bytes each are four tokens.
+    tasks, _ = start(context_tokens=7, data={"long_prompts": "leave_out"})
+    assert [task.prompt for task in tasks.tasks] == ["1+1=", "é" * 4, "2+1=", "3+1="]
+
+
+@pytest.mark.parametrize("context_tokens", [5, 100])
+def test_the_first_wrong_row_is_named_although_its_tokens_are_counted_later(
+    start: Start, context_tokens: int
+) -> None:
+    # Row 11 has a prompt of 5 tokens, row 40 a broken gold.
+    line = {5: "11: the prompt has 5 tokens", 100: "40: The gold answer"}[context_tokens]
+    with pytest.raises(InputError, match=rf"train\.jsonl:{line}"):
+        start(context_tokens=context_tokens, data={"broken_rows": "refuse"})
+
+
+def test_chat_rows_of_parquet_and_jsonl_make_the_same_tasks(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    )
+    start(seed=1)
+    rows = [
+        {
+            "prompt": [{"content": f"{n % 20}+1=", "role": "user"}],
+            "reward_model": {"ground_truth": f"{n % 20 + 1 + n // 50}", "style": "rule"},
+            "extra_info": {"index": n},
+        }
+        for n in range(60)
+    ]
+    (tmp_path / "verl.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "verl.parquet")
+    found = []
+    for name in ("verl.jsonl", "verl.parquet"):
+        tasks, num_read = start(data={"train": {"path": str(tmp_path / name), "columns": "verl"}})
+        assert num_read == 60
+        found.append(list(tasks.tasks))
+    assert found[0] == found[1]
+    # 20 that differ, 30 repeats, 10 with another answer.
+    assert len(found[0]) == 30 and found[0][0].prompt == "<0+1=>"
 
 
 def test_long_reading_shows_how_many_rows_were_read(

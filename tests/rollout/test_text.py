@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.model_folder import write_tokenizer
 from tokenizers import Tokenizer, models
-from tokenizers.normalizers import NFKC, Prepend, Replace, Sequence
+from tokenizers.normalizers import NFC, NFKC, Prepend, Replace, Sequence
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
@@ -115,15 +115,15 @@ def test_a_template_cannot_reach_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1+1=", "ﷺ½ ", "<|end|>a<|end|>b", "x" * 50, "語 語"])
-@pytest.mark.parametrize("kind", ["bytes with a space first", "NFKC", "spaces made visible"])
+@pytest.mark.parametrize("kind", ["bytes with a space first", "bytes", "NFKC", "spaces made visible"])
 def test_no_text_has_more_tokens_than_its_bytes_say(tmp_path: Path, kind: str, text: str) -> None:
     write_tokenizer(tmp_path)
     tokenizer = Tokenizer(models.BPE({piece: n for n, piece in enumerate(sorted(ByteLevel.alphabet()))}, []))
     if kind == "bytes with a space first":
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=True)
     else:
-        forms = [NFKC()] if kind == "NFKC" else [Prepend("_"), Replace(" ", "___")]
-        tokenizer.normalizer = Sequence(forms)
+        shown = Sequence([Prepend("_"), Replace(" ", "___")])
+        tokenizer.normalizer = {"bytes": NFC(), "NFKC": Sequence([NFKC()])}.get(kind, shown)
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.add_special_tokens(["<|end|>", "<bos>"])
     tokenizer.post_processor = TemplateProcessing(
@@ -133,7 +133,15 @@ def test_no_text_has_more_tokens_than_its_bytes_say(tmp_path: Path, kind: str, t
     codec = TextCodec(tmp_path)
     assert len(codec.encode(text)) <= codec.most_tokens(text)
     # NFKC writes ﷺ with 18 letters.
-    assert codec.most_tokens("1" * 50) < 150
+    assert codec.most_tokens("1" * 50) < (52 if kind == "bytes" else 150)
+
+
+def test_many_texts_are_counted_as_they_are_encoded(tmp_path: Path) -> None:
+    codec = TextCodec(write_tokenizer(tmp_path))
+    texts = ["1+1=", "", "é" * 3, "2"]
+    assert codec.count_tokens(texts, add_special_tokens=True) == [4, 0, 3, 1]
+    with pytest.raises(InputError, match="no tokens for one of 2 texts"):
+        codec.count_tokens(["1", "\ud800"], add_special_tokens=True)
 
 
 def test_what_decides_about_a_prompt_has_a_digest_unless_the_time_does(tmp_path: Path) -> None:
