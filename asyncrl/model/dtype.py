@@ -8,7 +8,7 @@ from typing import Literal
 
 from asyncrl.machine import bfloat16_flag, has_gpu
 from asyncrl.model.folder import ModelShape
-from asyncrl.recipe import Model
+from asyncrl.recipe import Model, Recipe
 
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""
@@ -24,13 +24,13 @@ class Dtype:
         return self.name if self.why is None else f"{self.name} ({self.why})"
 
 
-def find_dtype(section: Model, shape: ModelShape) -> Dtype:
-    """What `section.dtype` means for a model of `shape` on this machine."""
-    if section.dtype != "auto":
-        return Dtype(section.dtype)
+def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
+    """What `model.dtype` means for a model of `shape` on the device that the recipe's processes use here."""
+    if recipe.model.dtype != "auto":
+        return Dtype(recipe.model.dtype)
     if shape.num_parameters() < SMALL_PARAMETERS:
         return Dtype("float32", f"a model below {SMALL_PARAMETERS // 10**6} M parameters")
-    if has_gpu():
+    if recipe.placement.device != "cpu" and has_gpu():
         return Dtype("bfloat16", "this machine has a GPU")
     flag = bfloat16_flag()
     if flag is None:
@@ -38,6 +38,6 @@ def find_dtype(section: Model, shape: ModelShape) -> Dtype:
     return Dtype("bfloat16", f"this CPU has {flag}")
 
 
-def with_dtype(section: Model, shape: ModelShape) -> Model:
-    """`section` with its type settled."""
-    return section.model_copy(update={"dtype": find_dtype(section, shape).name})
+def with_dtype(recipe: Recipe, shape: ModelShape) -> Model:
+    """The recipe's section `model` with its type settled."""
+    return recipe.model.model_copy(update={"dtype": find_dtype(recipe, shape).name})

@@ -1,6 +1,6 @@
 """bfloat16 as a test bed of mismatch: both types, with and without truncated importance weights.
 
-    python tests/benchmarks/dtype_ablation.py RECIPE [KEY=VALUE ...] [--seeds 0,1,2] [--steps 40]
+    python tests/benchmarks/dtype_ablation.py RECIPE [KEY=VALUE ...] [--seeds 0,1,2] [--dtypes bfloat16]
 
 Trains the recipe once per type, correction and seed; a cell that the results file already holds is not run
 again. Prints a Markdown table: KL between the engines on tokens of the trainer's own version, share of
@@ -13,13 +13,10 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ablation import CORRECTIONS, interval
+from ablation import CORRECTIONS, interval, train
 
 DTYPES = ("float32", "bfloat16")
 CHOSEN = ("none", "truncated")
@@ -45,16 +42,8 @@ def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespa
     """Trains once, in a folder of its own."""
     keys = CORRECTIONS[correction] | {"model.dtype": dtype, "seed": seed, "evaluation.every_steps": 0}
     keys |= {"trainer.num_steps": arguments.steps}
-    with tempfile.TemporaryDirectory(prefix="dtype-ablation-") as folder:
-        command = ["taskset", "-c", arguments.cores, sys.executable, "-m", "asyncrl.cli", "train"]
-        command += [str(arguments.recipe), f"run_folder={folder}/run", *arguments.overrides]
-        command += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in rows if row["kind"] == "step"]
-    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
+    program = ["-m", "asyncrl.cli", "train", str(arguments.recipe), *arguments.overrides]
+    steps, after = train(program, keys, arguments.cores)
 
     def mean(field: str) -> float:
         # A step whose tokens are all stale measures no mismatch.
@@ -95,6 +84,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the recipe")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--results", type=Path, default=Path(".bench/dtype_ablation.jsonl"))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
@@ -103,7 +93,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     results = [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(r.seed, r.dtype, r.correction) for r in results}
-    for cell in itertools.product(map(int, arguments.seeds.split(",")), DTYPES, CHOSEN):
+    for cell in itertools.product(map(int, arguments.seeds.split(",")), arguments.dtypes.split(","), CHOSEN):
         if cell not in done:
             seed, dtype, correction = cell
             results.append(run_cell(dtype, correction, seed, arguments))

@@ -1,10 +1,10 @@
 """Seconds per step on a real model: `asyncrl train` against TRL's GRPOTrainer in bfloat16, on the same cores.
 
-    python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 6] [--only few_shot]
+    python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 8] [--only few_shot]
 
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
 most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Rewards are of no account here:
-what is timed is the median step, after the first two. The default model is that of
+what is timed is the median step, on our side after the first two. The default model is that of
 recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
@@ -78,7 +78,7 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
     return path
 
 
-def bench(name: str, model: Path, num_steps: int, cores: str) -> None:
+def bench(name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str) -> None:
     with tempfile.TemporaryDirectory(prefix="real-model-trl-") as temporary:
         path = write_recipe(Path(temporary), model, LOADS[name], num_steps)
         folder = model_folder(fetch_model(load_recipe(path)).model)
@@ -89,7 +89,7 @@ def bench(name: str, model: Path, num_steps: int, cores: str) -> None:
         theirs = run_trl(
             path,
             target=2.0,
-            max_steps=num_steps,
+            max_steps=num_trl_steps,
             cores=tuple(map(int, cores.split(","))),
             dtype="bfloat16",
             # Two micro-batches of 256-token answers would hold twice the logits of a whole batch of ours.
@@ -105,7 +105,8 @@ def bench(name: str, model: Path, num_steps: int, cores: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=SMOLLM2, help="a Hugging Face folder or a GGUF file")
-    parser.add_argument("--steps", type=int, default=6, help="steps of each side")
+    parser.add_argument("--steps", type=int, default=8, help="of asyncrl")
+    parser.add_argument("--trl-steps", type=int, default=4, help="none of them is a warm-up: they are alike")
     parser.add_argument("--only", choices=tuple(LOADS))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
     arguments = parser.parse_args()
@@ -113,7 +114,7 @@ def main() -> None:
         print(f"skipped: {arguments.model} is missing. Train by {SMOLLM2_RECIPE} once, or set --model.")
         return
     for name in [arguments.only] if arguments.only else LOADS:
-        bench(name, arguments.model, arguments.steps, arguments.cores)
+        bench(name, arguments.model, arguments.steps, arguments.trl_steps, arguments.cores)
 
 
 if __name__ == "__main__":

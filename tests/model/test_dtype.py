@@ -7,10 +7,10 @@ import pytest
 from asyncrl import machine
 from asyncrl.model import dtype
 from asyncrl.model.dtype import find_dtype, with_dtype
-from asyncrl.recipe import Model
+from tests.fakes.recipes import make_recipe
 from tests.fakes.shapes import tiny_shape
 
-AUTO = Model(path="model")
+AUTO = make_recipe(Path("model"), model={"dtype": "auto"})
 
 
 class Shape:
@@ -41,9 +41,16 @@ def test_auto_depends_on_the_size_and_the_machine(
     assert str(find_dtype(AUTO, Shape(millions))) == expected
 
 
+def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
+    monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
+    recipe = make_recipe(Path("model"), model={"dtype": "auto"}, placement={"device": "cpu"})
+    assert find_dtype(recipe, Shape(135)).name == "float32"
+
+
 def test_what_the_recipe_says_needs_no_reason():
-    section = AUTO.model_copy(update={"dtype": "bfloat16"})
-    assert str(find_dtype(section, tiny_shape())) == "bfloat16"
+    recipe = make_recipe(Path("model"), model={"dtype": "bfloat16"})
+    assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
     assert with_dtype(AUTO, tiny_shape()).dtype == "float32"
 
 

@@ -16,16 +16,20 @@ from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.mem_cache.memory_pool import KVWriteLoc
 from torch.nn.functional import scaled_dot_product_attention
 
+from asyncrl.serving.engine.decode_attention import attend, heads_at_once
+
 BUCKET_KEYS = 8192
 """Most key positions that one call reads, padding included: more would not fit the processor's cache."""
+DECODE_KEYS = 4096
+"""The same for one query per head in bfloat16, whose products read the keys twice."""
 BUCKET_SCORES = 2**21
 """Most (query, key) pairs of one call with several requests: their mask takes 4 bytes each."""
 SIMILAR = 1.25
 """Requests go into one bucket while the longest is at most this much longer than the shortest..."""
 SMALL_SCORES = 2048
 """...or while the bucket has no more (query, key) pairs than this: another call costs more than padding."""
-FEW_KEYS = 128
-"""Of a request: with more, bfloat16 gains nothing by a product of all heads."""
+MANY_REQUESTS = 12
+"""A bucket of fewer costs torch's kernel less than decode_attention.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Bucket:
     """Extend: [tokens] places in [B * Q] that are no padding."""
 
 
-def plan_buckets(lengths: list[int], extents: list[int]) -> list[list[int]]:
+def plan_buckets(lengths: list[int], extents: list[int], most_keys: int = BUCKET_KEYS) -> list[list[int]]:
     """Places of requests with similar lengths (keys) and extents (queries), longest extent first."""
     order = sorted(range(len(lengths)), key=lambda place: (extents[place], lengths[place]), reverse=True)
     buckets: list[list[int]] = []
@@ -53,7 +57,7 @@ def plan_buckets(lengths: list[int], extents: list[int]) -> list[list[int]]:
         is_similar = (
             max(longest, length) <= SIMILAR * min(shortest, length) and extent <= SIMILAR * extents[place]
         )
-        is_bounded = keys <= BUCKET_KEYS and keys * extent <= BUCKET_SCORES
+        is_bounded = keys <= most_keys and keys * extent <= BUCKET_SCORES
         if buckets and is_bounded and (is_similar or keys * extent <= SMALL_SCORES):
             buckets[-1].append(place)
             longest, shortest = max(longest, length), min(shortest, length)
@@ -71,12 +75,12 @@ class BatchedAttention(TorchNativeAttnBackend):
         self._dtype = model_runner.dtype
         self._buckets: list[Bucket] = []
         self._workspaces: dict[tuple, torch.Tensor] = {}
-        self._head_rows: dict[int, torch.Tensor] = {}
-        """Place of a bucket -> what `_rows_by_head` found for it in this forward pass."""
+        self._spread: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Place of a bucket -> what `_spread_over_heads` made for it in this forward pass."""
 
     def init_forward_metadata(self, forward_batch):
         super().init_forward_metadata(forward_batch)
-        self._head_rows.clear()
+        self._spread.clear()
         mode = forward_batch.forward_mode
         if forward_batch.encoder_lens is not None or mode.is_idle():
             self._buckets = []
@@ -95,8 +99,8 @@ class BatchedAttention(TorchNativeAttnBackend):
         for place, bucket in enumerate(self._buckets):
             mine = queries if bucket.rows is None else queries.index_select(0, bucket.rows)
             # The heads that share a KV head are its queries: no copy of keys for grouped-query attention.
-            if self._is_by_head(layer, bucket):
-                attended = self._decode_by_head(mine, layer, place)
+            if self._is_at_once(layer, bucket):
+                attended = self._decode_at_once(mine, layer, place)
             else:
                 keys, values = self._gather(layer, bucket)
                 attended = scaled_dot_product_attention(
@@ -131,42 +135,39 @@ class BatchedAttention(TorchNativeAttnBackend):
             output.index_copy_(0, tokens, attended.index_select(0, bucket.kept))
         return output
 
-    def _is_by_head(self, layer, bucket):
-        """In bfloat16 torch's kernel makes one small product per request and head; while their keys are few,
-        one product of all is faster."""
+    def _is_at_once(self, layer, bucket):
         cache = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
-        return self._dtype == cache.dtype == torch.bfloat16 and bucket.mask.shape[-1] <= FEW_KEYS
+        return self._dtype == cache.dtype == torch.bfloat16 and bucket.mask.shape[0] >= MANY_REQUESTS
 
-    def _decode_by_head(self, queries, layer, place):
-        """[B, G, queries of a head, D] -> [B, heads * D]; scores and softmax in float32."""
-        bucket = self._buckets[place]
+    def _decode_at_once(self, queries, layer, place):
+        """[B, G, queries of a head, D] -> [B, heads * D]."""
         num_requests, num_heads, num_queries, size = queries.shape
-        rows = self._rows_by_head(place, num_heads)
-        pool, parts = self.token_to_kv_pool, []
-        for kind, cache in (
-            ("key", pool.get_key_buffer(layer.layer_id)),
-            ("value", pool.get_value_buffer(layer.layer_id)),
-        ):
-            flat = cache.view(-1, cache.shape[-1])
-            out = self._workspace(kind, len(rows), flat)
-            torch.index_select(flat, 0, rows, out=out)
-            parts.append(out.view(num_requests * num_heads, -1, cache.shape[-1]))
-        keys, values = parts
-        mine = queries.reshape(-1, num_queries, size).float().mul_(layer.scaling)
-        scores = torch.bmm(keys.float(), mine.mT).mT.contiguous()
-        scores.view(num_requests, num_heads * num_queries, -1).add_(bucket.mask.view(num_requests, 1, -1))
-        attended = torch.bmm(torch.softmax(scores, -1).to(values.dtype), values)
-        return attended.view(num_requests, -1)
+        together = heads_at_once(num_heads)
+        rows, mask = self._spread_over_heads(place, num_heads // together)
+        pool = self.token_to_kv_pool
+        keys, values = (
+            self._select(kind, cache.view(-1, together * cache.shape[2]), rows).view(*mask.shape[::2], -1)
+            for kind, cache in (
+                ("key", pool.get_key_buffer(layer.layer_id)),
+                ("value", pool.get_value_buffer(layer.layer_id)),
+            )
+        )
+        mine = queries.reshape(-1, together, num_queries, size)
+        return attend(mine, keys, values, mask, layer.scaling).reshape(num_requests, -1)
 
-    def _rows_by_head(self, place, num_heads):
-        """[B * G * K] rows of a cache [slots * G, D], head by head; the same for all layers."""
-        rows = self._head_rows.get(place)
-        if rows is None:
+    def _spread_over_heads(self, place, num_parts):
+        """The bucket's slots and mask for heads in `num_parts` groups, the same for all layers.
+
+        [B * parts * K] rows of a cache [slots * parts, heads of a group * D], and [B * parts, 1, K] float32.
+        """
+        spread = self._spread.get(place)
+        if spread is None:
             bucket = self._buckets[place]
+            mask = bucket.mask.float().view(bucket.mask.shape[0], 1, -1).repeat_interleave(num_parts, 0)
             slots = bucket.slots.view(bucket.mask.shape[0], 1, -1)
-            rows = (slots * num_heads + torch.arange(num_heads)[:, None]).view(-1)
-            self._head_rows[place] = rows
-        return rows
+            rows = (slots * num_parts + torch.arange(num_parts)[:, None]).view(-1)
+            spread = self._spread[place] = rows, mask
+        return spread
 
     def _is_batched(self, layer, q):
         has_window = layer.sliding_window_size is not None and layer.sliding_window_size > -1
@@ -187,12 +188,15 @@ class BatchedAttention(TorchNativeAttnBackend):
             ("key", pool.get_key_buffer(layer.layer_id)),
             ("value", pool.get_value_buffer(layer.layer_id)),
         ):
-            flat = cache.view(cache.shape[0], -1)
-            out = self._workspace(kind, bucket.slots.shape[0], flat)
-            torch.index_select(flat, 0, bucket.slots, out=out)
+            out = self._select(kind, cache.view(cache.shape[0], -1), bucket.slots)
             heads = out.view(*shape, cache.shape[1], cache.shape[2]).transpose(1, 2)
             gathered.append(heads.to(self._dtype))
         return gathered
+
+    def _select(self, kind, cache, rows):
+        """Those rows of a cache [any, row], valid until the next call for `kind`."""
+        out = self._workspace(kind, rows.shape[0], cache)
+        return torch.index_select(cache, 0, rows, out=out)
 
     def _workspace(self, kind, length, like):
         # Reused because fresh megabytes cost more in page faults than filling them.
@@ -206,7 +210,8 @@ class BatchedAttention(TorchNativeAttnBackend):
 
     def _plan_decode(self, forward_batch):
         lengths = forward_batch.seq_lens.tolist()
-        plans = plan_buckets(lengths, [1] * len(lengths))
+        most_keys = DECODE_KEYS if self._dtype == torch.bfloat16 else BUCKET_KEYS
+        plans = plan_buckets(lengths, [1] * len(lengths), most_keys)
         is_whole = len(plans) == 1
         buckets = []
         for plan in plans:

@@ -16,11 +16,11 @@ CPU_PATH = Path(__file__).with_name("cpu_path")
 _KEPT_BYTES = str(128 * 2**20)
 
 
-def engine_environment(*, threads: int, has_gpu: bool) -> dict[str, str]:
-    """Variables to add to a server process's environment."""
+def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") -> dict[str, str]:
+    """Variables to add to the environment of a server process that others reach at `host`."""
     environment = {
         # SGLang asks itself over HTTP whether it is ready.
-        **loopback_direct(os.environ),
+        **loopback_direct(os.environ, host),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
         # Longer than a client keeps an idle connection: one that the server closes looks like a dead server.
@@ -55,11 +55,11 @@ def engine_arguments(
     model_folder: Path,
     stream_interval: int,
     seed: int,
-    index: int = 0,
+    host: str = "127.0.0.1",
 ) -> list[str]:
-    """The command line after the interpreter: `-m sglang.launch_server ...`; `index` among local servers."""
+    """The command line after the interpreter: `-m sglang.launch_server ...`. The server listens on `host`."""
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
-    arguments += ["--host", "127.0.0.1", "--port", str(port), "--random-seed", str(seed)]
+    arguments += ["--host", host, "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
     # Without a size the cache takes most of the machine's memory.
     arguments += ["--max-total-tokens", str(serving.max_total_tokens)]
@@ -69,9 +69,6 @@ def engine_arguments(
     arguments += ["--stream-interval", str(stream_interval)]
     if model.context_tokens is not None:
         arguments += ["--context-length", str(model.context_tokens)]
-    if has_gpu and serving.first_gpu is not None:
-        first = serving.first_gpu + index * serving.tensor_parallel_size
-        arguments += ["--base-gpu-id", str(first)]
     if not has_gpu:
         arguments += _cpu_arguments()
     return arguments + serving.extra_arguments

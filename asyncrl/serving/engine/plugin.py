@@ -7,22 +7,34 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """Version spans, short aborts, clean ends, shared prompts; on a CPU lighter processes, batched
-    attention, a shorter way to sample and digests in threads too."""
+    """A token for each request, weights from a URL, version spans, short aborts, clean ends, shared prompts;
+    on a CPU lighter processes, batched attention, packed weights, shorter ways to norm, rotate and sample,
+    and digests in threads too."""
     import torch
 
-    from asyncrl.serving.engine import aborts, leftovers, prompt_sharing, version_spans
+    from asyncrl.serving.engine import (
+        aborts,
+        access,
+        leftovers,
+        prompt_sharing,
+        remote_weights,
+        version_spans,
+    )
 
+    access.install()
+    remote_weights.install()
     version_spans.install()
     aborts.install()
     leftovers.install()
     prompt_sharing.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_digests, cpu_processes, cpu_sampler
+        from asyncrl.serving.engine import cpu_digests, cpu_layers, cpu_processes, cpu_products, cpu_sampler
 
         cpu_processes.install()
         cpu_digests.install()
         cpu_sampler.install()
+        cpu_products.install()
+        cpu_layers.install()
         _register_cpu_attention()
 
 

@@ -12,7 +12,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from asyncrl.serving.engine.cpu_attention import BatchedAttention, plan_buckets
 
-NUM_SLOTS, LONGEST, HEAD_SIZE = 4096, 700, 16
+NUM_SLOTS, LONGEST, HEAD_SIZE = 8192, 700, 16
 
 
 class Pool:
@@ -93,6 +93,10 @@ def main() -> None:
     compare("decode_one_kv_head", decode, mixed, [1] * 12, heads=(4, 1))
     compare("decode_bfloat16", decode, mixed, [1] * 12, dtype=torch.bfloat16)
     compare("decode_bfloat16_short", decode, [3, 90, 1, 40] * 5, [1] * 20, dtype=torch.bfloat16)
+    for heads in ((6, 3), (8, 8), (10, 5)):
+        name = f"decode_bfloat16_{heads[1]}_kv_heads"
+        compare(name, decode, [40] * 14 + mixed, [1] * 26, dtype=torch.bfloat16, heads=heads)
+    compare("decode_bfloat16_buckets", decode, [159] * 30, [1] * 30, dtype=torch.bfloat16)
     compare("decode_window", decode, mixed, [1] * 12, window=8)
     compare("extend", extend, [0] * 6, [1, 5, 12, 12, 13, 400])
     compare("extend_on_prefixes", extend, [0, 40, 399, 7, 100, 12], [400, 3, 1, 7, 100, 12])
