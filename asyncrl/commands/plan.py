@@ -10,7 +10,16 @@ import psutil
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_shape
-from asyncrl.launch.memory import SERVER_PROCESS_BYTES, num_local_servers, run_bytes, trainer_memory
+from asyncrl.launch.memory import (
+    FULL_SHARE,
+    SERVER_PROCESS_BYTES,
+    TRAINER_PROCESS_BYTES,
+    largest_micro_batch,
+    num_local_servers,
+    run_bytes,
+    trainer_memory,
+)
+from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
@@ -19,6 +28,10 @@ from asyncrl.model.memory import (
     server_memory,
 )
 from asyncrl.model.source import is_of_hub
+from asyncrl.planning.estimated import DEVICES
+from asyncrl.planning.report import describe_tail, forecast
+from asyncrl.planning.sources import LIKELY_GPU, find_likely_source, find_source
+from asyncrl.planning.stated import read_stated
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown
 
@@ -26,8 +39,6 @@ HELP = (
     "Print parameters, memory per process, tokens per step and expected staleness of a recipe, from its "
     "model's config.json alone; exit code 2 when it cannot fit this machine, or GPUs of --gpu-memory-gb."
 )
-FULL_SHARE = 0.9
-"""Of a device's memory: the rest is the allocator's and the communication library's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +49,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="plan for GPUs of N GB (10^9 bytes), one per trainer rank and one per server rank",
     )
+    parser.add_argument(
+        "--longest-prompt",
+        type=int,
+        metavar="N",
+        help="tokens of the longest prompt, which bounds a sequence (default: all that the context leaves)",
+    )
+    group = parser.add_argument_group("simulation")
+    group.add_argument(
+        "--simulate",
+        action="store_true",
+        help="simulate the run: time per step, idle shares, staleness; instead of checking memory",
+    )
+    group.add_argument(
+        "--from",
+        dest="measured_run",
+        type=Path,
+        metavar="RUN",
+        help="take costs and lengths from the folder of a run, in place of estimates",
+    )
+    group.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="YAML with costs, lengths and failures that win over measured or estimated ones",
+    )
+    group.add_argument(
+        "--device",
+        default=LIKELY_GPU,
+        metavar="NAME",
+        help=f"what estimates are for: {', '.join(DEVICES)} (default: {LIKELY_GPU})",
+    )
+    group.add_argument(
+        "--gpus", type=int, metavar="N", help="the best split of N GPUs, for several batch sizes"
+    )
+    group.add_argument("--steps", type=int, metavar="N", help="steps to simulate (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,12 +91,32 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         shape = read_model_shape(recipe)
-        print(describe(recipe, shape))
-        check_fits(recipe, shape, gpu_memory_gb=arguments.gpu_memory_gb)
+        if arguments.simulate or arguments.gpus is not None:
+            print(_forecast(recipe, shape, arguments))
+            return 0
+        longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
+        # Of this machine, unless the plan is for another one.
+        gpus = place(recipe) if size is None else None
+        on_gpu = gpus is None or gpus.uses_gpus
+        print(describe(recipe, shape, gpus, longest_prompt=longest))
+        check_fits(recipe, shape, gpu_memory_gb=size, longest_prompt=longest)
+        source = find_likely_source(recipe, shape, on_gpu=on_gpu, prompt_tokens=longest)
+        print("\n".join(describe_tail(source)))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) -> str:
+    source = find_source(
+        recipe,
+        shape,
+        measured_run=arguments.measured_run,
+        device=arguments.device,
+        stated=None if arguments.costs is None else read_stated(arguments.costs),
+    )
+    return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
 
 
 def read_model_shape(recipe: Recipe) -> ModelShape:
@@ -60,16 +126,20 @@ def read_model_shape(recipe: Recipe) -> ModelShape:
     return fetch_shape(recipe)
 
 
-def describe(recipe: Recipe, shape: ModelShape) -> str:
-    """All lines of the plan."""
-    dtype = find_dtype(recipe.model, shape)
+def describe(
+    recipe: Recipe, shape: ModelShape, gpus: GpuMap | None = None, *, longest_prompt: int | None = None
+) -> str:
+    """All lines of the plan: memory where each process computes, and with GPUs that of the host apart. `gpus`
+    is what runs where on this machine, None for any other that has GPUs."""
+    dtype = find_dtype(recipe, shape)
+    on_gpu = gpus is None or gpus.uses_gpus
     return "\n".join(
         [
             f"model      {_model_name(recipe.model)}: {shape.architecture}, {dtype}",
             *_parameter_lines(shape),
-            _gpu_line(recipe),
-            *_trainer_lines(recipe, shape),
-            *_server_lines(recipe, shape),
+            *_gpu_lines(recipe, gpus),
+            *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
+            *_server_lines(recipe, shape, on_gpu),
             *_token_lines(recipe),
             *_staleness_lines(recipe),
         ]
@@ -80,22 +150,27 @@ def _model_name(section: Model) -> str:
     return section.path if is_of_hub(section) else str(shown(Path(section.path)))
 
 
-def check_fits(recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None) -> None:
+def check_fits(
+    recipe: Recipe, shape: ModelShape, *, gpu_memory_gb: float | None, longest_prompt: int | None = None
+) -> None:
     """Raises InputError with the numbers and the knobs when the processes asked for cannot fit."""
     world = recipe.trainer.num_processes
-    rank = trainer_memory(recipe, shape).total(is_recomputing=recipe.trainer.recompute == "full")
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    is_recomputing = recipe.trainer.recompute == "full"
     server = sum(server_memory(shape, recipe).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
+        rank = memory.computing(is_recomputing=is_recomputing)
         _check_device("a trainer rank", rank, room, "trainer.tokens_per_micro_batch")
         _check_device("a server rank", server, room, "serving.max_total_tokens")
         return
     num_servers = num_local_servers(recipe)
     ranks_per_server = recipe.serving.tensor_parallel_size
-    needed = run_bytes(recipe, shape)
+    needed = run_bytes(recipe, shape, longest_prompt=longest_prompt)
     total = psutil.virtual_memory().total
     there = total if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if needed > there:
+        rank = memory.total(is_recomputing=is_recomputing)
         raise InputError(
             f"the run needs about {_size(needed)} ({world} trainer rank(s) of {_size(rank)}, {num_servers} "
             f"server(s) of {_size(server * ranks_per_server)}), this machine has {_size(there)}. Lower "
@@ -130,47 +205,90 @@ def _parameter_lines(shape: ModelShape) -> list[str]:
     return lines
 
 
-def _gpu_line(recipe: Recipe) -> str:
-    """How many GPUs the processes take on a machine that has them, each its own."""
-    ranks, servers = recipe.trainer.num_processes, num_local_servers(recipe)
-    server_ranks = servers * recipe.serving.tensor_parallel_size
+def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
+    """The map of this machine where it has GPUs; else how many of them the processes take elsewhere."""
+    if gpus is not None and gpus.uses_gpus:
+        first, *rest = gpus.lines()
+        return [f"gpus       {first}", *rest]
+    needed = {role: gpus_needed(recipe, role) for role in RUN}
+    servers = needed["servers"] + needed["evaluation"]
     elsewhere = ", those of external servers apart" if recipe.serving.servers else ""
-    return (
-        f"gpus       {ranks + server_ranks} where every process has its own: {ranks} for the trainer, "
-        f"{server_ranks} for servers{elsewhere}"
+    line = (
+        f"gpus       {needed['trainer'] + servers} where every process has its own: {needed['trainer']} for "
+        f"the trainer, {servers} for servers{elsewhere}"
     )
+    if gpus is None:
+        return [line]
+    return [line, *(f"  {'here':24s} {remark}" for remark in gpus.lines())]
 
 
-def _trainer_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
-    memory, section = trainer_memory(recipe, shape), recipe.trainer
+def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
+    section = recipe.trainer
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    sizes = [
+        _size(
+            memory.computing(is_recomputing=recomputes) if on_gpu else memory.total(is_recomputing=recomputes)
+        )
+        for recomputes in (False, True)
+    ]
+    host = TRAINER_PROCESS_BYTES + memory.copies()
+    where = f" on its GPU, {_size(host)} of host memory" if on_gpu else ""
     lines = [
         f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
-        f"rank {_size(memory.total())}, with recomputation {_size(memory.total(is_recomputing=True))}"
+        f"rank {sizes[0]}, with recomputation {sizes[1]}{where}"
     ]
-    budget = f"{section.tokens_per_micro_batch} packed tokens"
+    if on_gpu:
+        lines.append(f"  {'':24s} {'GPU':>10s} {'host':>10s}")
+    packed = _packed_remark(recipe, shape, longest_prompt)
     for name, size, remark in (
         ("weights", memory.weights, ""),
         ("gradients", memory.gradients, "float32"),
         ("optimizer states", memory.optimizer, "Adam"),
-        ("copy while saving", memory.checkpoint_copy, "only while a checkpoint is written"),
         *([("critic", memory.critic, "all of the above once more")] if memory.critic else []),
         *([("reference", memory.reference, "frozen weights, for the KL")] if memory.reference else []),
-        ("activations", memory.activations, budget),
-        ("  recomputed", memory.activations_recomputed, f"{budget}, one layer at a time"),
+        ("activations", memory.activations, packed),
+        ("  recomputed", memory.activations_recomputed, "in place of them: one layer at a time"),
         ("logits", memory.logits, "of a chunk of tokens"),
+        ("output layer's gradient", memory.output_gradient, "while it is summed up"),
     ):
-        lines.append(f"  {name:24s} {_size(size):>10s}  {remark}".rstrip())
+        lines.append(_memory_line(name, size, 0, remark, on_gpu))
+    when = "while a checkpoint is written"
+    lines.append(_memory_line("copy while saving", 0, memory.copies(), f"only {when}", on_gpu))
     return lines
 
 
-def _server_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
+def _packed_remark(recipe: Recipe, shape: ModelShape, longest_prompt: int | None) -> str:
+    """Which tokens the activations are of."""
+    budget = recipe.trainer.tokens_per_micro_batch
+    packed = largest_micro_batch(recipe, shape, longest_prompt)
+    if packed == budget:
+        return f"{packed:,} packed tokens (trainer.tokens_per_micro_batch)"
+    if packed < budget:
+        return f"{packed:,} packed tokens, all of a batch; trainer.tokens_per_micro_batch is {budget:,}"
+    why = "that the context allows; --longest-prompt says better" if longest_prompt is None else "there is"
+    return (
+        f"{packed:,} packed tokens, the longest sequence {why}. It is never divided, so that "
+        f"trainer.tokens_per_micro_batch {budget:,} does not lower this"
+    )
+
+
+def _memory_line(name: str, computing: int, host: int, remark: str, on_gpu: bool) -> str:
+    """Two columns with GPUs, one without."""
+    if not on_gpu:
+        return f"  {name:24s} {_size(computing + host):>10s}  {remark}".rstrip()
+    columns = (_size(size) if size else "" for size in (computing, host))
+    return "  ".join([f"  {name:24s} {' '.join(f'{column:>10s}' for column in columns)}", remark]).rstrip()
+
+
+def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
     serving, memory = recipe.serving, server_memory(shape, recipe)
     what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
+    cache = f"{serving.max_total_tokens} tokens"
     return [
         f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
         f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",
-        f"  {'weights':24s} {_size(memory['weights']):>10s}",
-        f"  {'key-value cache':24s} {_size(memory['kv_cache']):>10s}  {serving.max_total_tokens} tokens",
+        _memory_line("weights", memory["weights"], 0, "", on_gpu),
+        _memory_line("key-value cache", memory["kv_cache"], 0, cache, on_gpu),
     ]
 
 

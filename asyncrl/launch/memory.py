@@ -1,31 +1,42 @@
-"""What the processes of a run need of this machine's memory, together; for `check`, `plan` and the start."""
+"""What the processes of a run need of this machine's memory; for `check`, `plan` and the start.
 
+Without GPUs it is all host memory. With GPUs a rank and a server compute on theirs; of host memory they need
+their processes, and a rank the copy that a checkpoint is written from.
+"""
+
+from asyncrl.gpus import Gpu
+from asyncrl.launch.placement import GpuMap
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import RankMemory, rank_memory, server_memory
 from asyncrl.recipe import Recipe
 
+FULL_SHARE = 0.9
+"""Of a device's memory: the rest is the allocator's and the communication library's."""
 SERVER_PROCESS_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""
 TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
+def trainer_memory(
+    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool = False
+) -> RankMemory:
     """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
+    A rank on a GPU copies for a checkpoint also where training waits for it: the writer reads host memory.
     `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
     which else may be as long as the context.
     """
     return rank_memory(
         shape,
-        dtype=find_dtype(recipe.model, shape).name,
+        dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
         layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
-        saves_in_background=recipe.trainer.saves_in_background,
+        saves_in_background=recipe.trainer.saves_in_background or on_gpu,
     )
 
 
@@ -46,12 +57,43 @@ def num_local_servers(recipe: Recipe) -> int:
     return rollout + recipe.evaluation.num_servers
 
 
+def gpu_bytes(
+    recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
+) -> list[tuple[Gpu, int, str]]:
+    """(GPU, bytes, process) of each process that computes on one."""
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
+    rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
+    server = sum(server_memory(shape, recipe).values())
+    return [
+        (gpu, rank if name.startswith("trainer ") else server, name)
+        for name, given in gpus.processes()
+        for gpu in given
+    ]
+
+
+def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
+    """Host memory of a machine whose GPUs compute: processes, and one copy of all that a checkpoint holds,
+    because of ranks that hold the same only one writes it."""
+    parallel = recipe.trainer.parallel
+    alone = parallel.model_copy(update={"distributed_optimizer": False})
+    trainer = recipe.trainer.model_copy(update={"parallel": alone})
+    copies = trainer_memory(recipe.model_copy(update={"trainer": trainer}), shape, on_gpu=True).copies()
+    ranks_per_server = recipe.serving.tensor_parallel_size
+    return (
+        parallel.tensor * parallel.pipeline * parallel.expert * copies
+        + recipe.trainer.num_processes * TRAINER_PROCESS_BYTES
+        + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
+    )
+
+
 def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
     """All servers and trainer ranks on one CPU machine; `longest_prompt` as of `trainer_memory`."""
     rank = trainer_memory(recipe, shape, longest_prompt=longest_prompt).total(
         is_recomputing=recipe.trainer.recompute == "full"
     )
-    server = recipe.serving.tensor_parallel_size * sum(server_memory(shape, recipe).values())
+    memory = server_memory(shape, recipe)
+    # On a CPU a second copy of the weights, in the layout of the products.
+    server = recipe.serving.tensor_parallel_size * (sum(memory.values()) + memory["weights"])
     return recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + rank) + num_local_servers(recipe) * (
         SERVER_PROCESS_BYTES + server
     )

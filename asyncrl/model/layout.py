@@ -7,7 +7,7 @@ and the launcher know them too. Megatron numbers the ranks: tensor fastest, then
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
-from asyncrl.machine import KERNEL_CACHES
+from asyncrl.machine import KERNEL_CACHES, has_gpu
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Trainer
 
@@ -54,7 +54,9 @@ def make_layout(section: Trainer) -> Layout:
         virtual_stages=parallel.virtual_stages,
         expert=parallel.expert,
         is_sequence_parallel=parallel.sequence_parallel,
-        is_optimizer_distributed=parallel.distributed_optimizer,
+        is_optimizer_distributed=has_gpu()
+        if parallel.distributed_optimizer is None
+        else parallel.distributed_optimizer,
     )
 
 
@@ -73,10 +75,11 @@ def check_layout(section: Trainer, shape: ModelShape) -> Layout:
     return layout
 
 
-def rank_environment(section: Trainer, rank: int, *, port: int) -> dict[str, str]:
-    """The variables, torchrun's and ours, under which a process on this machine is `rank` of the trainer.
+def rank_environment(section: Trainer, rank: int, *, port: int, host: str = "127.0.0.1") -> dict[str, str]:
+    """The variables, torchrun's and ours, under which a process is `rank` of the trainer.
 
-    The ranks meet at `port`; a single process needs no rendezvous, hence no port that another run could hold.
+    The ranks meet at `port` of `host`, where rank 0 is; a single process needs no rendezvous, hence no port
+    that another run could hold.
     """
     environment = {
         "RANK": str(rank),
@@ -88,7 +91,7 @@ def rank_environment(section: Trainer, rank: int, *, port: int) -> dict[str, str
         "PYTHONUNBUFFERED": "1",
     }
     if section.num_processes > 1:
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     return environment
 
 

@@ -3,7 +3,8 @@
 Weights, gradients and optimizer states are exact for what Megatron allocates here; activations are counted
 from what autograd was measured to hold (within a factor of 1.5 over shapes and packs, see the tests), logits
 from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks each need all of
-it, except the optimizer's states where those are distributed.
+it, except the optimizer's states where those are distributed. On a GPU the copy that a checkpoint is written
+from is in host memory, all else on the device.
 """
 
 import math
@@ -29,21 +30,34 @@ class RankMemory:
     gradients: int
     optimizer: int
     checkpoint_copy: int
-    """Lives while a checkpoint is written during training; 0 where training waits for it instead."""
+    """Lives while a checkpoint is written; 0 where training waits for it instead and needs none, on a CPU."""
     activations: int
     activations_recomputed: int
     """With full recomputation in place of `activations`."""
     logits: int
+    output_gradient: int
+    """Of the output layer, while its backward pass sums it up in float32, apart from `gradients`."""
     critic: int = 0
-    """Weights, gradients, optimizer and checkpoint copy of the value model; its passes come before the
-    policy's, so that both never hold activations at once."""
+    """Weights, gradients and optimizer of the value model; its passes come before the policy's, so that both
+    never hold activations at once."""
+    critic_copy: int = 0
+    """As `checkpoint_copy`, of the critic."""
     reference: int = 0
     """Weights of the frozen model that the KL is taken to."""
 
-    def total(self, *, is_recomputing: bool = False) -> int:
+    def computing(self, *, is_recomputing: bool = False) -> int:
+        """Where the rank computes: all but the copies, which a rank on a GPU has in host memory."""
         activations = self.activations_recomputed if is_recomputing else self.activations
-        state = self.weights + self.gradients + self.optimizer + self.checkpoint_copy
-        return state + activations + self.logits + self.critic + self.reference
+        state = self.weights + self.gradients + self.optimizer + self.critic + self.reference
+        return state + activations + self.logits + self.output_gradient
+
+    def copies(self) -> int:
+        """What a checkpoint is written from."""
+        return self.checkpoint_copy + self.critic_copy
+
+    def total(self, *, is_recomputing: bool = False) -> int:
+        """Both, as on a CPU."""
+        return self.computing(is_recomputing=is_recomputing) + self.copies()
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -76,8 +90,13 @@ def rank_memory(
     moments = 12 if is_mixed else 8
     optimizer = parameters * moments // sharing
     copies = int(saves_in_background)
-    critic_copy = values * width + values * moments // sharing
-    logits = min(tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size), LOGITS_AT_ONCE)
+    critic_optimizer = values * moments // sharing
+    rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
+    logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
+    # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
+    # the sum in the weights' type (`asyncrl.trainer.logprobs`).
+    is_chunked = is_mixed or layout.tensor > 1 or logits > LOGITS_AT_ONCE
+    output_gradient = rows * shape.hidden_size * (4 + width if is_chunked else width)
     return RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
@@ -85,15 +104,17 @@ def rank_memory(
         checkpoint_copy=copies * (parameters * width + optimizer),
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
-        logits=LOGIT_COPIES * 4 * logits // layout.tensor,
-        critic=values * (width + 4) + values * moments // sharing + copies * critic_copy,
+        logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor,
+        output_gradient=output_gradient,
+        critic=values * (width + 4) + critic_optimizer,
+        critic_copy=copies * (values * width + critic_optimizer),
         reference=parameters * width if has_reference else 0,
     )
 
 
 def server_memory(shape: ModelShape, recipe: Recipe) -> dict[str, int]:
-    """Bytes of one rank of one server: weights and key-value cache."""
-    width = 4 if find_dtype(recipe.model, shape).name == "float32" else 2
+    """Bytes of one rank of one server where it computes: weights and key-value cache."""
+    width = 4 if find_dtype(recipe, shape).name == "float32" else 2
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
     return {

@@ -5,13 +5,13 @@ cache. A folder is used as it is. Commands call `resolve` before any work; every
 the same folder with `model_folder`, which fetches and converts nothing.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cache import cache_folder
 from asyncrl.errors import InputError
 from asyncrl.hub import HUB_ID, fetch, find_cached
 from asyncrl.model.gguf import Progress, convert_gguf, gguf_key, is_gguf
@@ -103,8 +103,4 @@ def _converted(file: Path, stage: Stage) -> Path:
 
 
 def _place(file: Path) -> Path:
-    return _cache() / "gguf" / f"{file.stem}-{gguf_key(file)}"
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "asyncrl"
+    return cache_folder("gguf") / f"{file.stem}-{gguf_key(file)}"

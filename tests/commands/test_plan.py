@@ -57,7 +57,7 @@ def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     output = capsys.readouterr().out
     # 32768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes
-    assert "key-value cache             4.5 GiB  32768 tokens" in output
+    assert "key-value cache             4.5 GiB             32768 tokens" in output
     assert "16 groups x 8 samples = 128 trajectories, at most 8,192 response tokens" in output
 
 
@@ -83,8 +83,11 @@ def test_a_critic_costs_as_much_state_as_a_policy_without_its_output_layer(
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     assert "  critic  " not in capsys.readouterr().out
     assert cli.main(["plan", str(recipe), "algorithm.advantage=gae", "--gpu-memory-gb", "1000"]) == 0
-    # (8,190,735,360 - 151,936 x 4,096 of the output layer + 4,096 of the head) x 32 bytes, a copy included
-    assert "critic                    225.6 GiB" in capsys.readouterr().out
+    # (8,190,735,360 - 151,936 x 4,096 of the output layer + 4,096 of the head) x 18 bytes
+    output = capsys.readouterr().out
+    assert "critic                    126.9 GiB" in output
+    # 14 bytes of both models: of host memory, the second column.
+    assert "copy while saving                    205.5 GiB  only while a checkpoint is written" in output
 
 
 def test_more_processes_than_the_machine_has_memory_for_are_refused(
@@ -142,3 +145,78 @@ def test_oversampling_bounds_what_is_in_flight():
     )
     # 1.25 x 16 groups, although 3 x 16 may be admitted.
     assert first_token_staleness(recipe) == (1.25, 20)
+
+
+def test_without_gpus_all_memory_is_in_one_column(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    cli.main(["plan", str(recipe), "memory_gib=100000"])
+    output = capsys.readouterr().out
+    assert "host" not in output
+    assert "  copy while saving         106.8 GiB  only while a checkpoint is written" in output
+
+
+def test_activations_name_the_tokens_that_they_are_of(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    def remark(*words: str) -> str:
+        cli.main(["plan", str(recipe), "--gpu-memory-gb", "9000", *words])
+        (line,) = (one for one in capsys.readouterr().out.splitlines() if "  activations " in one)
+        return line.partition("GiB")[2].strip()
+
+    # Nobody knows the prompts: one may fill the context of 40,960 tokens, whatever the budget is.
+    for budget in (2048, 8192):
+        assert remark(f"trainer.tokens_per_micro_batch={budget}").startswith(
+            "40,960 packed tokens, the longest"
+        )
+    short = ["--longest-prompt", "100"]
+    assert remark(*short, "trainer.tokens_per_micro_batch=2048").startswith("2,048 packed tokens (trainer.")
+    assert remark(*short, "trainer.tokens_per_micro_batch=8192").startswith("8,192 packed tokens (trainer.")
+    # 16 x (100 + 8 x 64)
+    assert remark(*short, "trainer.tokens_per_micro_batch=99999").startswith("9,792 packed tokens, all of a")
+
+
+def test_a_bound_that_starves_the_servers_is_warned_of(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    asked = [
+        "--gpu-memory-gb",
+        "1000",
+        "serving.max_running_requests=1024",
+        "serving.max_total_tokens=5000000",
+    ]
+    long_answers = ["rollout.max_new_tokens=30000", "rollout.groups_per_batch=4", "trainer.num_processes=8"]
+    assert cli.main(["plan", str(recipe), *asked, *long_answers, "rollout.max_staleness=1"]) == 0
+    output = capsys.readouterr().out
+    assert "tail       the longest response takes about" in output
+    assert "WARNING: rollout.max_staleness 1 starves the servers" in output
+    assert "costs are estimated for H100" in output
+
+
+def test_a_run_is_simulated_with_stated_costs(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    costs = tmp_path / "costs.yaml"
+    costs.write_text(
+        "costs: {decode_seconds: 0.03, decode_seconds_per_request: 0, train_seconds: 2, publish_seconds: 1,\n"
+        "        train_seconds_per_token: 0, install_seconds: 0.5, admit_seconds: 0}\n"
+        "lengths: {mean_tokens: 50, spread: 0, prompt_tokens: 10}\n"
+    )
+    asked = ["--simulate", "--costs", str(costs), "rollout.max_staleness=0"]
+    assert cli.main(["plan", str(recipe), *asked]) == 0
+    output = capsys.readouterr().out
+    # 50 x 0.03 s of generation, 2 s of training, 1 s to publish
+    assert "step         4.5 s, 800 steps per hour" in output
+    assert "trainer      idle 33%" in output and "servers      idle 67%" in output
+    assert "staleness    mean 0.00, at most 0: 0: 100%" in output
+    assert "costs are stated (decode_seconds, " in output
+    costs.write_text("costs: {decode: 1}")
+    assert cli.main(["plan", str(recipe), *asked]) == 2
+    assert "costs.decode: Extra inputs are not permitted" in capsys.readouterr().err
+
+
+def test_gpus_are_split_between_both_sides(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["rollout.max_new_tokens=2000", "serving.max_total_tokens=200000", "trainer.num_steps=20"]
+    assert cli.main(["plan", str(recipe), "--gpus", "16", *asked]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    servers, ranks = (int(last.partition(f"{key}=")[2].split()[0]) for key in KEYS)
+    assert servers + ranks == 16 and min(servers, ranks) >= 1
+    assert cli.main(["plan", str(recipe), "--gpus", "1"]) == 2
+    assert "--gpus is 1, but one server takes 1 and one copy of the trainer 1" in capsys.readouterr().err
+
+
+KEYS = ("serving.num_servers", "trainer.num_processes")

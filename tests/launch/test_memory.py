@@ -1,14 +1,30 @@
 """Memory is planned for what a batch can hold, and the plan can be overridden."""
 
+import os
+from pathlib import Path
+
 import psutil
 import pytest
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.launch.memory import largest_micro_batch, run_bytes
+from asyncrl.gpus import Gpu, free_gpu_bytes
+from asyncrl.launch.memory import (
+    SERVER_PROCESS_BYTES,
+    TRAINER_PROCESS_BYTES,
+    gpu_bytes,
+    host_bytes,
+    largest_micro_batch,
+    run_bytes,
+    trainer_memory,
+)
+from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import check_machine
+from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
+
+ON_CPU = GpuMap("no NVIDIA GPU is here")
 
 
 def make_recipe(tokens: int, **others: object) -> Recipe:
@@ -51,11 +67,60 @@ def test_short_prompts_make_the_plan_smaller() -> None:
 def test_a_run_that_needs_more_than_memory_gib_is_refused_and_one_that_may_have_it_is_not() -> None:
     said = r"GiB of memory, 0\.1 GiB are what memory_gib allows.*Set memory_gib where you know better"
     with pytest.raises(InputError, match=said):
-        check_machine(make_recipe(600, memory_gib=0.1), tiny_shape(), has_gpu=False)
+        check_machine(make_recipe(600, memory_gib=0.1), tiny_shape(), ON_CPU)
     # A key-value cache that this machine has no room for.
     total = psutil.virtual_memory().total
     serving = {"max_total_tokens": total // 64}
     assert run_bytes(make_recipe(600, serving=serving), tiny_shape()) > total
     with pytest.raises(InputError, match="are free"):
-        check_machine(make_recipe(600, serving=serving), tiny_shape(), has_gpu=False)
-    check_machine(make_recipe(600, serving=serving, memory_gib=1e6), tiny_shape(), has_gpu=False)
+        check_machine(make_recipe(600, serving=serving), tiny_shape(), ON_CPU)
+    check_machine(make_recipe(600, serving=serving, memory_gib=1e6), tiny_shape(), ON_CPU)
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuMap:
+    """The trainer on the second GPU of a machine, with 8 GB free, a server on the first, with 40 MB."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0, 40\necho 1, 8192\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    server, trainer = (Gpu(number, str(number), "NVIDIA H100") for number in range(2))
+    return GpuMap(visible=(server, trainer), trainer=(trainer,), servers=((server,),))
+
+
+def test_a_gpu_without_room_for_what_computes_there_is_refused(two_gpus: GpuMap) -> None:
+    assert free_gpu_bytes() == {"0": 40 * 2**20, "1": 8192 * 2**20}
+    # 2^17 tokens x 2 layers x 2 x 2 heads x 8 x 4 bytes: 32 MiB and the weights. 0.9 x 40 MiB are 36.
+    check_machine(make_recipe(600, serving={"max_total_tokens": 2**17}), tiny_shape(), two_gpus)
+    larger = make_recipe(600, serving={"max_total_tokens": 2**18})
+    with pytest.raises(InputError, match=r"GPU 0 has 0\.0 GB free.*server 0 needs 0\.1 GB"):
+        check_machine(larger, tiny_shape(), two_gpus)
+    # The same process on the GPU that has room.
+    server, trainer = two_gpus.visible
+    check_machine(larger, tiny_shape(), GpuMap(visible=(server, trainer), servers=((trainer,),)))
+
+
+def test_gpus_of_which_nobody_knows_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert free_gpu_bytes() == {}
+
+
+def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> None:
+    recipe = make_recipe(600, trainer={"num_processes": 2, "saves_in_background": False})
+    memory = trainer_memory(recipe, tiny_shape(), on_gpu=True)
+    # Weights and moments of float32: 12 bytes a parameter, also where training waits for the write.
+    assert memory.copies() == 3 * memory.weights
+    # Two data-parallel ranks hold the same: one of them writes it, however they divide the optimizer.
+    processes = 2 * TRAINER_PROCESS_BYTES + SERVER_PROCESS_BYTES
+    assert host_bytes(recipe, tiny_shape()) == processes + memory.copies()
+    divided = {"num_processes": 2, "parallel": {"distributed_optimizer": True}}
+    assert host_bytes(make_recipe(600, trainer=divided), tiny_shape()) == processes + memory.copies()
+    ranks, server = (Gpu(0, "0", "NVIDIA H100"), Gpu(1, "1", "NVIDIA H100")), Gpu(2, "2", "NVIDIA H100")
+    needs = gpu_bytes(recipe, tiny_shape(), GpuMap(trainer=ranks, servers=((server,),)))
+    assert [(gpu.number, name) for gpu, _, name in needs] == [
+        (0, "trainer 0"),
+        (1, "trainer 1"),
+        (2, "server 0"),
+    ]
+    assert needs[0][1] == memory.computing(is_recomputing=False)
+    assert needs[2][1] == sum(server_memory(tiny_shape(), recipe).values())

@@ -53,14 +53,32 @@ def test_a_save_that_training_waits_for_needs_no_copy_not_of_the_critic_either()
     # Of weights (4 bytes) and moments (8), so a third is the weights'.
     assert (copied.checkpoint_copy, waiting.checkpoint_copy) == (3 * copied.weights, 0)
     # 4 + 4 + 8 bytes a parameter, and 12 in the copy.
-    assert waiting.critic * 28 == copied.critic * 16
-    assert waiting.total() == copied.total() - copied.checkpoint_copy - (copied.critic - waiting.critic)
+    assert waiting.critic == copied.critic and copied.critic_copy * 16 == copied.critic * 12
+    assert copied.copies() == copied.checkpoint_copy + copied.critic_copy
+    assert waiting.copies() == 0
+    # The copies are host memory where the rank computes on a GPU.
+    assert waiting.total() == waiting.computing() == copied.computing() == copied.total() - copied.copies()
 
 
 def test_logits_of_a_large_vocabulary_are_those_of_a_chunk():
     shape = dataclasses.replace(tiny_shape(), vocab_size=152_000)
     few, many = (rank_memory(shape, dtype="float32", tokens_per_micro_batch=n).logits for n in (4096, 65536))
     assert few == many == 4 * 4 * LOGITS_AT_ONCE
+
+
+def test_the_gradient_of_the_output_layer_is_summed_up_apart():
+    shape = tiny_shape()
+    weight = shape.vocab_size * shape.hidden_size
+    assert memory_at(Layout()).output_gradient == weight * 4
+    # In chunks: a float32 sum, and a part in the type of the weights.
+    mixed = rank_memory(shape, dtype="bfloat16", tokens_per_micro_batch=8)
+    assert mixed.output_gradient == weight * (4 + 2)
+    assert memory_at(Layout(tensor=2)).output_gradient == weight // 2 * (4 + 4)
+    assert mixed.computing() == memory_without(mixed) + mixed.output_gradient
+
+
+def memory_without(memory: RankMemory) -> int:
+    return dataclasses.replace(memory, output_gradient=0).computing()
 
 
 def memory_at(layout: Layout) -> RankMemory:

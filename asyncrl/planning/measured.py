@@ -1,0 +1,204 @@
+"""What a run's folder says of its costs and lengths: its steps' metrics, its journal.
+
+A decode step costs a + b n seconds with n requests. A request that runs for R seconds and gets T tokens among
+n others gives R = T (a + b n); sums over windows of steps give a and b, and how much slower servers are while
+a trainer trains on the same processors. Mean concurrencies bend that line, so both are scaled at last until
+the simulated run has the measured seconds per token: the calibration repeats the run that it is made from,
+and predicts others.
+"""
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrl.errors import InputError
+from asyncrl.journal.connection import is_begun
+from asyncrl.journal.lengths import GroupLengths, read_lengths
+from asyncrl.journal.reader import JournalReader
+from asyncrl.observe.metrics import Row, read_metrics
+from asyncrl.planning.lengths import MeasuredLengths
+from asyncrl.planning.settings import Costs, PlannedRun
+from asyncrl.planning.simulation import simulate, steady_range
+from asyncrl.recipe import Recipe
+from asyncrl.records import DropReason
+from asyncrl.run_folder import JOURNAL, METRICS, read_run_recipe
+
+WINDOW_STEPS = 6
+"""Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""
+FEWEST_STEPS = 8
+SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
+"""Of servers during training, relative to their own, that are tried: the one that fits best counts."""
+NUM_SCALINGS = 6
+SHORT_GAPS = 0.8
+"""Share of the gaps between two admissions that are the controller's own time."""
+NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds")
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one run."""
+
+    recipe: Recipe
+    costs: Costs
+    lengths: MeasuredLengths
+    no_signal_share: float
+
+
+def measure(run_folder: Path) -> Measured:
+    """Raises InputError where the folder holds no run, or one too short to measure."""
+    recipe = read_run_recipe(run_folder)
+    rows = read_metrics(run_folder / METRICS).steps
+    if not _is_enough(rows):
+        raise InputError(
+            f"{run_folder} holds {len(rows)} steps; a calibration needs {FEWEST_STEPS} or more, with the "
+            f"metrics {', '.join(NEEDED)}. Name a longer run, made by this version of asyncrl."
+        )
+    groups = read_lengths(JournalReader(run_folder / JOURNAL))
+    lengths = measured_lengths(groups)
+    dropped = statistics.fmean(group.dropped_for == DropReason.NO_SIGNAL for group in groups)
+    costs = fit_costs(rows, recipe, origin=f"measured in {len(rows)} steps of {run_folder}")
+    costs = replace(costs, admit_seconds=admission_seconds(groups))
+    run = PlannedRun.of(recipe, costs, tokens_held=lengths.tokens_held(), no_signal_share=dropped)
+    return Measured(recipe, scaled_to(rows, run, lengths), lengths, dropped)
+
+
+def can_be_measured(run_folder: Path) -> bool:
+    """Whether `measure` would find enough; raises InputError where the metrics cannot be read."""
+    return is_begun(run_folder / JOURNAL) and _is_enough(read_metrics(run_folder / METRICS).steps)
+
+
+def _is_enough(rows: Sequence[Row]) -> bool:
+    return len(rows) >= FEWEST_STEPS and all(key in rows[-1] for key in NEEDED)
+
+
+def measured_lengths(groups: Sequence[GroupLengths]) -> MeasuredLengths:
+    """Also of dropped groups: they take as long. The prompts' mean is of those that are not compacted."""
+    by_version: dict[int, list[list[int]]] = {}
+    for group in groups:
+        by_version.setdefault(group.admitted_version, []).append([max(1, n) for n in group.response_tokens])
+    prompts = [group.prompt_tokens for group in groups if group.prompt_tokens]
+    return MeasuredLengths(by_version, statistics.fmean(prompts) if prompts else 0.0)
+
+
+def admission_seconds(groups: Sequence[GroupLengths]) -> float:
+    """From one group to the next while the controller admits several: the mean of the shorter gaps within a
+    version, as the longer ones are waits for a server."""
+    gaps = sorted(
+        after.admitted_seconds - before.admitted_seconds
+        for before, after in itertools.pairwise(groups)
+        if after.admitted_version == before.admitted_version
+    )
+    short = gaps[: int(SHORT_GAPS * len(gaps))]
+    return max(0.0, statistics.fmean(short)) if short else 0.0
+
+
+def fit_costs(rows: Sequence[Row], recipe: Recipe, *, origin: str = "measured") -> Costs:
+    """Before the last scaling; the first row counts for no cost, as it holds the start."""
+    rows = rows[1:]
+    num_servers = len(recipe.serving.servers) or recipe.serving.num_servers
+    fixed, per_request, speed = _fit_decoding(rows, num_servers)
+    train, per_token = fit_line(_column(rows, "num_packed_tokens"), _column(rows, "train_seconds"))
+    publish, install = (float(_column(rows, key).mean()) for key in ("publish_seconds", "install_seconds"))
+    known = ("wait_seconds", "drain_seconds", "train_seconds", "publish_seconds")
+    others = _column(rows, "step_seconds") - sum(_column(rows, key) for key in known)
+    return Costs(
+        decode_seconds=fixed,
+        decode_seconds_per_request=per_request,
+        train_seconds=train,
+        train_seconds_per_token=per_token,
+        publish_seconds=publish,
+        install_seconds=min(install, publish),
+        between_seconds=max(0.0, float(others.mean())),
+        verify_seconds=float(_column(rows, "verifier_seconds_p50").mean()),
+        decode_speed_during_training=speed,
+        origin=origin,
+    )
+
+
+def scaled_to(rows: Sequence[Row], run: PlannedRun, lengths: MeasuredLengths) -> Costs:
+    """`run.costs` with decoding so much slower or faster that the simulated run has the measured
+    request-seconds per token, over the same steps."""
+    wanted = _latency(rows, steady_range(run), run.num_servers)
+    run = replace(run, queue=replace(run.queue, num_steps=len(rows)))
+    for _ in range(NUM_SCALINGS):
+        outcome = simulate(run, lengths)
+        steady = outcome.steady()
+        found = sum(s.request_seconds for s in steady) / sum(s.tokens_generated for s in steady)
+        factor = wanted / found
+        costs = run.costs
+        costs = replace(
+            costs,
+            decode_seconds=costs.decode_seconds * factor,
+            decode_seconds_per_request=costs.decode_seconds_per_request * factor,
+        )
+        run = replace(run, costs=costs)
+        if abs(factor - 1.0) < 0.01:
+            break
+    return run.costs
+
+
+def fit_line(x: Floats, y: Floats) -> tuple[float, float]:
+    """(intercept, slope) of least squares, neither negative, through the point of both means."""
+    spread = float(((x - x.mean()) ** 2).sum())
+    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
+    most = float(y.mean() / x.mean()) if x.mean() else 0.0
+    slope = min(max(slope, 0.0), most)
+    return max(0.0, float(y.mean() - slope * x.mean())), slope
+
+
+def _fit_decoding(rows: Sequence[Row], num_servers: int) -> tuple[float, float, float]:
+    """(seconds per decode step, more per request, speed during training)."""
+    step = _column(rows, "step_seconds")
+    tokens = _column(rows, "rollout_tokens_per_second") * step
+    running = _column(rows, "requests_per_server") * num_servers * step
+    others = _column(rows, "requests_together")
+    paused = np.minimum(_column(rows, "install_seconds") / step, 1.0)
+    training = np.clip((_column(rows, "train_seconds") + _column(rows, "publish_seconds")) / step, 0.0, 1.0)
+    training = np.maximum(training - paused, 0.0)
+    window = np.ones(min(WINDOW_STEPS, len(rows)))
+    best = (float("inf"), 0.0, 0.0, 1.0)
+    for speed in SPEEDS:
+        # Request-seconds, as long as they would be without pauses and without a trainer nearby.
+        alone = np.convolve(running * (1.0 - paused - (1.0 - speed) * training), window, "valid")
+        columns = [np.convolve(tokens, window, "valid"), np.convolve(tokens * others, window, "valid")]
+        for fixed, per_request in _solutions(columns, alone):
+            found = columns[0] * fixed + columns[1] * per_request
+            error = float((((found - alone) / alone) ** 2).mean())
+            # A slow trainer explains little or nothing: then it is not to blame.
+            if error < 0.98 * best[0]:
+                best = (error, fixed, per_request, speed)
+    return best[1], best[2], best[3]
+
+
+def _solutions(columns: list[Floats], target: Floats) -> list[tuple[float, float]]:
+    """Non-negative least squares with both columns, or each alone; scaled to the target's sum."""
+    found = []
+    for used in ([0, 1], [0], [1]):
+        weight = 1.0 / np.sqrt(target)
+        matrix = np.stack([columns[i] * weight for i in used], axis=1)
+        solution = np.linalg.lstsq(matrix, target * weight, rcond=None)[0]
+        if (solution >= 0.0).all():
+            solution *= target.sum() / sum(columns[i].sum() * s for i, s in zip(used, solution, strict=True))
+            both = dict(zip(used, map(float, solution), strict=True))
+            found.append((both.get(0, 0.0), both.get(1, 0.0)))
+    return found
+
+
+def _latency(rows: Sequence[Row], steady: tuple[int, int | None], num_servers: int) -> float:
+    """Request-seconds per generated token."""
+    rows = rows[slice(*steady)] or rows
+    step = _column(rows, "step_seconds")
+    running = float((_column(rows, "requests_per_server") * num_servers * step).sum())
+    return running / float((_column(rows, "rollout_tokens_per_second") * step).sum())
+
+
+def _column(rows: Sequence[Row], key: str) -> Floats:
+    """0.0 where a step lacks it, as a drain of a run that never drains."""
+    return np.array([row.get(key) or 0.0 for row in rows], dtype=np.float64)

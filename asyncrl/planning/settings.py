@@ -1,0 +1,117 @@
+"""What a simulated run consists of: the recipe's rules, and what its work costs in seconds.
+
+The rules (queue, requests, interrupts) are the recipe's own. The costs are measured, stated or estimated;
+`origin` of each `Costs` says which.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from asyncrl.recipe import Recipe
+from asyncrl.replay.settings import QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of wall-clock time."""
+
+    decode_seconds: float
+    """Of a server's decode step, however many requests it holds."""
+    decode_seconds_per_request: float
+    """More of the step for each request in it; every request gets one token per step."""
+    train_seconds: float
+    """Of a training step, however many tokens it has."""
+    train_seconds_per_token: float
+    """More for each packed token."""
+    publish_seconds: float
+    """From the end of training to the last server's answer."""
+    install_seconds: float
+    """The last part of it, in which servers generate nothing."""
+    between_seconds: float = 0.0
+    """Of a step, when nobody waits, trains or publishes: requests and replies, copies for checkpoints."""
+    admit_seconds: float = 0.0
+    """Of the controller, from one new group to the next: it admits them one by one."""
+    verify_seconds: float = 0.0
+    """From the last token of a group to its verdicts."""
+    prefill_seconds_per_token: float = 0.0
+    """Of a server, where a request resumes from its prefix."""
+    decode_speed_during_training: float = 1.0
+    """Of servers that share processors with a trainer at work, relative to their own."""
+    origin: str = "stated"
+    """Where the figures come from, in one line."""
+
+    def decode_latency(self, num_requests: float) -> float:
+        """Seconds per token of each of `num_requests` on one server."""
+        return self.decode_seconds + self.decode_seconds_per_request * num_requests
+
+    def training(self, num_tokens: float) -> float:
+        """Seconds of a step on `num_tokens` packed tokens."""
+        return self.train_seconds + self.train_seconds_per_token * num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Mean seconds between failures, exponentially distributed; None: none."""
+
+    server_seconds_between: float | None = None
+    """Of one server."""
+    server_restart_seconds: float = 60.0
+    trainer_seconds_between: float | None = None
+    trainer_restart_seconds: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run to simulate."""
+
+    queue: QueueSettings
+    costs: Costs
+    num_servers: int
+    max_running_requests: int
+    """Of one server; more wait in the queue of groups."""
+    decode_slots: float
+    """Requests of one server that its key-value cache holds at once; more take turns."""
+    oversampling: float | None = None
+    interrupt: str = "continue"
+    failures: Failures = field(default_factory=Failures)
+    checkpoint_every_steps: int = 25
+    no_signal_share: float = 0.0
+    """Of the groups: dropped because all their advantages would be 0."""
+    evaluates_first: bool = False
+    """The first batch waits for an evaluation, which takes at least as long as all groups that are admitted
+    meanwhile: many batches are then ready at once, and later ones keep that rhythm."""
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, costs: Costs, *, tokens_held: float, no_signal_share: float = 0.0
+    ) -> "PlannedRun":
+        """`tokens_held` by a running request on average, prompt included."""
+        serving, rollout = recipe.serving, recipe.rollout
+        is_evaluated = recipe.data.heldout is not None and not recipe.evaluation.num_servers
+        return cls(
+            queue=QueueSettings.of(recipe),
+            costs=costs,
+            num_servers=len(serving.servers) or serving.num_servers,
+            max_running_requests=serving.max_running_requests,
+            decode_slots=serving.max_total_tokens / max(tokens_held, 1.0),
+            oversampling=rollout.oversampling,
+            interrupt=rollout.interrupt,
+            checkpoint_every_steps=recipe.trainer.checkpoint_every_steps,
+            no_signal_share=no_signal_share if recipe.replay.drops_no_signal else 0.0,
+            # A round of oversampling is over with its first batch, and parks the rest.
+            evaluates_first=is_evaluated and rollout.oversampling is None,
+        )
+
+    def with_queue(self, **changes: int | None) -> "PlannedRun":
+        """The same run with other settings of the queue."""
+        return replace(self, queue=replace(self.queue, **changes))  # type: ignore[arg-type]
+
+    def scaled(self, share: float) -> "PlannedRun":
+        """A run of that share of servers and groups: what it predicts per server is about the same, because
+        servers and groups are many and alike. The trainer keeps its time per step."""
+        servers = max(1, round(self.num_servers * share))
+        groups = max(1, round(self.queue.groups_per_batch * servers / self.num_servers))
+        per_token = self.costs.train_seconds_per_token * self.queue.groups_per_batch / groups
+        # There is one controller, whatever part of its groups is left.
+        admit = self.costs.admit_seconds * self.queue.groups_per_batch / groups
+        costs = replace(self.costs, train_seconds_per_token=per_token, admit_seconds=admit)
+        return replace(self.with_queue(groups_per_batch=groups), costs=costs, num_servers=servers)

@@ -1,0 +1,173 @@
+"""What `asyncrl plan --simulate` predicts against what a run does: time per step, idle shares, staleness.
+
+    python tests/benchmarks/plan_accuracy.py [--cores 0,1] [--only arithmetic,longtail] [--rounds 1]
+
+Each case calibrates on one run, then predicts another: another seed, and another staleness bound, batch or
+number of requests. Nothing of the predicted run is used but its recipe. A machine that does other work gives
+both runs different speeds: use an idle one. Exit code 1 where a prediction is off by more than the limits.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training_runs import ARITHMETIC, LONGTAIL, train
+
+from asyncrl.planning.measured import measure
+from asyncrl.planning.outcome import Outcome
+from asyncrl.planning.settings import PlannedRun
+from asyncrl.planning.simulation import simulate, steady_range
+from asyncrl.recipe.file import load_recipe
+
+STEP_LIMIT = 0.15
+"""Of the measured time per step."""
+SHARE_LIMIT = 0.15
+"""Difference of two shares, each of 0 to 1."""
+QUIET = {"evaluation.every_steps": 0, "evaluation.num_tasks": 8}
+"""Evaluations are left out of the model."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run to calibrate on, and runs to predict from it: overrides of one recipe."""
+
+    recipe: Path
+    calibration: dict[str, Any]
+    predicted: tuple[dict[str, Any], ...]
+
+
+CASES = {
+    "arithmetic": Case(
+        ARITHMETIC,
+        {"seed": 0},
+        (
+            {"seed": 1, "rollout.max_staleness": 2},
+            {"seed": 2, "rollout.groups_per_batch": 8},
+            {"seed": 3, "serving.max_running_requests": 128},
+        ),
+    ),
+    "longtail": Case(
+        LONGTAIL,
+        {"seed": 0, "trainer.num_steps": 40},
+        (
+            {"seed": 1, "rollout.max_staleness": 2, "trainer.num_steps": 32},
+            {"seed": 2, "rollout.groups_per_batch": 8, "trainer.num_steps": 40},
+            {"seed": 3, "serving.max_running_requests": 128, "trainer.num_steps": 32},
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of the steady state."""
+
+    step_seconds: float
+    trainer_idle: float
+    rollout_idle: float
+    requests: float
+    staleness: float
+
+    def line(self, name: str) -> str:
+        return (
+            f"    {name:9s} {self.step_seconds:.3f} s per step, trainer idle {self.trainer_idle:.1%}, "
+            f"servers idle {self.rollout_idle:.1%}, {self.requests:.0f} requests, "
+            f"staleness {self.staleness:.2f}"
+        )
+
+
+def of_outcome(outcome: Outcome) -> Figures:
+    return Figures(
+        outcome.step_seconds(),
+        outcome.trainer_idle(),
+        outcome.rollout_idle(),
+        outcome.requests_per_server(),
+        outcome.staleness_mean(),
+    )
+
+
+def of_rows(rows: list[dict[str, Any]], steady: tuple[int, int | None]) -> Figures:
+    """Over the same steps that the simulation calls its steady state."""
+    rows = rows[slice(*steady)]
+    seconds = sum(row["step_seconds"] for row in rows)
+
+    def mean(key: str) -> float:
+        return sum(float(row[key]) * float(row["step_seconds"]) for row in rows) / seconds
+
+    waited = sum(row["wait_seconds"] + row.get("drain_seconds", 0.0) for row in rows)
+    tokens = sum(row["num_tokens"] for row in rows)
+    return Figures(
+        seconds / len(rows),
+        waited / seconds,
+        mean("rollout_idle_share"),
+        mean("requests_per_server"),
+        sum(row["staleness_mean"] * row["num_tokens"] for row in rows) / tokens,
+    )
+
+
+def is_close(predicted: Figures, measured: Figures) -> bool:
+    shares = [
+        abs(predicted.trainer_idle - measured.trainer_idle),
+        abs(predicted.rollout_idle - measured.rollout_idle),
+    ]
+    off = abs(predicted.step_seconds / measured.step_seconds - 1.0)
+    return off <= STEP_LIMIT and max(shares) <= SHARE_LIMIT
+
+
+def run_case(case: Case, cores: str) -> list[bool]:
+    """Whether each prediction was close."""
+    with tempfile.TemporaryDirectory(prefix="asyncrl-plan-") as folder:
+        train(case.recipe, cores, folder=Path(folder), **_keys(case.calibration))
+        measured = measure(Path(folder) / "run")
+    costs = measured.costs
+    print(
+        f"  decode step {1e3 * costs.decode_seconds:.2f} ms and "
+        f"{1e3 * costs.decode_seconds_per_request:.3f} ms per request, at "
+        f"{costs.decode_speed_during_training:.0%} of that speed during training; training "
+        f"{costs.train_seconds:.3f} s and {1e6 * costs.train_seconds_per_token:.1f} us per token; "
+        f"publishing {1e3 * costs.publish_seconds:.0f} ms, {1e3 * costs.install_seconds:.0f} ms of it a "
+        f"pause",
+        flush=True,
+    )
+    close = []
+    for overrides in case.predicted:
+        recipe = load_recipe(case.recipe, [f"{key}={value}" for key, value in (QUIET | overrides).items()])
+        planned = PlannedRun.of(recipe, costs, tokens_held=measured.lengths.tokens_held())
+        predicted = of_outcome(simulate(planned, measured.lengths))
+        run = train(case.recipe, cores, **_keys(overrides))
+        found = of_rows(run.steps, steady_range(planned))
+        close.append(is_close(predicted, found))
+        off = predicted.step_seconds / found.step_seconds - 1.0
+        print(f"  {overrides}: step {off:+.1%}, {'close' if close[-1] else 'NOT close'}")
+        print(predicted.line("predicted"))
+        print(found.line("measured"), flush=True)
+    return close
+
+
+def _keys(overrides: dict[str, Any]) -> dict[str, Any]:
+    """As `train` wants them."""
+    return {key.replace(".", "__"): value for key, value in (QUIET | overrides).items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cores", default="0,1")
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=1)
+    arguments = parser.parse_args()
+    os.chdir(Path(__file__).resolve().parents[2])
+    close: list[bool] = []
+    for number in range(arguments.rounds):
+        for name in arguments.only.split(","):
+            print(f"{name}, round {number + 1}, load {os.getloadavg()[0]:.1f}", flush=True)
+            close += run_case(CASES[name], arguments.cores)
+    print(f"{sum(close)} of {len(close)} predictions within {STEP_LIMIT:.0%} and {SHARE_LIMIT:.0%}")
+    return 0 if all(close) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
