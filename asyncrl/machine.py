@@ -2,7 +2,10 @@
 
 import functools
 import importlib.metadata
+import socket
 from pathlib import Path
+
+from asyncrl.gpus import find_gpus
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 """Of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
@@ -12,10 +15,26 @@ KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY":
 default for 1,024 shapes each: 1.8 GB after 1,200 numbers of tokens in bfloat16; 0.15 GB and as fast so."""
 
 
+def torch_is_cpu_build() -> bool:
+    """Whether the installed torch was built without CUDA, by its version alone."""
+    return importlib.metadata.version("torch").endswith("+cpu")
+
+
 def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU and a torch that can use it, without importing torch."""
-    is_cpu_build = importlib.metadata.version("torch").endswith("+cpu")
-    return not is_cpu_build and any(Path("/dev").glob("nvidia[0-9]*"))
+    """Whether this process may use an NVIDIA GPU and its torch can, without importing torch. Raises
+    InputError as `find_gpus` does."""
+    return not torch_is_cpu_build() and bool(find_gpus())
+
+
+def outward_address() -> str:
+    """The address of this machine on its way to other networks; 127.0.0.1 where there is no such way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: the kernel only chooses a route. The address is reserved for documentation.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 @functools.cache

@@ -12,10 +12,15 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
+import torch
+
 from asyncrl.algorithms.contract import check_terms
-from asyncrl.errors import DiskError, Diverged, InputError
+from asyncrl.errors import DiskError, Diverged, InputError, RankLost
+from asyncrl.gpus import VISIBLE
+from asyncrl.machine import has_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
@@ -34,8 +39,8 @@ log = logging.getLogger(__name__)
 def run_rank(work: Callable[[], int]) -> int:
     """Runs `work` and leaves the process group; the exit code of this process.
 
-    InputError, Diverged and DiskError become one sentence on standard error and an exit code each: a
-    traceback would not say what to do. Any other exception is a fault of ours and propagates.
+    InputError, Diverged, DiskError and a lost rank become one sentence on standard error and an exit code
+    each: a traceback would not say what to do. Any other exception is a fault of ours and propagates.
     """
     die_with_parent(os.getppid())
     try:
@@ -48,6 +53,11 @@ def run_rank(work: Callable[[], int]) -> int:
     except Diverged as error:
         print(f"{Diverged.__name__}: {error}", file=sys.stderr, flush=True)
         return Diverged.EXIT_CODE
+    except RuntimeError as error:
+        if (sentence := ranks.lost_rank(error)) is None:
+            raise
+        print(f"{RankLost.__name__}: {sentence}", file=sys.stderr, flush=True)
+        return RankLost.EXIT_CODE
     ranks.stop()
     return code
 
@@ -58,19 +68,25 @@ def start_learner(recipe: Recipe) -> "Learner":
     Raises InputError for a model folder, a layout, a number of processes or a loss term that cannot work.
     """
     _check_world_size(recipe.trainer.num_processes)
+    _choose_device(recipe.placement.device)
     shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe.trainer, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints
     # warn of their own internals.
     warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
-    ranks.start(threads=recipe.trainer.threads_per_process, seed=recipe.seed, layout=layout)
+    ranks.start(
+        threads=recipe.trainer.threads_per_process,
+        seed=recipe.seed,
+        layout=layout,
+        timeout=timedelta(seconds=recipe.trainer.rank_timeout_seconds),
+    )
     if not ranks.is_first():
         logging.getLogger("asyncrl").setLevel(logging.WARNING)
     from asyncrl.trainer.learner import Learner
 
     millions = shape.num_parameters() / 1e6
-    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe.model, shape))
+    log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
     return Learner(shape, recipe)
 
 
@@ -82,6 +98,28 @@ def end_on_full_disk(error: DiskError) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), f"{DiskError.__name__}: {error}\n".encode())
     os._exit(DiskError.EXIT_CODE)
+
+
+def _choose_device(device: str) -> None:
+    """Hides the GPUs where the recipe wants the CPU, whoever started this process. Raises InputError where
+    this rank would train on the CPU although there are GPUs, or has none of its own."""
+    if device == "cpu":
+        os.environ[VISIBLE] = ""
+    if device == "cpu" or not has_gpu():
+        return
+    given = os.environ.get(VISIBLE, "all")
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"torch {torch.__version__} cannot use the GPUs of this machine ({VISIBLE}: {given}). Usually "
+            f"the driver is older than CUDA {torch.version.cuda} needs: update it, or set placement.device "
+            f"to cpu."
+        )
+    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local_rank >= count:
+        raise InputError(
+            f"LOCAL_RANK is {local_rank}, but this process sees {count} GPU(s) ({VISIBLE}: {given}). Start "
+            f"no more ranks on a machine than it has GPUs for them."
+        )
 
 
 def _check_world_size(num_processes: int) -> None:

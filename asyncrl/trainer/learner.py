@@ -46,7 +46,7 @@ class Learner:
     """The weights of one version and what it takes to make the next."""
 
     def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
-        recipe = recipe.model_copy(update={"model": with_dtype(recipe.model, shape)})
+        recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
         self.algorithm = recipe.algorithm

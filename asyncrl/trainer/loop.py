@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from asyncrl.access import Keys, own_token, read_key
 from asyncrl.disk import writing
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.serving.publication import Publication, load_from_disk, load_over_http
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.export import export_model
@@ -31,13 +33,8 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
     base, section = model_folder(recipe.model), recipe.trainer
     checkpoints = _open_checkpoints(run_folder, recipe, queue_url)
-    publisher = Publisher(
-        run_folder / "publications",
-        base=base,
-        transport=recipe.serving.weight_transport,
-        interrupt=recipe.rollout.interrupt,
-    )
-    queue = QueueClient(queue_url) if ranks.is_first() else None
+    publisher = _make_publisher(run_folder, recipe, queue_url)
+    queue = _connect(queue_url) if ranks.is_first() else None
     version = saved = _restore(learner, checkpoints, queue_url)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
@@ -66,12 +63,14 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
             with watch("drain_seconds"):
                 _drain(queue, version)
         with watch("publish_seconds"):
-            outcomes = publisher.install(publication, reply.servers)
+            outcomes = _install(publisher, publication, reply)
         with watch("checkpoint_seconds"):
             if _is_checkpointed(version, recipe):
                 checkpoints.begin(learner, version)
                 saved = version
         metrics |= watch.seconds | {"step": float(version)}
+        # Part of publish_seconds: servers generate nothing meanwhile.
+        metrics["install_seconds"] = max((outcome.seconds for outcome in outcomes.values()), default=0.0)
         metrics |= learner.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
@@ -106,6 +105,23 @@ def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
     return version % section.checkpoint_every_steps == 0 or version == section.num_steps or is_evaluated
 
 
+def _connect(queue_url: str) -> QueueClient:
+    return QueueClient(queue_url, token=own_token())
+
+
+def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publisher:
+    serving = recipe.serving
+    is_shared = recipe.cluster.shared_disk
+    return Publisher(
+        run_folder / "publications",
+        base=model_folder(recipe.model),
+        transport=serving.weight_transport,
+        interrupt=recipe.rollout.interrupt,
+        files=load_from_disk if is_shared else load_over_http(lambda: queue_url, run_folder),
+        keys=Keys(own_token(), external=read_key(serving.api_key_variable, "serving.api_key_variable")),
+    )
+
+
 def _open_checkpoints(run_folder: Path, recipe: Recipe, queue_url: str) -> Checkpoints:
     return Checkpoints(
         run_folder / "checkpoints",
@@ -125,20 +141,32 @@ def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str) -> Poli
 
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
-    reply: TakeReply = ranks.broadcast(queue.take(request) if queue is not None else None)
-    return reply
+    def take() -> TakeReply:
+        assert queue is not None
+        return queue.take(request)
+
+    return ranks.first_alone(take)
+
+
+def _install(publisher: Publisher, publication: Publication, reply: TakeReply) -> dict[str, PublishOutcome]:
+    """Slow servers may take longer than ranks wait for each other."""
+    return ranks.first_alone(lambda: publisher.install(publication, reply.servers, own=reply.own_servers))
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
     """Waits until nothing is generated any more; generation starts again at the next take."""
-    if queue is not None:
+
+    def drain() -> None:
+        assert queue is not None
         queue.drain(DrainRequest(version))
+
+    ranks.first_alone(drain)
 
 
 def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
     """Tells the queue that a checkpoint on disk holds the batches before `version`. From any thread."""
     # Not training's connection, which is busy in a take; and one that idles between saves gets closed.
-    queue = QueueClient(queue_url)
+    queue = _connect(queue_url)
     try:
         queue.commit(CommitRequest(version, str(folder)))
     finally:

@@ -13,7 +13,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 
 from asyncrl.errors import Diverged
-from asyncrl.model.layout import Layout
+from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Critic, Trainer
 from asyncrl.trainer.model import Policy
 from asyncrl.trainer.optimizer_state import restore_adam_steps
@@ -48,7 +48,7 @@ def make_optimizer(
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=section.parallel.distributed_optimizer,
+        use_distributed_optimizer=make_layout(section).is_optimizer_distributed,
     )
     restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)

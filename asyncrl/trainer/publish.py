@@ -7,14 +7,17 @@ Publications are not synced to disk: after a crash they are written again from t
 import asyncio
 import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import aiohttp
 
+from asyncrl.access import Keys
 from asyncrl.disk import writing
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.publication import Load, Publication, install, load_from_disk
+from asyncrl.serving.sglang import new_session
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import EngineDigests
@@ -30,11 +33,20 @@ class Publisher:
     """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
 
     def __init__(
-        self, folder: Path, *, base: Path, transport: str = "disk", interrupt: str = "continue"
+        self,
+        folder: Path,
+        *,
+        base: Path,
+        transport: str = "disk",
+        interrupt: str = "continue",
+        files: Load = load_from_disk,
+        keys: Keys | None = None,
     ) -> None:
-        """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt."""
+        """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt; with
+        the transport `disk`, `files` says how a server comes to a publication's files."""
         self.folder = folder
-        self._transport = make_transport(transport)
+        self._transport = make_transport(transport, files)
+        self._keys = keys or Keys()
         self._interrupt = interrupt
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
@@ -63,8 +75,12 @@ class Publisher:
         self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
         return publication
 
-    def install(self, publication: Publication, servers: list[str]) -> dict[str, PublishOutcome]:
-        """Installs on all servers at once; server URL -> outcome."""
+    def install(
+        self, publication: Publication, servers: list[str], *, own: Iterable[str] = ()
+    ) -> dict[str, PublishOutcome]:
+        """Installs on all servers at once; server URL -> outcome. `own` are processes of the run."""
+        for url in own:
+            self._keys.add_own(url)
         if not ranks.is_first() or not servers:
             return {}
         return self._runner.run(self._install_everywhere(publication, servers))
@@ -77,7 +93,7 @@ class Publisher:
     async def _install_everywhere(
         self, publication: Publication, servers: list[str]
     ) -> dict[str, PublishOutcome]:
-        self._session = session = self._session or aiohttp.ClientSession()
+        self._session = session = self._session or new_session(self._keys)
         outcomes = await asyncio.gather(*(self._install_on(session, url, publication) for url in servers))
         return dict(zip(servers, outcomes, strict=True))
 

@@ -12,7 +12,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -29,9 +28,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from asyncrl.disk import find_refusal
 from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.trainer import ranks
 from asyncrl.trainer.optimizer_state import StateDict
 
-LONGEST_WRITE = timedelta(hours=2)
 log = logging.getLogger(__name__)
 
 
@@ -44,7 +43,7 @@ class CheckpointWriter:
 
     def __init__(self, *, in_background: bool = True) -> None:
         self._in_background = in_background
-        self._group = dist.new_group(backend="gloo", timeout=LONGEST_WRITE)
+        self._group = ranks.side_group()
         self._thread: threading.Thread | None = None
         self._failure: CheckpointError | DiskError | None = None
         self._is_validated = False

@@ -22,7 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
-from asyncrl.serving.publication import Publication, load_from_disk
+from asyncrl.serving.publication import Load, Publication, load_from_disk
 from asyncrl.trainer.export import read_weights
 
 BUCKET_BYTES = 256 * 2**20
@@ -46,10 +46,13 @@ class Transport(Protocol):
 
 
 class Disk:
-    """The server reads the publication's folder, which it must see at the same path."""
+    """The server reads the publication's files by itself, as `load` tells it."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        await load_from_disk(session, url, publication)
+        await self._load(session, url, publication)
 
 
 class InRequest:
@@ -143,14 +146,14 @@ class Broadcast:
             work.wait()
 
 
-def make_transport(name: str) -> Transport:
-    """The transport of `serving.weight_transport`."""
+def make_transport(name: str, files: Load = load_from_disk) -> Transport:
+    """The transport of `serving.weight_transport`; `files` is for `disk`."""
     if name == "tensor":
         return InRequest()
     if name == "distributed":
         cuda = torch.cuda.is_available()
         return Broadcast(torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu"))
-    return Disk()
+    return Disk(files)
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], *, max_bytes: int) -> Iterator[Weights]:

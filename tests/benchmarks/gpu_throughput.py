@@ -1,20 +1,24 @@
 """Training throughput on the GPUs of this machine: tokens per second, MFU and memory of Qwen3 shapes.
 
-    python tests/benchmarks/gpu_throughput.py [--model 0.6b|1.7b] [--recompute none|selective|full]
+    python tests/benchmarks/gpu_throughput.py [--model 0.6b|1.7b] [--recompute KIND] [--json FILE]
     torchrun --nproc-per-node 8 tests/benchmarks/gpu_throughput.py --model 1.7b --tensor 2 --sequence-parallel
 
 Random weights, random prompts of 512 tokens with 8 responses of 256 to 4096 each, bfloat16 with float32
 master weights, whole steps (forward, backward, clipping, Adam). The best and the median of the steps after
-the second. MFU counts what asyncrl/model/flops.py says: a shared prompt once, no recomputation.
+the second, then one more for the names of the attention operators that ran. MFU counts what
+asyncrl/model/flops.py says: a shared prompt once, no recomputation.
 """
 
 import argparse
+import json
 import os
 import random
+import re
 import statistics
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -48,6 +52,7 @@ def qwen3(num_layers: int, hidden_size: int, ffn_size: int) -> ModelShape:
     )
 
 
+ATTENTION = re.compile("scaled_dot_product|attention|attn|fmha|sdpa", re.IGNORECASE)
 SHAPES = {"0.6b": qwen3(28, 1024, 3072), "1.7b": qwen3(28, 2048, 6144)}
 
 
@@ -74,6 +79,13 @@ def make_batch(step: int, num_groups: int, longest: int) -> Batch:
     return Batch(step, 1.0, sequences)
 
 
+def attention_operators(work: Callable[[], object]) -> list[str]:
+    """Names of torch's operators and CUDA's kernels that attend, as the profiler sees them during `work`."""
+    with torch.profiler.profile() as profile:
+        work()
+    return sorted({event.key for event in profile.key_averages() if ATTENTION.search(event.key)})
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="0.6b")
@@ -84,6 +96,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8)
     for size in ("tensor", "pipeline", "virtual-stages", "context"):
         parser.add_argument(f"--{size}", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--distributed-optimizer", action="store_true")
     return parser.parse_args()
@@ -122,13 +135,26 @@ def main() -> int:
         seconds.append(time.perf_counter() - begin)
         tokens.append(metrics["num_packed_tokens"])
         shares.append(learner.utilisation(seconds[-1]).get("mfu", float("nan")))
+    # A step of all ranks: each is in the collectives of the others.
+    operators = attention_operators(lambda: learner.step(batch))
     if ranks.is_first():
         rates = [count / each for count, each in zip(tokens, seconds, strict=True)][2:]
         spec = "Transformer Engine" if has_transformer_engine() else "local layers"
-        print(f"{torch.cuda.get_device_name()} x {trainer['num_processes']}, Qwen3 {arguments.model}, {spec}")
-        print(f"packed tokens/s: best {max(rates):,.0f}, median {statistics.median(rates):,.0f}")
-        print(f"MFU: best {max(shares[2:]):.1%}, median {statistics.median(shares[2:]):.1%}")
-        print(f"peak memory of rank 0: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+        figures = {
+            "device": f"{torch.cuda.get_device_name()} x {trainer['num_processes']}",
+            "layers": spec,
+            "packed tokens/s, best": max(rates),
+            "packed tokens/s, median": statistics.median(rates),
+            "MFU, best": max(shares[2:]),
+            "MFU, median": statistics.median(shares[2:]),
+            "peak memory of rank 0, GiB": torch.cuda.max_memory_allocated() / 2**30,
+            "attention": ", ".join(operators) or "none seen",
+        }
+        print(f"Qwen3 {arguments.model}")
+        for name, value in figures.items():
+            print(f"{name}: {value:,.4g}" if isinstance(value, float) else f"{name}: {value}")
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(figures))
     ranks.stop()
     return 0
 

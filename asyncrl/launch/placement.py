@@ -1,0 +1,232 @@
+"""Which process gets which GPUs of this machine: a recipe and the visible GPUs -> a map of all of them.
+
+Owns CUDA_VISIBLE_DEVICES of servers and trainer ranks, and every refusal that concerns GPUs. No GPU belongs
+to two processes: a server keeps its memory while the trainer steps, so they could not take turns.
+"""
+
+import importlib.metadata
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from asyncrl.errors import InputError
+from asyncrl.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
+from asyncrl.machine import torch_is_cpu_build
+from asyncrl.recipe import Recipe
+
+Role = Literal["trainer", "servers", "evaluation"]
+"""A key of `placement`."""
+RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation")
+"""What a run places, in the order in which they are served."""
+HIDDEN = {VISIBLE: ""}
+"""The environment of a process that computes on the CPU: it sees no GPU, whatever the machine has."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMap:
+    """The GPUs of each process; none of them has any on a CPU."""
+
+    why_cpu: str | None = None
+    """None where the processes have GPUs."""
+    visible: tuple[Gpu, ...] = ()
+    trainer: tuple[Gpu, ...] = ()
+    """One per rank."""
+    servers: tuple[tuple[Gpu, ...], ...] = ()
+    """Of each local rollout server, by its index."""
+    evaluation: tuple[tuple[Gpu, ...], ...] = ()
+    """Of each evaluation server."""
+
+    @property
+    def uses_gpus(self) -> bool:
+        return self.why_cpu is None
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """What the process "trainer 1", "server 0" or "evaluation server 0" sees, to add to its environment.
+
+        A server sees its GPUs alone, which the engine numbers from 0. A trainer rank sees those of all ranks,
+        and LOCAL_RANK picks its own, as under torchrun, by which Megatron and NCCL are run everywhere else.
+        NCCL reaches a neighbour's memory also where the neighbour's GPU is hidden, but code that opens it by
+        its device number does not (CUDA IPC in torch, the overlapped communication of Transformer Engine).
+        """
+        if not self.uses_gpus:
+            return HIDDEN
+        gpus = self.trainer if name.startswith("trainer ") else dict(self.processes())[name]
+        return {VISIBLE: ",".join(gpu.device for gpu in gpus), **ORDER}
+
+    def lines(self) -> list[str]:
+        """For `check` and `plan`: what is there, then a line per process."""
+        if self.why_cpu is not None:
+            return [f"every process on the CPU: {self.why_cpu}"]
+        used = {gpu.number for _, gpus in self.processes() for gpu in gpus}
+        idle = [str(gpu.number) for gpu in self.visible if gpu.number not in used]
+        rest = f"; unused: {', '.join(idle)}" if idle else ""
+        return [
+            f"{len(self.visible)} visible, {_kinds(self.visible)}{rest}",
+            *(f"  {name:24s} {_names(gpus)}" for name, gpus in self.processes()),
+        ]
+
+    def processes(self) -> list[tuple[str, tuple[Gpu, ...]]]:
+        ranks = [(f"trainer {rank}", (gpu,)) for rank, gpu in enumerate(self.trainer)]
+        servers = [(f"server {index}", gpus) for index, gpus in enumerate(self.servers)]
+        evaluation = [(f"evaluation server {index}", gpus) for index, gpus in enumerate(self.evaluation)]
+        return [*ranks, *servers, *evaluation]
+
+
+def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
+    """The map of the processes of `roles` on this machine. Raises InputError with the way out.
+
+    Without the trainer among the roles nothing is published: servers may have several ranks then.
+    """
+    if "trainer" in roles:
+        _check_server_ranks(recipe)
+    if "trainer" in roles and recipe.cluster.backend == "ray":
+        return GpuMap("Ray gives each process its GPUs where it starts")
+    if not any(gpus_needed(recipe, role) for role in roles):
+        return GpuMap("none of them runs here")
+    if recipe.placement.device == "cpu":
+        return GpuMap("placement.device is cpu")
+    visible = find_gpus()
+    if not visible:
+        return _without_gpus(recipe)
+    if torch_is_cpu_build():
+        raise InputError(
+            f"this machine has {_kinds(visible)}, but torch {importlib.metadata.version('torch')} is a build "
+            f"for CPUs, so all of the run would take place on the CPU. Install the CUDA build in a fresh "
+            f"environment (`make setup GPU=1`), or set placement.device to cpu."
+        )
+    return assign(recipe, visible, roles)
+
+
+def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) -> GpuMap:
+    """The map on given GPUs: named ones first, then the first free ones, in the order of `roles`.
+
+    Raises InputError where one that the recipe names is not visible, or where there are too few.
+    """
+    named: dict[Role, list[int]] = {role: _numbers(recipe, role) for role in roles}
+    for role, numbers in named.items():
+        missing = next((number for number in numbers if number >= len(visible)), None)
+        if missing is not None:
+            raise InputError(
+                f"placement.{role} names GPU {missing}, but {_range(len(visible))} visible"
+                f"{_variable()}. Name another one."
+            )
+    taken = {number for numbers in named.values() for number in numbers}
+    free = [gpu for gpu in visible if gpu.number not in taken]
+    needs = {role: gpus_needed(recipe, role) for role in roles}
+    if sum(needs[role] for role in roles if not named[role]) > len(free):
+        raise InputError(_too_few(recipe, needs, len(visible)))
+    given: dict[Role, tuple[Gpu, ...]] = {}
+    for role in roles:
+        if named[role]:
+            given[role] = tuple(visible[number] for number in named[role])
+        else:
+            given[role], free = tuple(free[: needs[role]]), free[needs[role] :]
+    size = recipe.serving.tensor_parallel_size
+    found = GpuMap(
+        visible=tuple(visible),
+        trainer=given.get("trainer", ()),
+        servers=_dealt(given.get("servers", ()), size),
+        evaluation=_dealt(given.get("evaluation", ()), size),
+    )
+    _check_slices(found)
+    return found
+
+
+def gpus_needed(recipe: Recipe, role: Role) -> int:
+    """How many GPUs the local processes of a role take, each its own."""
+    match role:
+        case "trainer":
+            return recipe.trainer.num_processes
+        case "servers":
+            num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
+        case "evaluation":
+            num_servers = recipe.evaluation.num_servers
+    return num_servers * recipe.serving.tensor_parallel_size
+
+
+def _numbers(recipe: Recipe, role: Role) -> list[int]:
+    section = recipe.placement
+    return {"trainer": section.trainer, "servers": section.servers, "evaluation": section.evaluation}[role]
+
+
+def _dealt(gpus: tuple[Gpu, ...], size: int) -> tuple[tuple[Gpu, ...], ...]:
+    return tuple(gpus[first : first + size] for first in range(0, len(gpus), size))
+
+
+def _without_gpus(recipe: Recipe) -> GpuMap:
+    section = recipe.placement
+    why = f"{VISIBLE} hides all GPUs" if hides_all() else "no NVIDIA GPU is here"
+    asked = next((f"placement.{role} names GPUs" for role in RUN if _numbers(recipe, role)), None)
+    if section.device == "gpu":
+        asked = "placement.device is gpu"
+    if asked is not None:
+        raise InputError(
+            f"{asked}, but {why}; nvidia-smi, which comes with the driver, lists none. Run on a machine with "
+            f"GPUs, or set placement.device to cpu and name none."
+        )
+    return GpuMap(why)
+
+
+def _check_server_ranks(recipe: Recipe) -> None:
+    size = recipe.serving.tensor_parallel_size
+    if size > 1 and (not recipe.serving.servers or recipe.evaluation.num_servers):
+        raise InputError(
+            f"serving.tensor_parallel_size is {size}, but what a server of several ranks loaded cannot be "
+            f"compared with the trainer's weights, and a server that is not verified never serves. Set it to "
+            f"1 and raise serving.num_servers, with a model that fits on one GPU."
+        )
+
+
+def _check_slices(found: GpuMap) -> None:
+    """CUDA gives a process the first slice that it sees and no other."""
+    for name, gpus in (
+        ("trainer.num_processes", found.trainer),
+        *(("serving.tensor_parallel_size", each) for each in (*found.servers, *found.evaluation)),
+    ):
+        if len(gpus) > 1 and any(gpu.is_slice for gpu in gpus):
+            raise InputError(
+                f"{name} is {len(gpus)} on slices of GPUs (MIG), but a process can use one slice only. Set "
+                f"{name} to 1, name whole GPUs in placement, or switch MIG off."
+            )
+
+
+def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:
+    keys = {
+        "trainer": "trainer.num_processes",
+        "servers": "serving.num_servers",
+        "evaluation": "evaluation.num_servers",
+    }
+    parts = [f"{count} for {keys[role]}" for role, count in needs.items() if count]
+    lower = " or ".join(keys[role] for role, count in needs.items() if count)
+    return (
+        f"this needs {sum(needs.values())} GPUs ({', '.join(parts)}), each process its own, and "
+        f"{_range(num_visible)} visible{_variable()}. Lower {lower}, name servers on other machines in "
+        f"serving.servers, or set placement.device to cpu. Trainer and server cannot share a GPU yet."
+    )
+
+
+def _range(count: int) -> str:
+    return "only GPU 0 is" if count == 1 else f"GPUs 0 to {count - 1} are"
+
+
+def _variable() -> str:
+    value = os.environ.get(VISIBLE)
+    return "" if value is None else f" ({VISIBLE} is {value})"
+
+
+def _kinds(gpus: Sequence[Gpu]) -> str:
+    """Such as "4 x NVIDIA H100 80GB HBM3 (80 GiB)"."""
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        memory = "" if gpu.memory_mib is None else f" ({gpu.memory_mib / 1024:.0f} GiB)"
+        counts[f"{gpu.name}{memory}"] = counts.get(f"{gpu.name}{memory}", 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+
+
+def _names(gpus: Sequence[Gpu]) -> str:
+    """Numbers, and what nvidia-smi calls them where that is something else."""
+    numbers = ", ".join(str(gpu.number) for gpu in gpus)
+    devices = ", ".join(gpu.device for gpu in gpus)
+    elsewhere = "" if numbers == devices else f" (nvidia-smi's {devices})"
+    return f"GPU {numbers}{elsewhere}"

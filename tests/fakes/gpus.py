@@ -1,0 +1,42 @@
+"""An `nvidia-smi` on the PATH that lists whatever GPUs a test wants."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from asyncrl.gpus import Gpu
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def uuid_of(index: int) -> str:
+    return f"GPU-{index:08x}-aaaa-bbbb-cccc-0123456789ab"
+
+
+def row(index: int, *, name: str = H100, memory: str = "81559", mig: str = "Disabled") -> str:
+    """A line of the query's CSV, as nvidia-smi prints it."""
+    return f"{index}, {uuid_of(index)}, {name}, {memory}, {mig}"
+
+
+def write_nvidia_smi(
+    folder: Path, rows: Sequence[str], *, listing: str = "", exit_code: int = 0, said: str = ""
+) -> Path:
+    """FOLDER/nvidia-smi: `rows` for a query, `listing` for -L, or only `said` where it fails; appends each
+    call to FOLDER/calls."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows").write_text("".join(f"{line}\n" for line in ([] if exit_code else rows)))
+    (folder / "listing").write_text(listing)
+    (folder / "said").write_text(said)
+    program = folder / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >> "{folder}/calls"\n'
+        f'/bin/cat "{folder}/said" >&2\n'
+        f'if [ "$1" = "-L" ]; then /bin/cat "{folder}/listing"; else /bin/cat "{folder}/rows"; fi\n'
+        f"exit {exit_code}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def whole_gpus(count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(number, str(number), H100, 81559) for number in range(count))

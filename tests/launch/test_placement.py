@@ -1,0 +1,262 @@
+"""Which process gets which GPUs: the map, what is refused, and what each child process really sees."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.gpus import H100, row, whole_gpus, write_nvidia_smi
+from fakes.recipes import make_recipe
+
+from asyncrl.errors import InputError
+from asyncrl.gpus import Gpu
+from asyncrl.launch.placement import GpuMap, assign, place
+from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.servers import LocalServers, server_needs
+from asyncrl.launch.site import LocalSite
+from asyncrl.launch.trainers import TrainerRanks
+from asyncrl.recipe import Recipe
+from asyncrl.serving.sglang import new_session
+
+SIZES: dict[str, dict[str, Any]] = {
+    "trainer": {"num_processes": 2},
+    "serving": {"num_servers": 3},
+    "evaluation": {"every_steps": 0, "num_servers": 1},
+}
+CUDA_BUILD, CPU_BUILD = "2.14.1", "2.13.0+cpu"
+SAY_ENVIRONMENT = "#!/bin/sh\nexec /usr/bin/env\n"
+
+
+def recipe_with(**sections: dict[str, Any]) -> Recipe:
+    return make_recipe(Path("m"), **{**SIZES, **sections})
+
+
+def numbers(found: GpuMap) -> tuple[list[int], list[list[int]], list[list[int]]]:
+    def each(processes: tuple[tuple[Gpu, ...], ...]) -> list[list[int]]:
+        return [[gpu.number for gpu in gpus] for gpus in processes]
+
+    return [gpu.number for gpu in found.trainer], each(found.servers), each(found.evaluation)
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four GPUs and a CUDA build of torch."""
+    write_nvidia_smi(tmp_path / "bin", [row(index) for index in range(4)])
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    use_torch(monkeypatch, CUDA_BUILD)
+
+
+def use_torch(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+
+
+def test_trainer_ranks_come_first_then_servers_then_evaluation_servers() -> None:
+    found = assign(recipe_with(), whole_gpus(8))
+    assert numbers(found) == ([0, 1], [[2], [3], [4]], [[5]])
+    assert found.lines() == [
+        f"8 visible, 8 x {H100} (80 GiB); unused: 6, 7",
+        "  trainer 0                GPU 0",
+        "  trainer 1                GPU 1",
+        "  server 0                 GPU 2",
+        "  server 1                 GPU 3",
+        "  server 2                 GPU 4",
+        "  evaluation server 0      GPU 5",
+    ]
+
+
+def test_what_the_recipe_names_is_given_in_its_order_and_the_rest_is_filled_up() -> None:
+    section = {"trainer": [7, 0], "evaluation": [1]}
+    assert numbers(assign(recipe_with(placement=section), whole_gpus(8))) == ([7, 0], [[2], [3], [4]], [[1]])
+
+
+def test_external_servers_take_no_gpu_here() -> None:
+    found = assign(recipe_with(serving={"servers": ["http://a:1"]}), whole_gpus(3))
+    assert numbers(found) == ([0, 1], [], [[2]])
+
+
+def test_without_a_trainer_servers_begin_with_the_first_gpu_and_may_have_several() -> None:
+    recipe = recipe_with(serving={"num_servers": 2, "tensor_parallel_size": 2})
+    assert numbers(assign(recipe, whole_gpus(4), ("servers",))) == ([], [[0, 1], [2, 3]], [])
+    with pytest.raises(InputError, match="serving.tensor_parallel_size is 2, but .* Set it to 1"):
+        place(recipe)
+
+
+@pytest.mark.parametrize(
+    ("section", "count", "said"),
+    [
+        ({}, 5, r"6 GPUs \(2 for trainer.num_processes, 3 for .*, 1 for .*\).* and GPUs 0 to 4 are visible"),
+        ({}, 1, r"only GPU 0 is visible.* Lower trainer.num_processes or .* or set placement.device to cpu"),
+        ({"evaluation": [0]}, 5, "6 GPUs"),
+        ({"trainer": [0, 8]}, 8, r"placement.trainer names GPU 8, but GPUs 0 to 7 are visible.* another one"),
+        ({"servers": [5, 6, 7]}, 6, "placement.servers names GPU 6, but GPUs 0 to 5 are visible"),
+    ],
+)
+def test_too_few_gpus_and_ones_that_do_not_exist_are_refused(
+    section: dict[str, Any], count: int, said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        assign(recipe_with(placement=section), whole_gpus(count))
+
+
+def test_a_process_gets_one_slice_at_most() -> None:
+    slices = tuple(Gpu(number, f"MIG-{number}", "H100 MIG 1g.10gb", is_slice=True) for number in range(4))
+    one_rank = recipe_with(trainer={"num_processes": 1}, serving={"num_servers": 2})
+    found = assign(one_rank, slices)
+    assert found.environment_of("server 1")["CUDA_VISIBLE_DEVICES"] == "MIG-2"
+    assert "  server 1                 GPU 2 (nvidia-smi's MIG-2)" in found.lines()
+    with pytest.raises(InputError, match="trainer.num_processes is 2 on slices of GPUs"):
+        assign(recipe_with(serving={"num_servers": 1}), slices)
+
+
+def test_a_build_of_torch_for_cpus_next_to_a_gpu_is_refused(
+    four_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch, CPU_BUILD)
+    with pytest.raises(
+        InputError, match=rf"4 x {H100} .*torch 2\.13\.0\+cpu .*make setup GPU=1.*device to cpu"
+    ):
+        place(recipe_with())
+    found = place(recipe_with(placement={"device": "cpu"}))
+    assert found.lines() == ["every process on the CPU: placement.device is cpu"]
+
+
+def test_the_cpu_of_a_machine_with_gpus_is_used_where_the_recipe_or_the_shell_says_so(
+    four_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = place(recipe_with(placement={"device": "cpu"}))
+    assert (
+        found.environment_of("trainer 0") == found.environment_of("server 2") == {"CUDA_VISIBLE_DEVICES": ""}
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert place(recipe_with()).why_cpu == "CUDA_VISIBLE_DEVICES hides all GPUs"
+
+
+def test_what_runs_elsewhere_needs_nothing_here(four_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_torch(monkeypatch, CPU_BUILD)
+    recipe = recipe_with(serving={"servers": ["http://a:1"]})
+    assert place(recipe, ("servers",)).lines() == ["every process on the CPU: none of them runs here"]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"device": "gpu"}, "placement.device is gpu, but CUDA_VISIBLE_DEVICES hides all GPUs"),
+        ({"trainer": [0, 1]}, "placement.trainer names GPUs, but .* set placement.device to cpu"),
+    ],
+)
+def test_a_recipe_for_gpus_is_refused_without_them(
+    section: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(InputError, match=said):
+        place(recipe_with(placement=section))
+
+
+async def seen_by_children(
+    recipe: Recipe, gpus: GpuMap, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Mapping[str, dict[str, str]]:
+    """Name of each process -> its environment, as a real child of the launcher's own classes prints it."""
+    program = folder / "say-environment"
+    program.write_text(SAY_ENVIRONMENT)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    site = LocalSite(recipe.cluster, gpus)
+    async with new_session() as session:
+        servers = LocalServers(
+            recipe,
+            model_folder=folder,
+            logs=folder,
+            session=session,
+            site=site,
+            places=site.places(server_needs(recipe, num_evaluation=recipe.evaluation.num_servers)),
+            num_evaluation=recipe.evaluation.num_servers,
+        )
+        for process in servers.processes.values():
+            await process.start()
+        trainers = TrainerRanks(recipe, run_folder=folder, logs=folder, site=site)
+        await trainers.start("http://nobody:1")
+        await trainers.wait()
+        children = [*servers.processes.values(), *trainers.ranks]
+        return {child.name: await environment_of(child) for child in children}
+
+
+async def environment_of(child: ChildProcess) -> dict[str, str]:
+    assert await child.wait() == 0
+    lines = child.log_path.read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.mark.parametrize(
+    ("variable", "device", "expected"),
+    [
+        (None, "auto", ["0,1", "0,1", "2", "3", "4", "5"]),
+        # Six of the eight, in a scheduler's order.
+        ("7,6,5,4,3,2", "auto", ["7,6", "7,6", "5", "4", "3", "2"]),
+        (None, "cpu", [""] * 6),
+    ],
+)
+async def test_every_child_sees_its_own_gpus_and_no_others(
+    variable: str | None, device: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_nvidia_smi(tmp_path / "bin", [row(index) for index in range(8)])
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    use_torch(monkeypatch, CUDA_BUILD)
+    recipe = recipe_with(placement={"device": device})
+    found = await seen_by_children(recipe, place(recipe), tmp_path, monkeypatch)
+    names = ["trainer 0", "trainer 1", "server 0", "server 1", "server 2", "evaluation server 0"]
+    assert [found[name]["CUDA_VISIBLE_DEVICES"] for name in names] == expected
+    assert [found[name]["LOCAL_RANK"] for name in names[:2]] == ["0", "1"]
+    # CUDA numbers GPUs by speed unless it is told to number them as nvidia-smi does.
+    order = None if device == "cpu" else "PCI_BUS_ID"
+    assert {found[name].get("CUDA_DEVICE_ORDER") for name in names} == {order}
+    # The engine of a server without GPUs is the one for CPUs.
+    assert [name for name in names if "SGLANG_USE_CPU_ENGINE" in found[name]] == (
+        names[2:] if device == "cpu" else []
+    )
+
+
+def asyncrl(*arguments: str, path: Path, torch: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own, on a machine with that nvidia-smi and that build of torch."""
+    metadata = path / "site" / "torch-0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True, exist_ok=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {torch}\n")
+    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    return subprocess.run(
+        [sys.executable, "-m", "asyncrl.cli", *arguments],
+        env=environment
+        | {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(path / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_check_and_plan_say_what_runs_where_or_why_nothing_would(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = sizes | {"architectures": ["LlamaForCausalLM"], "intermediate_size": 64, "vocab_size": 96}
+    config |= {"max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 1e4}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: test\nmodel: {path: model}\ndata: {train: none.jsonl}\nevaluation: {every_steps: 0}\n"
+    )
+    path = tmp_path / "bin"
+    write_nvidia_smi(path, [row(index) for index in range(2)])
+    done = asyncrl("plan", str(recipe), path=path, torch=CUDA_BUILD)
+    assert done.returncode == 0, done.stderr
+    assert f"gpus       2 visible, 2 x {H100} (80 GiB)\n  trainer 0                GPU 0\n" in done.stdout
+    assert "  server 0                 GPU 1\n" in done.stdout
+    for command in ("check", "plan", "train"):
+        done = asyncrl(command, str(recipe), "trainer.num_processes=2", path=path, torch=CUDA_BUILD)
+        assert done.returncode == 2 and "needs 3 GPUs (2 for trainer.num_processes" in done.stderr
+        done = asyncrl(command, str(recipe), path=path, torch=CPU_BUILD)
+        assert done.returncode == 2 and "is a build for CPUs" in done.stderr

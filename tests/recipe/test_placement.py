@@ -1,0 +1,52 @@
+"""What the section `placement` refuses by itself and next to other sections."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.recipes import make_recipe
+
+from asyncrl.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (
+            {"placement": {"trainer": [0], "servers": [0]}},
+            "placement.trainer and placement.servers both name GPU 0. Sharing one is not supported: .* Name",
+        ),
+        ({"placement": {"trainer": [1, 1]}, "trainer": {"num_processes": 2}}, "names GPU 1 twice"),
+        ({"placement": {"device": "cpu", "servers": [0]}}, "but placement.device is cpu. Remove one"),
+        ({"placement": {"trainer": [0, 1]}}, r"names 2 GPU\(s\), \[0, 1\], but trainer.num_processes is 1"),
+        (
+            {"placement": {"servers": [1]}, "serving": {"num_servers": 2}},
+            r"but serving.num_servers x serving.tensor_parallel_size is 2. Name 2",
+        ),
+        ({"placement": {"evaluation": [1]}}, r"evaluation.num_servers x .* is 0"),
+        (
+            {"placement": {"servers": [1]}, "serving": {"servers": ["http://a:1"]}},
+            "names servers that run already. Remove placement.servers",
+        ),
+        ({"placement": {"trainer": [-1]}}, "placement.trainer"),
+        (
+            {"serving": {"extra_arguments": ["--base-gpu-id", "1"]}},
+            "Remove it, and name the GPUs",
+        ),
+        ({"serving": {"extra_arguments": ["--gpu-id-step=2"]}}, "extra_arguments has --gpu-id-step"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make_recipe(Path("m"), **sections)
+
+
+def test_several_ranks_and_servers_may_be_named() -> None:
+    recipe = make_recipe(
+        Path("m"),
+        placement={"trainer": [3, 2], "servers": [0, 1], "evaluation": [4]},
+        trainer={"num_processes": 2},
+        serving={"num_servers": 2},
+        evaluation={"every_steps": 0, "num_servers": 1},
+    )
+    assert recipe.placement.trainer == [3, 2]

@@ -1,0 +1,133 @@
+"""The lock files: exact, complete for what they are installed for, and alike where SGLang's pins allow it."""
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PIN = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*)")
+GPU_MACHINE = {
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "python_version": "3.11",
+    "python_full_version": "3.11.9",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "extra": "",
+}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Canonical name -> version."""
+    found = {}
+    for line in (ROOT / name).read_text().splitlines():
+        if not line.startswith("#"):
+            match = PIN.fullmatch(line)
+            assert match, f"{name}: {line}"
+            found[canonicalize_name(match[1])] = match[2]
+    return found
+
+
+def unmet(requirements: list[str], locked: dict[str, str]) -> list[str]:
+    """Those that a machine with GPUs needs and `locked` does not have."""
+    missing = []
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate(GPU_MACHINE):
+            continue
+        version = locked.get(canonicalize_name(requirement.name))
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"{requirement} (locked: {version})")
+    return missing
+
+
+def asked_by_us() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+
+
+@pytest.mark.parametrize("name", ["cpu.lock", "gpu.lock"])
+def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
+    assert unmet(asked_by_us(), pins(name)) == []
+
+
+def test_every_wheel_of_the_gpu_lock_has_a_digest() -> None:
+    lines = [line for line in (ROOT / "gpu.lock").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) > 200
+    assert [line for line in lines if "--hash=sha256:" not in line] == []
+
+
+def test_the_gpu_lock_has_all_that_sglang_pins() -> None:
+    locked = pins("gpu.lock")
+    assert unmet(importlib.metadata.requires("sglang") or [], locked) == []
+    asked = {
+        Requirement(line).name: Requirement(line) for line in importlib.metadata.requires("sglang") or []
+    }
+    assert str(asked["torch"].specifier) == f"=={locked['torch']}"
+    assert {"sglang-kernel", "flashinfer-python", "nvidia-nccl-cu13", "triton"} <= locked.keys()
+
+
+def test_packages_of_both_locks_find_in_the_gpu_lock_what_they_need() -> None:
+    locked, here = pins("gpu.lock"), pins("cpu.lock")
+    shared = [name for name in locked if locked[name] == here.get(name)]
+    assert len(shared) > 90
+    found = {name: unmet(importlib.metadata.requires(name) or [], locked) for name in shared}
+    assert {name: missing for name, missing in found.items() if missing} == {}
+
+
+def test_the_locks_differ_only_where_sglang_pins_something_else() -> None:
+    locked, here = pins("gpu.lock"), pins("cpu.lock")
+    differing = {name for name in locked.keys() & here.keys() if locked[name] != here[name]}
+    # numpy by numba, which SGLang pins.
+    assert differing == {"torch", "numpy", "python-dateutil", "sentencepiece", "soundfile"}
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_an_environment_of_cpu_builds_is_not_turned_into_one_for_gpus(tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".ready").touch()
+    done = make(tmp_path, "setup", "GPU=1")
+    assert done.returncode == 2
+    assert ".venv holds the CPU builds. Remove it (rm -rf .venv), then run the same again." in done.stderr
+
+
+def test_another_python_than_the_locks_is_refused(tmp_path: Path) -> None:
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        '#!/bin/sh\nexec python3 -c "import sys; sys.version_info = (3, 13, 0); exec(sys.argv[1])" "$2"\n'
+    )
+    python.chmod(0o755)
+    done = make(tmp_path, "setup", "GPU=1")
+    assert done.returncode == 2
+    assert "gpu.lock is for Linux x86_64, Python 3.11; this is Linux" in done.stderr
+    assert "Python 3.13: set PYTHON" in done.stderr
+
+
+def test_an_environment_for_gpus_stays_one_without_saying_so_again(tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv" / ".ready-gpu").touch()
+    done = subprocess.run(["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "cpu.lock" not in done.stdout and "Nothing to be done" in done.stdout
+
+
+def test_the_containerfile_copies_what_is_there() -> None:
+    text = (ROOT / "Containerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    assert {"gpu.lock", "cpu.lock", "Makefile", "asyncrl"} <= set(copied)
+    assert [word for word in copied if not (ROOT / word).exists()] == []
