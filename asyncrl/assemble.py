@@ -8,16 +8,18 @@ from pathlib import Path
 
 import aiohttp
 
+from asyncrl.access import Keys
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
-from asyncrl.data.prompts import template_title
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.files.service import FileRoutes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
+from asyncrl.model.source import model_folder
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.replay.recovery import restore
@@ -31,9 +33,11 @@ from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.tasks import title_of
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
+from asyncrl.serving.publication import Load, load_from_disk, load_over_http
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import Meters, StepReport
 from asyncrl.supervisor import ServerDesk, Supervisor
@@ -54,19 +58,21 @@ def assemble(
     added_servers: Sequence[str] = (),
     evaluation_urls: Sequence[str] = (),
     run_folder: Path | None = None,
+    keys: Keys | None = None,
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
-    `evaluation_urls` are servers for evaluations alone; they need a `run_folder`. Raises InputError when the
-    journal asks for prompts that the data no longer hold.
+    `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
+    without them nobody is asked for one. Raises InputError when the journal's prompts are not in the data.
     """
-    recipe, run_id = inputs.recipe, secrets.token_hex(4)
+    recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
     state = RunState(waits)
     journal.on_failure(state.fail_from_thread)
     order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
-    make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor)
+    load = _make_load(recipe, run_folder, lambda: service.url)
+    make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     loops = Loops(waits, functools.partial(describe_run, queue, fleet, waits))
 
@@ -77,8 +83,8 @@ def assemble(
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, observer)
     report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
-    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state)
-    servers = ServerDesk(fleet, supervisor)
+    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state, keys)
+    service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), keys, run_folder)
     return Controller(
         recipe=recipe,
         waits=waits,
@@ -95,7 +101,7 @@ def assemble(
         completion=_make_completion(inputs, queue, generator, grader, waits),
         heldout=heldout,
         report=report,
-        service=QueueService(desk.take, desk.commit, drain=desk.drain, change_servers=servers.change),
+        service=service,
         watched=(
             RolloutSide(recipe, queue, fleet, heldout, desk),
             TrainerSide(recipe, desk, state, supervisor),
@@ -112,12 +118,11 @@ def _make_heldout(
     loops: Loops,
     observer: Observer,
 ) -> HeldOutSchedule:
-    prompt = inputs.recipe.prompt
     return HeldOutSchedule(
         inputs.recipe.evaluation,
         inputs.heldout_tasks,
         inputs.exams,
-        template_title(None if prompt is None else prompt.template),
+        title_of(inputs.recipe),
         evaluator,
         pinned,
         waits,
@@ -159,6 +164,7 @@ def _make_fleet(
     session: aiohttp.ClientSession,
     waits: Waits,
     supervisor: Supervisor,
+    load: Load,
     urls: Sequence[str],
     interrupt: str = "continue",
 ) -> Fleet:
@@ -171,6 +177,35 @@ def _make_fleet(
         stop=supervisor.end_server,
         install_seconds=recipe.serving.request_timeout_seconds,
         interrupt=interrupt,
+        load=load,
+    )
+
+
+def _make_load(recipe: Recipe, run_folder: Path | None, service_url: Callable[[], str]) -> Load:
+    """How a server that joins gets the weights of a publication."""
+    if recipe.cluster.shared_disk:
+        return load_from_disk
+    assert run_folder is not None, "publications are handed out from the run folder"
+    return load_over_http(service_url, run_folder)
+
+
+def _make_service(
+    recipe: Recipe, desk: TakeDesk, servers: ServerDesk, keys: Keys, run_folder: Path | None
+) -> QueueService:
+    files = None
+    if not recipe.cluster.shared_disk:
+        assert run_folder is not None, "publications are handed out from the run folder"
+        files = FileRoutes(model_folder(recipe.model), run_folder)
+    return QueueService(
+        desk.take,
+        desk.commit,
+        drain=desk.drain,
+        change_servers=servers.change,
+        files=files,
+        token=keys.token,
+        files_key=keys.external,
+        host=recipe.cluster.bind_address,
+        advertised_host=recipe.cluster.host(),
     )
 
 
@@ -247,6 +282,7 @@ def _make_desk(
     report: StepReport,
     waits: Waits,
     state: RunState,
+    keys: Keys,
 ) -> TakeDesk:
     recipe = inputs.recipe
     compaction = Compaction(
@@ -267,5 +303,6 @@ def _make_desk(
         compaction=compaction,
         waits=waits,
         state=state,
+        is_own_server=keys.is_own,
         is_resumed=queue.num_steps_taken > 0,
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 from asyncrl.errors import DiskError
 
 PROBE_BYTES = 2**16
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+REFUSALS = (*FULL_DISK, errno.EROFS)
 
 
 @contextlib.contextmanager

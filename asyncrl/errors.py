@@ -7,6 +7,7 @@ AsyncrlError
 │   └── WeightMismatch    a server's weights are not the published ones
 ├── DiskError             a file of the run could not be written: no space, or no permission
 ├── Diverged              a gradient is not finite
+├── RankLost              another rank of the trainer does not answer any more
 ├── QueueError            a call that the state of the replay queue does not allow
 └── StalenessBreach       a token is staler than max_staleness: the admission proof is broken
 """
@@ -43,6 +44,13 @@ class Diverged(AsyncrlError, FloatingPointError):
     """A gradient is not finite; the same batch on the same weights would fail again."""
 
     EXIT_CODE = 4
+    """Of a trainer that ends with it."""
+
+
+class RankLost(AsyncrlError):
+    """Another rank of the trainer died or hangs. A restart of all ranks from the last checkpoint helps."""
+
+    EXIT_CODE = 5
     """Of a trainer that ends with it."""
 
 

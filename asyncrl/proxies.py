@@ -9,10 +9,11 @@ from collections.abc import Mapping
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 
-def loopback_direct(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables to add to `environment`: both spellings of no_proxy, previous hosts included."""
+def loopback_direct(environment: Mapping[str, str], *own: str) -> dict[str, str]:
+    """Variables to add to `environment`: both spellings of no_proxy, previous hosts included. `own` are other
+    names of this machine."""
     hosts = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
     before = [host.strip() for text in hosts for host in text.split(",") if host.strip()]
     # Clients understand "*" only if it stands alone.
-    value = "*" if "*" in before else ",".join(dict.fromkeys([*before, *LOOPBACK]))
+    value = "*" if "*" in before else ",".join(dict.fromkeys([*before, *LOOPBACK, *own]))
     return {"no_proxy": value, "NO_PROXY": value}

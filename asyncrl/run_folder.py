@@ -26,6 +26,7 @@ RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
 METRICS = "metrics.jsonl"
 CONTROLLER_URL = "controller.url"
+TOKEN = "access.token"
 
 CHANGEABLE = (
     "trainer.num_steps",
@@ -36,6 +37,13 @@ CHANGEABLE = (
     "trainer.keep_best",
     "trainer.step_timeout_seconds",
     "trainer.num_processes",
+    # Not the experts' ranks and the distributed optimizer, by which the optimizer's state is divided.
+    "trainer.parallel.tensor",
+    "trainer.parallel.pipeline",
+    "trainer.parallel.virtual_stages",
+    "trainer.parallel.context",
+    "trainer.parallel.sequence_parallel",
+    "trainer.rank_timeout_seconds",
     "trainer.recompute",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
@@ -50,6 +58,8 @@ CHANGEABLE = (
     "run_folder",
     "memory_gib",
     "serving",
+    "placement",
+    "cluster",
     "replay.keep_steps",
     "evaluation",
     "prepare",
@@ -67,6 +77,8 @@ class RunFolder:
         self.metrics = path / METRICS
         self.controller_url = path / CONTROLLER_URL
         """Where the running controller listens; there only while it runs."""
+        self.token = path / TOKEN
+        """What the processes of the run show each other; there only while it runs."""
         self.resumption = Resumption(0, [])
         """From where `check` found that the run resumes."""
         self._lock: IO[str] | None = None

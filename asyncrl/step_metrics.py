@@ -36,6 +36,10 @@ class Reading:
     server_busy_seconds: float
     """Summed over servers."""
     num_servers: int
+    stream_seconds: float
+    """Requests running times seconds, summed over servers."""
+    squared_stream_seconds: float
+    """Requests running on a server, squared, times seconds, summed over servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Meters:
             counters.get(DROPPED + DropReason.NO_SIGNAL, 0),
             self.fleet.busy_seconds(),
             len(self.fleet.servers),
+            *self.fleet.stream_seconds(),
         )
 
 
@@ -65,6 +70,11 @@ class Speed(TypedDict):
     """Of the tokens: those of groups that dynamic sampling dropped."""
     rollout_idle_share: float
     """Of the servers' time: without a request."""
+    requests_per_server: float
+    """Running at once on a server, mean over time, evaluations included."""
+    requests_together: float
+    """How many ran on its server while a request ran, mean over requests and time: above
+    `requests_per_server` where servers are full at times and empty at others. 0 where none ran."""
 
 
 class Trained(TypedDict):
@@ -117,12 +127,17 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
     seconds = max(after.time_seconds - before.time_seconds, 1e-9)
     tokens = after.tokens_generated - before.tokens_generated
     filtered = after.tokens_without_signal - before.tokens_without_signal
-    busy = (after.server_busy_seconds - before.server_busy_seconds) / max(after.num_servers, 1)
+    num_servers = max(after.num_servers, 1)
+    busy = (after.server_busy_seconds - before.server_busy_seconds) / num_servers
+    streamed = after.stream_seconds - before.stream_seconds
+    squared = after.squared_stream_seconds - before.squared_stream_seconds
     return {
         "step_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
         "no_signal_token_share": filtered / tokens if tokens else 0.0,
         "rollout_idle_share": min(1.0, max(0.0, 1.0 - busy / seconds)),
+        "requests_per_server": streamed / seconds / num_servers,
+        "requests_together": squared / streamed if streamed > 0 else 0.0,
     }
 
 

@@ -9,8 +9,11 @@ from asyncrl.serving.fleet import Fleet
 class Supervisor(Protocol):
     """Starts and ends processes on the controller's word. Servers are named by their URL."""
 
-    async def restart_server(self, url: str) -> None:
-        """Returns when the server is ready again; one that is not ours is waited for. Raises ServerError."""
+    async def restart_server(self, url: str) -> str | None:
+        """Returns when the server is ready again; one that is not ours is waited for. Raises ServerError.
+
+        Another URL, where there is one, is that of the server on another node.
+        """
         ...
 
     async def end_server(self, url: str) -> None:

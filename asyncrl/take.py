@@ -5,7 +5,7 @@ is in the journal before it is given.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +50,8 @@ class TakeDesk:
     compaction: Compaction
     waits: Waits
     state: RunState
+    is_own_server: Callable[[str], bool]
+    """Whether a URL is that of a process of the run."""
     is_resumed: bool
     """An earlier start took a batch, so its evaluation before training was over."""
     num_waiting: int = 0
@@ -143,7 +145,8 @@ class TakeDesk:
         self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
         self.compaction.run()
-        return TakeReply(batch, servers, dict(self.heldout.accuracies))
+        own = [url for url in servers if self.is_own_server(url)]
+        return TakeReply(batch, servers, dict(self.heldout.accuracies), own_servers=own)
 
     def _end_of_run(self) -> TakeReply:
         return TakeReply(None, heldout=dict(self.heldout.accuracies))

@@ -10,13 +10,15 @@ from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.inputs import Inputs
 from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.memory import run_bytes
+from asyncrl.launch.memory import gpu_bytes, host_bytes, run_bytes
+from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
-from asyncrl.machine import has_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.source import model_title
 from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.planning.report import describe_tail
+from asyncrl.planning.sources import find_likely_source
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
@@ -38,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(dump_recipe(recipe))
         for note in notes(recipe):
             print(f"# note      {note}")
+        gpus = place(recipe)
         if recipe.algorithm.has_own_loss_terms():
             # It imports torch, as the trainer does; recipes without such terms are checked in a second.
             importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return 0
         inputs, shape = read_inputs(recipe)
-        check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
+        check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
         folder = RunFolder(shown(recipe.folder()))
         resumes = folder.check(recipe)
         remarks = check_unfinished(inputs, folder.journal) if resumes else []
@@ -56,28 +59,35 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     resumption = folder.resumption if resumes else None
-    print(_plan(recipe, inputs, shape, resumption))
+    print(_plan(recipe, inputs, shape, gpus, resumption))
+    longest = inputs.longest_prompt()
+    source = find_likely_source(recipe, shape, on_gpu=gpus.uses_gpus, prompt_tokens=longest)
+    for line in describe_tail(source):
+        print(f"# {line}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
     return 0
 
 
-def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumption | None) -> str:
+def _plan(
+    recipe: Recipe, inputs: Inputs, shape: ModelShape, gpus: GpuMap, resumption: Resumption | None
+) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
-    where = "GPU" if has_gpu() else "CPU"
+    is_local = recipe.cluster.backend == "local"
+    where = "GPU" if gpus.uses_gpus or not is_local else "CPU"
+    place = "here" if is_local else f"with Ray ({recipe.cluster.address})"
     if serving.servers:
         servers = f"{len(serving.servers)} external server(s): {', '.join(serving.servers)}"
     else:
         threads = serving.threads_per_server
-        servers = f"{serving.num_servers} SGLang server(s) here on {where}, {threads} thread(s) each"
+        servers = f"{serving.num_servers} SGLang server(s) {place} on {where}, {threads} thread(s) each"
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
-    needed = run_bytes(recipe, shape, longest_prompt=inputs.longest_prompt())
     begin = "new" if resumption is None else f"resumes at step {resumption.version}"
     lines = [
         f"model     {model_title(recipe.model)}: {shape.architecture}, "
-        f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe.model, shape)}, "
+        f"{shape.num_parameters() / 1e6:.1f} M parameters, {find_dtype(recipe, shape)}, "
         f"context {inputs.context_tokens} tokens",
         f"data      {len(inputs.train_tasks)} training tasks, {len(inputs.heldout_tasks)} held-out tasks, "
         f"every answer parsed by its verifier",
@@ -86,12 +96,22 @@ def _plan(recipe: Recipe, inputs: Inputs, shape: ModelShape, resumption: Resumpt
         f"rollout   {servers}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
+        *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
         f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
-        f"memory    about {needed / 2**30:.1f} GiB",
+        f"memory    {_memory(recipe, inputs, shape, gpus)}",
         f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)
+
+
+def _memory(recipe: Recipe, inputs: Inputs, shape: ModelShape, gpus: GpuMap) -> str:
+    longest = inputs.longest_prompt()
+    if not gpus.uses_gpus:
+        return f"about {run_bytes(recipe, shape, longest_prompt=longest) / 2**30:.1f} GiB"
+    fullest = max(size for _, size, _ in gpu_bytes(recipe, shape, gpus, longest_prompt=longest))
+    host = host_bytes(recipe, shape)
+    return f"about {fullest / 2**30:.1f} GiB on the fullest GPU, {host / 2**30:.1f} GiB of the host's"
 
 
 def _template(recipe: Recipe) -> str:

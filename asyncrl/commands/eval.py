@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import errno
 import json
 import secrets
 import sys
@@ -16,6 +15,7 @@ from rich.table import Table
 from asyncrl.assemble import make_evaluator
 from asyncrl.commands.arguments import is_override
 from asyncrl.data.benchmarks import CATALOG, Benchmark
+from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.evaluation.comparison import Comparison
 from asyncrl.evaluation.exam import Exam
@@ -45,7 +45,6 @@ HELP = (
 HELDOUT = "heldout"
 NARROWEST = 160
 """Columns of a table where there is no terminal to fit."""
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

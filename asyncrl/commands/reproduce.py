@@ -8,6 +8,7 @@ from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.placement import GpuMap, place
 from asyncrl.model.layout import rank_environment
 from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
@@ -33,10 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
         recipe = plan_reproduction(arguments.run, arguments.step).recipe
         _refuse_changes(arguments.run, written, recipe)
         fetch_model(recipe)
+        gpus = place(recipe, ("trainer",))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    codes = _run_ranks(arguments.run, arguments.step, recipe)
+    codes = _run_ranks(arguments.run, arguments.step, recipe, gpus)
     return next((code if code > 0 else 1 for code in codes if code), 0)
 
 
@@ -50,7 +52,7 @@ def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
         )
 
 
-def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
+def _run_ranks(run: Path, step: int, recipe: Recipe, gpus: GpuMap) -> list[int]:
     command = [sys.executable, "-P", "-m", "asyncrl.trainer.reproduce", "--run-folder", str(run)]
     command += ["--step", str(step)]
     port = free_ports(1)[0]
@@ -58,7 +60,11 @@ def _run_ranks(run: Path, step: int, recipe: Recipe) -> list[int]:
     processes = [
         subprocess.Popen(
             command,
-            env={**os.environ, **rank_environment(recipe.trainer, rank, port=port)},
+            env={
+                **os.environ,
+                **rank_environment(recipe.trainer, rank, port=port),
+                **gpus.environment_of(f"trainer {rank}"),
+            },
             start_new_session=True,
         )
         for rank in range(recipe.trainer.num_processes)

@@ -8,9 +8,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from asyncrl.access import bearer
 from asyncrl.errors import InputError
 from asyncrl.replay.service import SERVERS_PATH
-from asyncrl.run_folder import CONTROLLER_URL
+from asyncrl.run_folder import CONTROLLER_URL, TOKEN
 
 HELP = (
     "List the rollout servers of a run, add one that already runs (SGLang 0.5.23) or remove one. A server "
@@ -49,7 +50,10 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
     except OSError:
         raise InputError(f"{run} is not the folder of a live run: it holds no {CONTROLLER_URL}.") from None
     request = urllib.request.Request(
-        controller + SERVERS_PATH, json.dumps({"action": action, "url": url}).encode(), method="POST"
+        controller + SERVERS_PATH,
+        json.dumps({"action": action, "url": url}).encode(),
+        headers=bearer(_token(run)),
+        method="POST",
     )
     try:
         # The controller is on this machine: no proxy stands between.
@@ -61,6 +65,18 @@ def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
         raise InputError(error.read().decode()) from None
     except OSError as error:
         raise InputError(f"The controller of {run} does not answer at {controller}: {error}") from None
+
+
+def _token(run: Path) -> str:
+    try:
+        return (run / TOKEN).read_text()
+    except FileNotFoundError:
+        # The run has just ended, or has no token: the controller says what it needs.
+        return ""
+    except OSError as error:
+        raise InputError(
+            f"{run / TOKEN} cannot be read: {error.strerror}. Ask the owner of the run."
+        ) from None
 
 
 def _line(server: dict[str, Any]) -> str:

@@ -2,19 +2,19 @@
 
 import argparse
 import asyncio
-import errno
 import shlex
 import sys
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
+from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
-from asyncrl.machine import has_gpu
 from asyncrl.observe.report import write_report
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
@@ -22,7 +22,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.run_folder import RunFolder
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 HELP = "Train by a recipe. Run it again to resume after any interruption."
 
 
@@ -35,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     warn_on_stderr()
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        return _train(prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train))
+        # Before anything is prepared or fetched.
+        gpus = place(recipe)
+        ready = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train)
+        return _train(ready, gpus)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,7 +72,7 @@ def _explain(error: BaseException) -> int:
     return 1
 
 
-def _train(recipe: Recipe) -> int:
+def _train(recipe: Recipe, gpus: GpuMap) -> int:
     folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(
@@ -80,10 +82,10 @@ def _train(recipe: Recipe) -> int:
         _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
         return 0
     inputs, shape = read_inputs(recipe)
-    check_machine(recipe, shape, has_gpu=has_gpu(), longest_prompt=inputs.longest_prompt())
+    check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
     with folder, LastResort(recipe.trainer.stop_timeout_seconds + ENDING_SECONDS) as last_resort:
         folder.open(recipe)
-        ending = asyncio.run(local.train(inputs, folder, last_resort))
+        ending = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
         _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
     return INTERRUPTED if ending.is_stopped else 0
 

@@ -17,7 +17,7 @@ from asyncrl.evaluation.result import Result, chance_scores, greedy_result, samp
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.rollout.tasks import TaskMaker, template_of
+from asyncrl.rollout.tasks import TaskMaker, template_of, title_of
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
@@ -37,18 +37,15 @@ class Exam:
     """Rows that were not asked: repeated, without an answer that can be parsed, or too long."""
     codec: TextCodec
     sampling: SamplingParams
-    num_samples: int
+    num_sampled: int
+    """Samples per task; 0 where only the most likely answer is asked for."""
     is_greedy: bool
     """The most likely answer to each task is asked for. Without it there are only samples."""
     is_completion: bool = False
 
     @property
     def num_responses(self) -> int:
-        return len(self.tasks) * (self.is_greedy + self._num_sampled())
-
-    def _num_sampled(self) -> int:
-        # One sample alone says less than the most likely answer.
-        return 0 if self.num_samples == 1 and self.name != HELDOUT else self.num_samples
+        return len(self.tasks) * (self.is_greedy + self.num_sampled)
 
     async def give(self, evaluator: Evaluator) -> Result:
         """What the model of `evaluator` answers. Raises EvaluationFailed."""
@@ -57,7 +54,7 @@ class Exam:
         if self.is_greedy:
             groups = await evaluator.answer(self.tasks, num_samples=1, is_greedy=True)
             greedy, scores["greedy"] = greedy_result(groups), chance_scores(groups, 1)
-        if k := self._num_sampled():
+        if k := self.num_sampled:
             groups = await evaluator.answer(self.tasks, num_samples=k, is_greedy=False)
             sampled = sampled_result(groups, k)
             scores |= {"avg": chance_scores(groups, 1), "pass": chance_scores(groups, k)}
@@ -65,14 +62,14 @@ class Exam:
 
     def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
         """`evaluator` with this exam's tokens, limits and stop strings, and a count of tokens of its own."""
-        made = dataclasses.replace(
+        return dataclasses.replace(
             evaluator,
             codec=self.codec,
             sampling=self.sampling,
             is_completion=self.is_completion,
             num_streamed=0,
+            on_graded=on_graded or evaluator.on_graded,
         )
-        return made if on_graded is None else dataclasses.replace(made, on_graded=on_graded)
 
     def describe(self) -> dict[str, Any]:
         """What a result says of it."""
@@ -81,7 +78,7 @@ class Exam:
             "source": self.source,
             "template": self.template,
             "num_left_out": self.num_left_out,
-            "temperature": self.sampling.temperature if self._num_sampled() else 0.0,
+            "temperature": self.sampling.temperature if self.num_sampled else 0.0,
             "max_new_tokens": self.sampling.max_new_tokens,
         }
 
@@ -120,7 +117,8 @@ def read_exam(
         num_left_out=maker.left_out.total(),
         codec=codec,
         sampling=SamplingParams(benchmark.temperature, benchmark.max_new_tokens, codec.stop_token_ids),
-        num_samples=benchmark.num_samples,
+        # One sample alone says less than the most likely answer.
+        num_sampled=benchmark.num_samples if benchmark.num_samples > 1 else 0,
         is_greedy=benchmark.num_samples == 1,
         is_completion=benchmark.is_completion,
     )
@@ -128,10 +126,11 @@ def read_exam(
 
 def heldout_exam(recipe: Recipe, tasks: list[Task], codec: TextCodec) -> Exam:
     """data.heldout as it is evaluated before and after training."""
-    title = template_title(None if recipe.prompt is None else recipe.prompt.template)
     section = recipe.evaluation
     sampling = SamplingParams(section.temperature, recipe.rollout.max_new_tokens, codec.stop_token_ids)
-    return Exam(HELDOUT, "data.heldout", title, tasks, 0, codec, sampling, section.samples_per_task, True)
+    return Exam(
+        HELDOUT, "data.heldout", title_of(recipe), tasks, 0, codec, sampling, section.samples_per_task, True
+    )
 
 
 def _place(benchmark: Benchmark) -> str:
@@ -160,7 +159,7 @@ def _template(
     if benchmark.is_completion:
         return PromptTemplate(PLAIN), benchmark.instruction_name
     if recipe.prompt is not None:
-        return template_of(recipe), template_title(recipe.prompt.template)
+        return template_of(recipe), title_of(recipe)
     if benchmark.is_asked_as_rows:
         return None, template_title(None)
     way = "chat" if codec.has_chat_template else "text"

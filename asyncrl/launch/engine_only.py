@@ -10,8 +10,10 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.launch.servers import LocalServers
-from asyncrl.machine import has_gpu
+from asyncrl.access import Keys, new_token, read_key
+from asyncrl.launch.placement import place
+from asyncrl.launch.servers import LocalServers, server_needs
+from asyncrl.launch.site import LocalSite
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
@@ -38,25 +40,30 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
     """
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-")))
-        session = await stack.enter_async_context(new_session())
+        external = read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
+        keys = Keys(new_token(), external=external)
+        session = await stack.enter_async_context(new_session(keys))
         fixed = recipe.serving.model_copy(
             update={"extra_arguments": [*recipe.serving.extra_arguments, "--weight-version", "0"]}
         )
+        site = LocalSite(recipe.cluster, place(recipe, ("servers",)))
         servers = LocalServers(
             recipe.model_copy(update={"serving": fixed}),
             model_folder=model_folder,
             logs=logs,
             session=session,
-            has_gpu=has_gpu(),
+            site=site,
+            places=site.places(server_needs(recipe)),
+            keys=keys,
         )
         stack.push_async_callback(servers.stop)
         with stage(f"starting {len(servers.urls)} server(s) on {shown(model_folder)}"):
             await servers.start()
 
-        async def restart(url: str) -> None:
+        async def restart(url: str) -> str:
             if (process := servers.processes.get(url)) is not None:
                 log.warning("The last lines of %s:\n%s", process.name, process.last_lines())
-            await servers.restart(url)
+            return await servers.restart(url)
 
         waits = Waits()
         fleet = Fleet(

@@ -10,11 +10,14 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
+from asyncrl.access import Keys, new_token, read_key, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
+from asyncrl.files.service import model_url
 from asyncrl.inputs import Inputs
 from asyncrl.journal.server_changes import read_changes
 from asyncrl.journal.starts import (
@@ -26,18 +29,21 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
+from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_start
-from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.servers import LocalServers, server_needs
+from asyncrl.launch.site import LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
-from asyncrl.machine import has_gpu
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.sglang import new_session
@@ -104,7 +110,7 @@ class Ending:
     """Tokens: generated, trained, dropped and queued (`ReplayQueue.conservation`)."""
 
 
-async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> Ending:
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> Ending:
     """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
@@ -114,20 +120,29 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
     async with contextlib.AsyncExitStack() as stack:
         journal = Journal(folder.journal)
         stack.callback(journal.close)
-        session = await stack.enter_async_context(new_session())
+        keys = _make_keys(stack, recipe, folder.token)
+        session = await stack.enter_async_context(new_session(keys))
+        site = await _open_site(stack, recipe, gpus)
+        recipe = _reachable(recipe, site)
+        inputs = dataclasses.replace(inputs, recipe=recipe)
         digests = data_digests(recipe)
         changed = changed_data(journal, digests)
         server_changes = read_changes(journal, recipe.serving)
+        num_evaluation = recipe.evaluation.num_servers
+        needs = server_needs(recipe, server_changes, num_evaluation=num_evaluation)
         servers = LocalServers(
             recipe,
             model_folder=model_folder(recipe.model),
             logs=folder.logs,
             session=session,
-            has_gpu=has_gpu(),
-            num_evaluation=recipe.evaluation.num_servers,
+            num_evaluation=num_evaluation,
             changes=server_changes,
+            keys=keys,
+            site=site,
+            places=await site.place(needs),
         )
-        trainers = TrainerRanks(recipe, run_folder=folder.path, logs=folder.logs)
+        path = folder.path.absolute()  # Once: no other process needs this one's current folder.
+        trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
         observer = stack.enter_context(TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics))
@@ -140,9 +155,11 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
             server_urls=servers.urls,
             added_servers=[url for url in server_changes.added if url not in servers.urls],
             evaluation_urls=servers.evaluation_urls,
-            run_folder=folder.path,
+            run_folder=path,
+            keys=keys,
         )
         await stack.enter_async_context(controller)
+        site.hand_out_model(model_folder(recipe.model), model_url(controller.queue_url), keys.token)
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
@@ -152,6 +169,33 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort) -> E
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
+    """With a new token, which is in its file until `stack` is closed."""
+    external = read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
+    keys = Keys(new_token(), external=external)
+    write_token(token_file, keys.token)
+    stack.callback(token_file.unlink, missing_ok=True)
+    return keys
+
+
+async def _open_site(stack: contextlib.AsyncExitStack, recipe: Recipe, gpus: GpuMap) -> Site:
+    """Where the run's processes start; closed with `stack`. Raises InputError."""
+    if recipe.cluster.backend == "local":
+        return LocalSite(recipe.cluster, gpus)
+    # Only here: who trains on one machine need not have Ray.
+    from asyncrl.launch.ray_cluster import open_cluster
+
+    return await stack.enter_async_context(open_cluster(recipe))
+
+
+def _reachable(recipe: Recipe, site: Site) -> Recipe:
+    """With an address for the controller that every node of the site reaches."""
+    cluster = recipe.cluster
+    if cluster.bind_address != LOOPBACK or cluster.advertised_address is not None:
+        return recipe
+    return recipe.model_copy(update={"cluster": cluster.model_copy(update={"bind_address": site.address})})
 
 
 def _record_start(journal: Journal, inputs: Inputs, folder: RunFolder, digests: dict[str, str]) -> None:

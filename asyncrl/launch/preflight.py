@@ -4,7 +4,7 @@ Raises InputError with one clear sentence; returns what the run works on.
 """
 
 import contextlib
-import importlib.metadata
+import importlib.util
 import logging
 import os
 import shutil
@@ -19,17 +19,20 @@ from pathlib import Path
 import psutil
 
 import verifiers
+from asyncrl.access import read_key
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.data.order import MixturePart
 from asyncrl.data.table import TaskTable
 from asyncrl.errors import InputError
 from asyncrl.evaluation.exam import Exam, heldout_exam, read_exam
+from asyncrl.gpus import free_gpu_bytes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
-from asyncrl.launch.memory import run_bytes
+from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, run_bytes
+from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.folder import ModelShape, check_model_folder
@@ -202,24 +205,14 @@ def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
 
 
 def check_machine(
-    recipe: Recipe, shape: ModelShape, *, has_gpu: bool, longest_prompt: int | None = None
+    recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
 ) -> None:
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
-    bounds what a batch can hold. Warns of a GPU that would not be used."""
-    if (warning := unused_gpu()) is not None:
-        log.warning("%s", warning)
-    needed = run_bytes(recipe, shape, longest_prompt=longest_prompt)
-    free = psutil.virtual_memory().available
-    available = free if recipe.memory_gib is None else recipe.memory_gib * 2**30
-    if not has_gpu and needed > available:
-        there = "are free" if recipe.memory_gib is None else "are what memory_gib allows"
-        raise InputError(
-            f"the run needs about {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB {there}. "
-            f"Set trainer.recompute to full or trainer.saves_in_background to false, lower "
-            f"trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
-            f"trainer.num_processes, or use a smaller model; `asyncrl plan` says what needs how much. Set "
-            f"memory_gib where you know better."
-        )
+    bounds what a batch can hold. The memory of other nodes is not known."""
+    if gpus.uses_gpus:
+        _check_gpus(recipe, shape, gpus, longest_prompt)
+    if recipe.cluster.backend == "local":
+        _check_host(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
     existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
     if not os.access(existing, os.W_OK):
         raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
@@ -233,9 +226,54 @@ def check_machine(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
+    _check_backend(recipe)
+    read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
     check_ports(recipe)
     for url in recipe.serving.servers:
         _check_reachable(url)
+
+
+def _check_host(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:
+    """Raises InputError where the memory that is free, or that memory_gib allows, is too small."""
+    free = psutil.virtual_memory().available
+    available = free if recipe.memory_gib is None else recipe.memory_gib * 2**30
+    if has_gpu:
+        kind, needed = "host memory", host_bytes(recipe, shape)
+        advice = "Lower serving.num_servers or trainer.num_processes, or use a smaller model"
+    else:
+        kind, needed = "memory", run_bytes(recipe, shape, longest_prompt=longest_prompt)
+        advice = (
+            "Set trainer.recompute to full or trainer.saves_in_background to false, lower "
+            "trainer.tokens_per_micro_batch, serving.max_total_tokens, serving.num_servers or "
+            "trainer.num_processes, or use a smaller model"
+        )
+    if needed > available:
+        there = "are free" if recipe.memory_gib is None else "are what memory_gib allows"
+        raise InputError(
+            f"the run needs about {needed / 2**30:.1f} GiB of {kind}, {available / 2**30:.1f} GiB {there}. "
+            f"{advice}; `asyncrl plan` says what needs how much. Set memory_gib where you know better."
+        )
+
+
+def _check_gpus(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int | None) -> None:
+    """Raises InputError where a GPU has less free memory than the process on it needs."""
+    free = free_gpu_bytes()
+    for gpu, needed, name in gpu_bytes(recipe, shape, gpus, longest_prompt=longest_prompt):
+        there = free.get(gpu.device)
+        if there is not None and needed > FULL_SHARE * there:
+            raise InputError(
+                f"GPU {gpu.number} has {there / 1e9:.1f} GB free, of which the run may use {FULL_SHARE:.0%}; "
+                f"{name} needs {needed / 1e9:.1f} GB. Set trainer.recompute to full, lower "
+                f"trainer.tokens_per_micro_batch or serving.max_total_tokens, or divide the model "
+                f"(trainer.parallel); `asyncrl plan` says what needs how much."
+            )
+
+
+def _check_backend(recipe: Recipe) -> None:
+    if recipe.cluster.backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise InputError(
+            "cluster.backend is ray, but Ray is not installed. Run `make setup RAY=1`, or set it to local."
+        )
 
 
 def _check_reachable(url: str) -> None:
@@ -253,19 +291,6 @@ def _check_reachable(url: str) -> None:
             return
     except OSError as error:
         raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None
-
-
-def unused_gpu(*, devices: Path = Path("/dev"), torch_version: str | None = None) -> str | None:
-    """What to tell where this machine has a GPU and its torch cannot use one; None where all is well."""
-    found = sorted(devices.glob("nvidia[0-9]*"))
-    version = torch_version or importlib.metadata.version("torch")
-    if not found or not version.endswith("+cpu"):
-        return None
-    return (
-        f"WARNING: this machine has an NVIDIA GPU ({found[0]}), but torch {version} is a build for CPUs: all "
-        f"of the run takes place on the CPU. To use the GPU, install asyncrl with a CUDA build of torch in a "
-        f"fresh environment."
-    )
 
 
 def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:

@@ -19,6 +19,10 @@ from sandbox.process import die_with_parent
 class ChildProcess:
     """Start it once; `wait` and `stop` may be called from several tasks."""
 
+    # This machine is not lost: how a child ended is always known.
+    why_lost = ""
+    loss_seconds = 0.0
+
     def __init__(
         self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str], log_path: Path
     ) -> None:
@@ -89,11 +93,15 @@ class ChildProcess:
 
     def last_lines(self, num_lines: int = 15) -> str:
         """The end of its log, for an error message."""
-        try:
-            lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return "(no output)"
-        return "\n".join(lines[-num_lines:]) or "(no output)"
+        return last_lines(self.log_path, num_lines)
+
+
+def last_lines(log_path: Path, num_lines: int) -> str:
+    try:
+        lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return "(no output)"
+    return "\n".join(lines[-num_lines:]) or "(no output)"
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -4,17 +4,20 @@ import asyncio
 import itertools
 import logging
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 
+from asyncrl.access import TOKEN_VARIABLE, Keys
 from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site import Need, Place, Process, Site, server_need
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
@@ -37,48 +40,63 @@ class LocalServers:
         model_folder: Path,
         logs: Path,
         session: aiohttp.ClientSession,
-        has_gpu: bool,
+        site: Site,
+        places: Mapping[str, Place],
         num_evaluation: int = 0,
         changes: ServerChanges = _NO_CHANGES,
+        keys: Keys | None = None,
     ) -> None:
-        """`changes` were made in earlier starts of the run: what they removed is left out."""
+        """`changes` were made in earlier starts of the run: what they removed is left out. `places` are those
+        that `site` has found for `server_needs`. The processes answer only who shows the token of `keys`,
+        which learn their URLs; without `keys`, everybody."""
         self._recipe = recipe
+        self._model_folder = model_folder
+        self._logs = logs
         self._session = session
-        self.processes: dict[str, ChildProcess] = {}
+        self._keys = keys or Keys()
+        self._site = site
+        self.processes: dict[str, Process] = {}
+        self._roles: dict[str, _Role] = {}
         self.urls = [url for url in recipe.serving.servers if url not in changes.removed]
         self.evaluation_urls: list[str] = []
         """Of those that are not for rollouts."""
-        if not recipe.serving.servers:
-            for index, port in _staying_ports(recipe, changes):
-                self.urls.append(
-                    self._add(
-                        f"server {index}", port, recipe.seed + index, model_folder, logs, has_gpu=has_gpu
-                    )
-                )
-        for index, port in enumerate(free_ports(num_evaluation)):
+        for index in staying_servers(recipe, changes):
+            first, name = recipe.serving.first_port, f"server {index}"
+            role = _Role(name, recipe.seed + index, first and first + index)
+            self.urls.append(self._add(role, places[name]))
+        for index in range(num_evaluation):
             name, seed = f"evaluation server {index}", recipe.seed + len(self.urls) + index
-            self.evaluation_urls.append(self._add(name, port, seed, model_folder, logs, has_gpu=has_gpu))
+            self.evaluation_urls.append(self._add(_Role(name, seed), places[name]))
 
-    def _add(self, name: str, port: int, seed: int, model_folder: Path, logs: Path, *, has_gpu: bool) -> str:
+    def _add(self, role: "_Role", place: Place) -> str:
         """The URL of one more process, not yet started."""
-        url, recipe = _local_url(port), self._recipe
+        recipe, port = self._recipe, role.port or place.port
+        url = f"http://{place.host}:{port}"
+        self._keys.add_own(url)
         # SGLang's own "auto" would serve a float32 checkpoint in float16.
         is_settled = recipe.model.dtype != "auto"
-        model = recipe.model if is_settled else with_dtype(recipe.model, read_shape(model_folder))
-        self.processes[url] = ChildProcess(
-            name,
+        model = recipe.model if is_settled else with_dtype(recipe, read_shape(self._model_folder))
+        serving = recipe.serving
+        self._roles[url] = role
+        self.processes[url] = self._site.process(
+            role.name,
             engine_arguments(
-                recipe.serving,
+                serving,
                 model,
-                has_gpu=has_gpu,
+                has_gpu=place.has_gpu,
                 port=port,
-                model_folder=model_folder,
+                model_folder=self._model_folder,
                 stream_interval=recipe.rollout.stream_interval_tokens,
-                seed=seed,
-                index=len(self.processes),
+                seed=role.seed,
+                host=place.bind_address,
             ),
-            environment=engine_environment(threads=recipe.serving.threads_per_server, has_gpu=has_gpu),
-            log_path=logs / f"{name.replace(' ', '-')}.log",
+            environment={
+                **engine_environment(
+                    threads=serving.threads_per_server, has_gpu=place.has_gpu, host=place.host
+                ),
+                TOKEN_VARIABLE: self._keys.token,
+            },
+            log_path=self._logs / f"{role.name.replace(' ', '-')}.log",
         )
         return url
 
@@ -103,10 +121,32 @@ class LocalServers:
                     raise
                 await self._start_again(url)
 
-    async def restart(self, url: str) -> None:
-        """Brings the server at `url` up again; an external one is only waited for. Raises ServerError."""
-        await self._start_again(url)
+    async def restart(self, url: str) -> str:
+        """Brings the server at `url` up again; an external one is only waited for. Returns where it is: after
+        the loss of its node at another URL. Raises ServerError."""
+        process = self.processes.get(url)
+        if process is None or not process.why_lost:
+            await self._start_again(url)
+        # Which may have been noticed only when it was to start in its place.
+        if process is not None and process.why_lost:
+            url = await self._place_again(url, process)
         await self._wait(url)
+        return url
+
+    async def _place_again(self, url: str, process: Process) -> str:
+        """The URL of its successor, which has been started. Raises ServerError."""
+        role = self._roles[url]
+        log.warning("%s starts on another node: %s", role.name, process.why_lost)
+        try:
+            places = await self._site.place([server_need(self._recipe, role.name)])
+        except InputError as error:
+            raise ServerError(str(error)) from error
+        del self.processes[url], self._roles[url]
+        now = self._add(role, places[role.name])
+        await self.processes[now].start()
+        for urls in (self.urls, self.evaluation_urls):
+            urls[:] = [now if known == url else known for known in urls]
+        return now
 
     async def end(self, url: str) -> None:
         """Ends the process of a server that was removed; `restart` starts it again. Leaves external ones."""
@@ -144,48 +184,69 @@ class LocalServers:
         try:
             await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
+                how = process.why_lost or f"exit code {ended.result()}"
                 raise ServerError(
-                    f"{process.name} ended with exit code {ended.result()} while it started. Its last lines "
-                    f"({process.log_path}):\n{process.last_lines()}"
+                    f"{process.name} ended while it started: {how}. Its last lines ({process.log_path}):\n"
+                    f"{process.last_lines()}"
                 )
             await ready
+            await self._check_closed(process.name, url)
         finally:
             ready.cancel()
             ended.cancel()
 
-
-def _staying_ports(recipe: Recipe, changes: ServerChanges) -> list[tuple[int, int]]:
-    """Index and port of the local servers that were not removed; only their number tells free ports."""
-    ports = list(enumerate(choose_ports(recipe)))
-    if recipe.serving.first_port:
-        return [(index, port) for index, port in ports if _local_url(port) not in changes.removed_local]
-    return ports[: len(ports) - len(changes.removed_local)]
-
-
-def _local_url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
+    async def _check_closed(self, name: str, url: str) -> None:
+        """Raises ServerError when a server of ours answers who shows no token."""
+        if self._keys.token and await sglang.is_open(url):
+            raise ServerError(
+                f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
+                f"asyncrl where SGLang is installed, and leave SGLANG_PLUGINS unset."
+            )
 
 
-def choose_ports(recipe: Recipe) -> list[int]:
-    """Ports for the local servers: the ones asked for, or free ones."""
-    first, count = recipe.serving.first_port, recipe.serving.num_servers
-    if first:
-        return list(range(first, first + count))
-    return free_ports(count)
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """What a server is, wherever it runs."""
+
+    name: str
+    seed: int
+    port: int = 0
+    """0: any that is free."""
+
+
+def staying_servers(recipe: Recipe, changes: ServerChanges) -> list[int]:
+    """Numbers of the local servers that were not removed; only how many there are, with free ports."""
+    serving = recipe.serving
+    if serving.servers:
+        return []
+    if serving.first_port:
+        removed = {urlsplit(url).port for url in changes.removed_local}
+        return [n for n in range(serving.num_servers) if serving.first_port + n not in removed]
+    return list(range(serving.num_servers - len(changes.removed_local)))
+
+
+def server_needs(
+    recipe: Recipe, changes: ServerChanges = _NO_CHANGES, *, num_evaluation: int = 0
+) -> list[Need]:
+    """What the servers that the run starts need of their nodes."""
+    names = [f"server {index}" for index in staying_servers(recipe, changes)]
+    names += [f"evaluation server {index}" for index in range(num_evaluation)]
+    return [server_need(recipe, name) for name in names]
 
 
 def check_ports(recipe: Recipe) -> None:
     """Raises InputError when a port that the recipe asks for is taken."""
-    if recipe.serving.first_port and not recipe.serving.servers:
-        for port in choose_ports(recipe):
-            _check_free(port)
+    if recipe.serving.first_port and not recipe.serving.servers and recipe.cluster.backend == "local":
+        first = recipe.serving.first_port
+        for port in range(first, first + recipe.serving.num_servers):
+            _check_free(port, recipe.cluster.bind_address)
 
 
-def _check_free(port: int) -> None:
+def _check_free(port: int, host: str) -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(("127.0.0.1", port))
+            listener.bind((host, port))
         except OSError as error:
             raise InputError(
                 f"port {port} (serving.first_port) is taken: {error.strerror}. Set another one, or 0 for any."

@@ -18,8 +18,8 @@ class LocalSupervisor:
         self._trainers = trainers
         self._journal = journal
 
-    async def restart_server(self, url: str) -> None:
-        await self._servers.restart(url)
+    async def restart_server(self, url: str) -> str:
+        return await self._servers.restart(url)
 
     async def end_server(self, url: str) -> None:
         await self._servers.end(url)

@@ -5,10 +5,10 @@ import logging
 import signal
 from pathlib import Path
 
+from asyncrl.access import TOKEN_VARIABLE
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
-from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
 from asyncrl.model.layout import rank_environment
-from asyncrl.ports import free_ports
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -36,24 +36,33 @@ class TrainerFailed(AsyncrlError):
 class TrainerRanks:
     """`num_processes` processes under torchrun's environment variables."""
 
-    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path) -> None:
+    def __init__(self, recipe: Recipe, *, run_folder: Path, logs: Path, site: Site, token: str = "") -> None:
+        """`token` is the run's, which the queue asks for."""
         self._recipe = recipe
+        self._site = site
+        self._token = token
         self._run_folder = run_folder
         self._logs = logs
         self._queue_url = ""
-        self.ranks: list[ChildProcess] = []
+        self.ranks: list[Process] = []
 
     async def start(self, queue_url: str) -> None:
-        """All ranks; they take their batches at `queue_url`."""
+        """All ranks; they take their batches at `queue_url`. Raises InputError where no node has room."""
         self._queue_url = queue_url
-        port = free_ports(1)[0]
+        places = await self._site.place(trainer_needs(self._recipe))
+        first = places["trainer 0"]
         arguments = ["-m", "asyncrl.trainer.main"]
         arguments += ["--run-folder", str(self._run_folder), "--queue-url", queue_url]
         self.ranks = [
-            ChildProcess(
+            self._site.process(
                 f"trainer {rank}",
                 arguments,
-                environment=rank_environment(self._recipe.trainer, rank, port=port),
+                environment={
+                    **rank_environment(self._recipe.trainer, rank, port=first.port, host=first.host),
+                    **({"LOCAL_RANK": "0"} if places[f"trainer {rank}"].is_alone else {}),
+                    **forwarded([self._recipe.serving.api_key_variable]),
+                    TOKEN_VARIABLE: self._token,
+                },
                 log_path=self._logs / f"trainer-{rank}.log",
             )
             for rank in range(self._recipe.trainer.num_processes)
@@ -72,12 +81,26 @@ class TrainerRanks:
             while running:
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    rank = running.pop(task)
                     if task.result() != 0:
-                        raise TrainerFailed(_last_words(rank, task.result()), exit_code=task.result())
+                        rank = await self._first_to_die(running[task])
+                        code = rank.returncode()
+                        assert code is not None
+                        raise TrainerFailed(_last_words(rank, code), exit_code=code)
+                    running.pop(task)
         finally:
             for task in running:
                 task.cancel()
+
+    async def _first_to_die(self, found: Process) -> Process:
+        """The rank that is the cause: one whose node is lost, or that was killed. The other ranks then end
+        with an error, at once, while the loss of a node may be known some seconds later."""
+        others = [asyncio.create_task(rank.wait()) for rank in self.ranks if rank.is_running()]
+        if others and (found.returncode() or 0) > 0 and found.loss_seconds:
+            await asyncio.wait(others, timeout=found.loss_seconds)
+        for task in others:
+            task.cancel()
+        killed = (rank for rank in self.ranks if (rank.returncode() or 0) < 0)
+        return next((rank for rank in self.ranks if rank.why_lost), next(killed, found))
 
     def kill(self, why: str) -> None:
         """Ends ranks that hang, at once; `wait` then raises."""
@@ -89,7 +112,7 @@ class TrainerRanks:
         await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
 
 
-def _last_words(rank: ChildProcess, exit_code: int) -> str:
+def _last_words(rank: Process, exit_code: int) -> str:
     lines = rank.last_lines()
     if exit_code == DiskError.EXIT_CODE:
         for line in reversed(lines.splitlines()):
@@ -105,7 +128,9 @@ def _last_words(rank: ChildProcess, exit_code: int) -> str:
             if line.startswith(Diverged.__name__):
                 return f"{rank.name} stopped. {line}"
     how = f"ended with exit code {exit_code}"
-    if exit_code == -signal.SIGKILL:
+    if rank.why_lost:
+        how = f"is lost: {rank.why_lost}"
+    elif exit_code == -signal.SIGKILL:
         how = (
             "was killed (SIGKILL), as the kernel does with the largest process when memory runs out; "
             "`asyncrl plan` says what needs how much"

@@ -4,12 +4,14 @@ The classes are imported from here; file.py reads and writes recipes, keys.py li
 """
 
 from asyncrl.recipe.algorithm import Algorithm as Algorithm
+from asyncrl.recipe.cluster import Cluster as Cluster
 from asyncrl.recipe.critic import Critic as Critic
 from asyncrl.recipe.data import ColumnMapping as ColumnMapping
 from asyncrl.recipe.data import Data as Data
 from asyncrl.recipe.data import Source as Source
 from asyncrl.recipe.evaluation import Evaluation as Evaluation
 from asyncrl.recipe.model import Model as Model
+from asyncrl.recipe.placement import Placement as Placement
 from asyncrl.recipe.prepare import Prepare as Prepare
 from asyncrl.recipe.prompt import Prompt as Prompt
 from asyncrl.recipe.recipe import Recipe as Recipe

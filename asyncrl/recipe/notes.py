@@ -9,7 +9,6 @@ def notes(recipe: Recipe) -> list[str]:
         *_clip_notes(recipe),
         *_length_notes(recipe),
         *_critic_notes(recipe),
-        *_gpu_notes(recipe),
     ]
 
 
@@ -44,14 +43,4 @@ def _critic_notes(recipe: Recipe) -> list[str]:
         f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
         f"ended for the critic: no value is expected after the cut. "
         f"Raise rollout.max_new_tokens if many are cut off."
-    ]
-
-
-def _gpu_notes(recipe: Recipe) -> list[str]:
-    first, ranks = recipe.serving.first_gpu, recipe.trainer.num_processes
-    if first is None or first >= ranks or recipe.serving.servers:
-        return []
-    return [
-        f"serving.first_gpu {first} is one of the GPUs 0 to {ranks - 1} of the trainer: server and trainer "
-        f"share its memory. Set serving.first_gpu to {ranks} for GPUs of their own."
     ]

@@ -5,10 +5,12 @@ from pathlib import Path
 from pydantic import model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.cluster import Cluster
 from asyncrl.recipe.critic import Critic
 from asyncrl.recipe.data import Data
 from asyncrl.recipe.evaluation import Evaluation
 from asyncrl.recipe.model import Model
+from asyncrl.recipe.placement import Placement
 from asyncrl.recipe.prepare import Prepare
 from asyncrl.recipe.prompt import Prompt
 from asyncrl.recipe.replay import Replay
@@ -39,10 +41,12 @@ class Recipe(Section):
     rollout: Rollout = Rollout()
     replay: Replay = Replay()
     serving: Serving = Serving()
+    cluster: Cluster = Cluster()
     algorithm: Algorithm = Algorithm()
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
+    placement: Placement = Placement()
 
     def folder(self) -> Path:
         """The run folder."""
@@ -66,6 +70,7 @@ class Recipe(Section):
         self._check_critic()
         self._check_drops()
         self._check_evaluation()
+        self._check_placement()
         return self
 
     def critic_steps_per_batch(self) -> int:
@@ -211,3 +216,33 @@ class Recipe(Section):
                 "evaluation.every_steps is set but data.heldout is missing. Name a held-out file in "
                 "data.heldout, or set evaluation.every_steps to 0."
             )
+
+    def _check_placement(self) -> None:
+        serving, trainer = self.serving, self.trainer
+        size = serving.tensor_parallel_size
+        if serving.servers and self.placement.servers:
+            raise ValueError(
+                f"placement.servers is {self.placement.servers} but serving.servers names servers that run "
+                f"already. Remove placement.servers, or serving.servers to start local ones."
+            )
+        for key, count, why in (
+            ("trainer", trainer.num_processes, "trainer.num_processes"),
+            ("servers", serving.num_servers * size, "serving.num_servers x serving.tensor_parallel_size"),
+            (
+                "evaluation",
+                self.evaluation.num_servers * size,
+                "evaluation.num_servers x serving.tensor_parallel_size",
+            ),
+        ):
+            numbers: list[int] = getattr(self.placement, key)
+            if numbers and len(numbers) != count:
+                raise ValueError(
+                    f"placement.{key} names {len(numbers)} GPU(s), {numbers}, but {why} is {count}. Name "
+                    f"{count}, or change what needs them."
+                )
+        for option in ("--base-gpu-id", "--gpu-id-step"):
+            if any(argument.split("=")[0] == option for argument in serving.extra_arguments):
+                raise ValueError(
+                    f"serving.extra_arguments has {option}, but each server sees its own GPUs only. Remove "
+                    f"it, and name the GPUs in placement.servers."
+                )

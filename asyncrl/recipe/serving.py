@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from asyncrl.recipe.section import Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
 
 
 class Serving(Section):
@@ -15,13 +15,14 @@ class Serving(Section):
     servers: list[str] = []
     """URLs of running SGLang 0.5.23 servers, e.g. on other machines. SGLANG_RETURN_ORIGINAL_LOGPROB must not
     be set there: log-probs would ignore the temperature, and only the mismatch metrics would show it."""
+    api_key_variable: str | None = None
+    """Environment variable that holds the key (SGLang's --api-key) of the servers that are not processes of
+    the run. Local servers get the run's own token."""
     threads_per_server: Positive = 1
     """CPU threads per local server. With more threads than cores, servers run 10-20 times slower."""
     tensor_parallel_size: Positive = 1
-    """Tensor-parallel ranks (GPUs) per local server."""
-    first_gpu: Count | None = None
-    """GPU of the first local server; each takes the next tensor_parallel_size GPUs. Trainer ranks take GPU 0
-    and up, so trainer.num_processes keeps them apart. Default: the engine's choice, GPU 0."""
+    """Tensor-parallel ranks (GPUs) per local server. Above 1 only `eval` and `chat` work: what such a server
+    loaded cannot be compared with the trainer's weights yet."""
     max_total_tokens: Positive = 32768
     """KV cache size per server, in tokens."""
     max_running_requests: Positive = 128

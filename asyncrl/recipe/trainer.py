@@ -30,8 +30,9 @@ class Parallel(Section):
     """Ranks that share the experts of a layer (Qwen3-MoE)."""
     sequence_parallel: bool = False
     """Tensor ranks also share tokens outside the matrices: less activation memory."""
-    distributed_optimizer: bool = False
-    """Data-parallel ranks shard the optimizer state instead of replicating it."""
+    distributed_optimizer: bool | None = None
+    """Data-parallel ranks shard the optimizer state instead of replicating it. Must stay when a run resumes.
+    Default: true on a GPU, false on a CPU."""
 
 
 class Trainer(Section):
@@ -75,6 +76,10 @@ class Trainer(Section):
     step_timeout_seconds: PositiveFloat = 3600.0
     """Longest time from a batch to the next take, checkpoint included, before the trainer counts as hung and
     is restarted from its last checkpoint."""
+    rank_timeout_seconds: PositiveFloat = 1800.0
+    """Longest wait of a trainer process for another one, which then counts as dead; all restart from the last
+    checkpoint. A process that dies without its machine is noticed at once. Set it above the time of the
+    slowest micro-batch and of writing a process's part of a checkpoint. Waits for batches may be longer."""
     saves_in_background: bool = True
     """Trains on while a checkpoint is written from a copy of the state. false: training waits for the write,
     which saves the copy: as much memory as weights and optimizer states."""

@@ -9,6 +9,7 @@ import urllib.parse
 
 import msgspec
 
+from asyncrl.access import bearer
 from asyncrl.errors import QueueError
 from asyncrl.replay.wire import (
     COMMIT_PATH,
@@ -26,9 +27,10 @@ POLL_SECONDS = 20.0
 
 
 class QueueClient:
-    """Speaks to the queue service at `url`. Not thread-safe."""
+    """Speaks to the queue service at `url`, which asks for the run's `token`. Not thread-safe."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, token: str = "") -> None:
+        self._headers = {"Content-Type": "application/msgpack", **bearer(token)}
         address = urllib.parse.urlsplit(url)
         self._connection = http.client.HTTPConnection(
             address.hostname or "127.0.0.1", address.port, timeout=3 * POLL_SECONDS
@@ -56,7 +58,7 @@ class QueueClient:
         self._connection.close()
 
     def _post(self, path: str, body: bytes) -> bytes | None:
-        self._connection.request("POST", path, body, {"Content-Type": "application/msgpack"})
+        self._connection.request("POST", path, body, self._headers)
         response = self._connection.getresponse()
         answer = response.read()
         if response.status == 204:

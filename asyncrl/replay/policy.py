@@ -13,10 +13,24 @@ ready groups. A drop (a fault, a group without signal) lowers n and harms nothin
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import Group, GroupState
 
+
+class Candidate(Protocol):
+    """What a choice looks at, of a group of the queue or of a simulated one."""
+
+    @property
+    def group_id(self) -> int: ...
+    @property
+    def admitted_version(self) -> PolicyVersion: ...
+    @property
+    def state(self) -> GroupState: ...
+
+
+CandidateT = TypeVar("CandidateT", bound=Candidate)
 Preference = Callable[[Group], tuple[float, ...]]
 """Smallest first; the group id breaks ties."""
 
@@ -67,16 +81,35 @@ def choose(
     have one, by `has_signal`, better than all others.
     """
     if order == "strict_admission":
-        oldest = list(live[:batch_size])
-        is_ready = len(oldest) == batch_size and all(g.state is GroupState.READY for g in oldest)
-        return oldest if is_ready else None
-    ready = [group for group in live if group.state is GroupState.READY]
-    if len(ready) < batch_size:
-        return None
-    liked = sorted(ready, key=ORDERS[order])
+        return choose_oldest(live, batch_size=batch_size)
+    liked = sorted((group for group in live if group.state is GroupState.READY), key=ORDERS[order])
     if order == "signal":
         liked.sort(key=has_signal, reverse=True)
-    chosen: dict[int, Group] = {}
+    return choose_liked(live, liked, version, batch_size=batch_size, max_staleness=max_staleness)
+
+
+def choose_oldest(live: Sequence[CandidateT], *, batch_size: int) -> list[CandidateT] | None:
+    """The oldest groups, whether others are ready or not; None until all of them are."""
+    oldest = list(live[:batch_size])
+    is_ready = len(oldest) == batch_size and all(group.state is GroupState.READY for group in oldest)
+    return oldest if is_ready else None
+
+
+def choose_liked(
+    live: Sequence[CandidateT],
+    liked: Sequence[CandidateT],
+    version: PolicyVersion,
+    *,
+    batch_size: int,
+    max_staleness: int,
+) -> list[CandidateT] | None:
+    """The batch of ready groups that is liked best among those that keep every deadline, in admission order.
+
+    `live` in admission order, `liked` its ready groups, best first. None while no batch keeps the deadlines.
+    """
+    if len(liked) < batch_size:
+        return None
+    chosen: dict[int, CandidateT] = {}
     num_untaken = 0
     for deadline, due in itertools.groupby(live, key=lambda group: group.admitted_version + max_staleness):
         num_untaken += sum(1 for _ in due)

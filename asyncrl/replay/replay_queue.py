@@ -111,9 +111,7 @@ class ReplayQueue:
         if self.is_catching_up():
             return False
         assert self.version is not None
-        counted = self.num_admitted - self.num_dropped
-        num_batches = min(self.settings.max_staleness + self.version + 1, self.settings.num_steps)
-        return counted < num_batches * self.settings.groups_per_batch
+        return self.num_admitted - self.num_dropped < self.settings.most_admitted(self.version)
 
     def admit(self, task: Task) -> Group:
         """A new open group for `task`. Raises QueueError when `can_admit` is false."""

@@ -1,7 +1,8 @@
 """The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
 
-Owns no state. A take or drain that is not ready within POLL_SECONDS is answered 204 and asked again, so that
-a waiting trainer knows the controller alive.
+Owns no state, only the rule that whoever shows no token gets 401, except for GET /health. A take or drain
+that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting trainer knows the
+controller alive.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,7 +11,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from asyncrl.access import is_shown
 from asyncrl.errors import AsyncrlError
+from asyncrl.files.service import PREFIX, FileRoutes
 from asyncrl.replay.client import POLL_SECONDS
 from asyncrl.replay.wire import (
     COMMIT_PATH,
@@ -33,10 +36,12 @@ Drain = Callable[[DrainRequest, float], Awaitable[bool]]
 ChangeServers = Callable[[str, str], list[dict[str, Any]]]
 """Given "add", "remove" or "list", and a URL: what is known of each server then. Raises AsyncrlError."""
 SERVERS_PATH = "/servers"
+HEALTH_PATH = "/health"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class QueueService:
-    """Serves on 127.0.0.1 or `host`; `url` is known after `start`."""
+    """Serves on `host`; `url`, known after `start`, names `advertised_host` where that is another one."""
 
     def __init__(
         self,
@@ -45,34 +50,63 @@ class QueueService:
         *,
         drain: Drain | None = None,
         change_servers: ChangeServers | None = None,
+        files: FileRoutes | None = None,
+        token: str = "",
+        files_key: str = "",
         host: str = "127.0.0.1",
+        advertised_host: str = "",
     ) -> None:
+        """Without a `token` nobody is asked for one. Servers of the user's own show `files_key` to fetch."""
         self._take = take
         self._commit = commit
         self._drain = drain
         self._change_servers = change_servers
+        self._files = files
+        self._token = token
+        self._files_key = files_key
         self._host = host
+        self._advertised_host = advertised_host or host
         self._runner: web.AppRunner | None = None
         self.url = ""
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=2**30)
+        app = web.Application(client_max_size=2**30, middlewares=[self._check_token])
+        app.router.add_get(HEALTH_PATH, self._on_health)
         app.router.add_post(TAKE_PATH, self._on_take)
         app.router.add_post(COMMIT_PATH, self._on_commit)
         if self._drain is not None:
             app.router.add_post(DRAIN_PATH, self._on_drain)
         if self._change_servers is not None:
             app.router.add_post(SERVERS_PATH, self._on_servers)
+        if self._files is not None:
+            self._files.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, 0)
         await site.start()
         port = self._runner.addresses[0][1]
-        self.url = f"http://{self._host}:{port}"
+        self.url = f"http://{self._advertised_host}:{port}"
 
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._token and not self._is_allowed(request):
+            return web.Response(status=401, text="this needs the run's token (access.token in its folder)")
+        return await handler(request)
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        is_read = request.method == "GET"
+        shown = request.headers.get("Authorization")
+        if is_shown(self._token, shown) or (is_read and request.path == HEALTH_PATH):
+            return True
+        is_file = is_read and request.path.startswith(f"{PREFIX}/")
+        return is_file and bool(self._files_key) and is_shown(self._files_key, shown)
+
+    async def _on_health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
 
     async def _on_take(self, request: web.Request) -> web.Response:
         try:

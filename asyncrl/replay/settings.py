@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from asyncrl.recipe import Recipe
+from asyncrl.records import PolicyVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,10 @@ class QueueSettings:
     """Batches that may hold a group."""
     always_teaches: bool = False
     """As in `Algorithm`: also a group whose advantages are all 0 is worth repeating."""
+
+    def most_admitted(self, version: PolicyVersion) -> int:
+        """Groups that may have been admitted, dropped ones apart, while the trainer is at `version`."""
+        return min(self.max_staleness + version + 1, self.num_steps) * self.groups_per_batch
 
     @classmethod
     def of(cls, recipe: Recipe) -> "QueueSettings":

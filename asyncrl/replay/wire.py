@@ -36,6 +36,8 @@ class TakeReply:
     must_republish: bool = False
     """No batch yet: a server found other bytes in the publication than were published. Write it once more
     and take again."""
+    own_servers: list[str] = field(default_factory=list)
+    """Those of `servers` that are processes of the run, which are shown its token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
 
@@ -39,8 +39,9 @@ async def leave_alone(url: str) -> None:
 
 
 class Fleet:
-    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready;
-    `stop` ends the process of a server that was removed (and leaves an external one alone).
+    """`restart` brings the process behind a URL up again (or waits for an external one) until it is ready and
+    says where it is now if that is another URL; `stop` ends the process of a server that was removed (and
+    leaves an external one alone).
 
     `install_seconds` limits each request of an install: a server that hangs then is restarted.
     """
@@ -52,12 +53,14 @@ class Fleet:
         session: aiohttp.ClientSession,
         waits: Waits,
         max_running_requests: int,
-        restart: Callable[[str], Awaitable[None]],
+        restart: Callable[[str], Awaitable[str | None]],
         stop: Callable[[str], Awaitable[None]] = leave_alone,
         install_seconds: float = INSTALL_SECONDS,
         interrupt: str = "continue",
+        load: Load = load_from_disk,
     ) -> None:
         self.session = session
+        self._restart = restart
         self.max_running_requests = max_running_requests
         self._waits = waits
         self._handover = Handover(waits)
@@ -66,9 +69,11 @@ class Fleet:
             handover=self._handover,
             waits=waits,
             session=session,
-            restart=restart,
+            restart=self._restart_or_move,
             stop=stop,
-            install=functools.partial(install, session, interrupt=interrupt, timeout_seconds=install_seconds),
+            install=functools.partial(
+                install, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
+            ),
         )
         self.servers = {url: Server(url) for url in urls}
         self._lifecycles = {url: self._make_lifecycle(server) for url, server in self.servers.items()}
@@ -140,6 +145,13 @@ class Fleet:
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
         return sum(server.busy_so_far() for server in self.servers.values())
+
+    def stream_seconds(self) -> tuple[float, float]:
+        """Sums over servers: requests running times seconds, and their squares times seconds."""
+        for server in self.servers.values():
+            server.count_streams()
+        servers = self.servers.values()
+        return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
 
     def has_hope(self) -> bool:
         """False when every server was given up."""
@@ -275,6 +287,15 @@ class Fleet:
         log.warning("server %s was removed: %d requests resume elsewhere", url, server.num_running)
         self._lifecycles[url].leave()
         self._forget_once_drained(server)
+
+    async def _restart_or_move(self, url: str) -> None:
+        """Raises ServerError. A server that came up on another node is another one from now on."""
+        now = await self._restart(url)
+        if now is not None and now != url and (lost := self.servers.get(url)) is not None:
+            self.add(now)
+            # It was taken out of service by its death: what streamed from it has broken off.
+            self._lifecycles[url].leave()
+            self._forget_once_drained(lost)
 
     def change_and_list(self, action: str, url: str) -> list[dict[str, Any]]:
         """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
+from asyncrl.files.service import folder_url
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 
@@ -51,6 +52,17 @@ Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
 async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
     """The server reads the publication's folder. Raises ServerError."""
     await sglang.update_weights_from_disk(session, url, publication.folder, publication.version)
+
+
+def load_over_http(service_url: Callable[[], str], run_folder: Path) -> Load:
+    """For servers that see no disk of ours: each fetches the publication from the controller's service, whose
+    URL is asked for when it is needed."""
+
+    async def load(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        folder = folder_url(service_url(), publication.folder, run_folder)
+        await sglang.update_weights_from_disk(session, url, folder, publication.version)
+
+    return load
 
 
 async def install(

@@ -40,6 +40,8 @@ class Server:
     """Streamed from it."""
     stream_seconds: float = 0.0
     """Requests running, times seconds."""
+    squared_stream_seconds: float = 0.0
+    """Requests running, squared, times seconds: over `stream_seconds`, how many ran while one of them ran."""
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
@@ -95,7 +97,9 @@ class Server:
         }
 
     def count_streams(self) -> None:
-        """Brings `stream_seconds` up to now; before each change of `num_running`."""
+        """Brings both sums of stream seconds up to now; before each change of `num_running`."""
         now = now_seconds()
-        self.stream_seconds += self.num_running * (now - self.counted_seconds)
+        streamed = self.num_running * (now - self.counted_seconds)
+        self.stream_seconds += streamed
+        self.squared_stream_seconds += self.num_running * streamed
         self.counted_seconds = now

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
+from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError, ServerSilent
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang_messages import Chunk, parse_event
@@ -24,19 +25,35 @@ UPDATE_SECONDS = 300.0
 CALL_SECONDS = 30.0
 """Longest wait for the answer to a call that loads nothing."""
 PROBE_SECONDS = 5.0
+READY_PATH = "/ready"
+"""Says whether a server can serve, and makes it compute nothing. Servers of a run tell it to everybody."""
 _JSON = {"Content-Type": "application/json"}
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
-def new_session() -> aiohttp.ClientSession:
-    """A session without a limit on connections and with room for long event lines. Owner closes it."""
+def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
+    """A session without a limit on connections and with room for long event lines. Owner closes it.
+
+    Each server is shown its own of `keys`.
+    """
     return aiohttp.ClientSession(
+        middlewares=() if keys is None else (_showing(keys),),
         # SGLang closes connections that were idle for 5 s. Reusing one at that moment would look like a
         # server that died.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
         read_bufsize=2**22,
         timeout=aiohttp.ClientTimeout(total=None),
     )
+
+
+def _showing(keys: Keys) -> aiohttp.ClientMiddlewareType:
+    async def show(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        request.headers.update(bearer(keys.of(str(request.url))))
+        return await handler(request)
+
+    return show
 
 
 # Generating
@@ -102,7 +119,7 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
     """Whether the server answers that it can serve; False while it starts or when nobody listens."""
     try:
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
-        async with session.get(f"{url}/ready", timeout=timeout) as response:
+        async with session.get(f"{url}{READY_PATH}", timeout=timeout) as response:
             return response.status == 200
     except _FAILURES:
         return False
@@ -118,6 +135,16 @@ async def wait_until_ready(session: aiohttp.ClientSession, url: str, *, timeout_
                 f"Raise serving.start_timeout_seconds if it is only slow."
             )
         await asyncio.sleep(0.1)
+
+
+async def is_open(url: str) -> bool:
+    """Whether the server answers somebody who shows no key. Raises ServerError when it answers nothing."""
+    timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+    try:
+        async with aiohttp.request("GET", f"{url}/model_info", timeout=timeout) as response:
+            return response.status != 401
+    except _FAILURES as error:
+        raise ServerError(f"{url}/model_info failed: {type(error).__name__}: {error}") from error
 
 
 async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None:
@@ -137,9 +164,10 @@ async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None
 
 
 async def update_weights_from_disk(
-    session: aiohttp.ClientSession, url: str, folder: Path, version: PolicyVersion
+    session: aiohttp.ClientSession, url: str, folder: Path | str, version: PolicyVersion
 ) -> None:
-    """The server reads the safetensors in `folder`, which it must see at the same path."""
+    """The server reads the safetensors in `folder`, which it must see at the same path. A URL is fetched
+    first, by a server that has asyncrl's plugin."""
     body = {"model_path": str(folder), **_label(version)}
     await post(session, url, "/update_weights_from_disk", body)
 

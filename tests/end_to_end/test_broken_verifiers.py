@@ -1,7 +1,9 @@
 """Whole runs whose verifier breaks after the trial at the start: they end, and say why."""
 
+import functools
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,13 @@ class Sevens:
 """
 
 
-def broken_run(folder: Path, how: str, more: str = "") -> WholeRun:
-    run = WholeRun(folder, trainer={"num_steps": 100}, rollout={"groups_per_batch": 4})
+@pytest.fixture
+def broken_run(tmp_path: Path, elsewhere: dict[str, list[str]]) -> Callable[..., WholeRun]:
+    return functools.partial(start_and_break, tmp_path, elsewhere)
+
+
+def start_and_break(folder: Path, serving: dict[str, list[str]], how: str, more: str = "") -> WholeRun:
+    run = WholeRun(folder, serving=serving, trainer={"num_steps": 100}, rollout={"groups_per_batch": 4})
     (folder / "sevens.py").write_text(BROKEN.format(how=how, more=more))
     run.start()
     # The trial is over when the controller listens.
@@ -36,8 +43,10 @@ def broken_run(folder: Path, how: str, more: str = "") -> WholeRun:
     return run
 
 
-def test_a_verifier_that_always_raises_ends_the_run_with_its_words(tmp_path: Path) -> None:
-    run = broken_run(tmp_path, "raise LookupError('no such judge')")
+def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
+    broken_run: Callable[..., WholeRun],
+) -> None:
+    run = broken_run("raise LookupError('no such judge')")
     assert run.finish(seconds=120.0) == 1, run.output()
     output = run.output()
     assert "Traceback" not in output
@@ -53,8 +62,10 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(tmp_path: Pat
 
 
 @pytest.mark.parametrize("more", ["", "verify_fast = verify"], ids=["in a worker", "in the event loop"])
-def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(tmp_path: Path, more: str) -> None:
-    run = broken_run(tmp_path, "time.sleep(1000)", more)
+def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(
+    broken_run: Callable[..., WholeRun], more: str
+) -> None:
+    run = broken_run("time.sleep(1000)", more)
     graded = "SELECT count(*) FROM trajectories WHERE finish IS NOT NULL AND outcome IS NULL"
     run.wait_for(lambda: run.query(graded)[0][0] > 0, "a response that waits for its verdict")
     family = run.family()

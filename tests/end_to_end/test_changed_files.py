@@ -31,8 +31,10 @@ def write_rows(run: WholeRun, numbers: list[int]) -> None:
         (run.folder / name).write_text("\n".join(map(json.dumps, rows)))
 
 
-def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(tmp_path: Path) -> None:
-    run = WholeRun(tmp_path, trainer={"checkpoint_every_steps": 2, "num_steps": 40})
+def test_a_resumed_run_says_what_it_uses_and_grades_each_answer_by_its_own_row(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    run = WholeRun(tmp_path, serving=elsewhere, trainer={"checkpoint_every_steps": 2, "num_steps": 40})
     (tmp_path / "echo.py").write_text(VERIFIER)
     numbers = list(range(100, 160))
     write_rows(run, numbers)

@@ -21,9 +21,9 @@ RECIPE = {
     "data": {"train": "rows.jsonl"},
     "rollout": {"max_new_tokens": 64},
     "serving": {"max_total_tokens": 8192, "max_running_requests": 32},
-    "evaluation": {"every_steps": 0, "samples_per_task": 128},
+    "evaluation": {"every_steps": 0, "samples_per_task": 64},
 }
-NUM_RESPONSES = 8 * 128
+NUM_RESPONSES = 8 * 64
 
 
 @pytest.fixture
@@ -70,6 +70,7 @@ class Evaluating:
         return self.process.wait(timeout=240)
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project: Path) -> None:
     out = project / "out.json"
     evaluation = Evaluating(project, "--at", "base", "--checkpoint", "other", "--out", str(out))
@@ -77,7 +78,7 @@ def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project
     evaluation.servers()[0].kill()
     assert evaluation.finish() == 0, evaluation.said()
     assert "serves again, with the weights that it was started with" in evaluation.said()
-    assert "rows.jsonl: 8 tasks, template none, as the rows are, 128 samples" in evaluation.said()
+    assert "rows.jsonl: 8 tasks, template none, as the rows are, 64 samples" in evaluation.said()
     (found,) = json.loads(out.read_text())["benchmarks"]
     assert {len(row["avg_scores"]) for row in found["results"].values()} == {8}
     assert [row["num_faults"] for row in found["results"].values()] == [0, 0]

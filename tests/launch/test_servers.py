@@ -1,24 +1,31 @@
 """Which servers a run starts, and that one which was removed has no process any more."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from fakes.gpus import whole_gpus
 from fakes.models import write_model
 from fakes.recipes import make_recipe
 from fakes.small_disk import refused_writes
 
+from asyncrl.access import Keys
 from asyncrl.errors import ServerError
 from asyncrl.journal.server_changes import ServerChanges
+from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.process import ChildProcess
-from asyncrl.launch.servers import LocalServers
+from asyncrl.launch.servers import LocalServers, server_needs
+from asyncrl.launch.site import LocalSite, Need, Place
+from asyncrl.ports import free_ports
+from asyncrl.recipe.cluster import Cluster
 from asyncrl.serving.sglang import new_session
 
 NO_CHANGES = ServerChanges()
+ON_CPU = GpuMap("a test")
 
 
 @contextlib.asynccontextmanager
@@ -27,15 +34,18 @@ async def local_servers(
     serving: dict[str, Any] | None = None,
     changes: ServerChanges = NO_CHANGES,
     *,
-    has_gpu: bool = False,
+    gpus: GpuMap = ON_CPU,
 ) -> AsyncIterator[LocalServers]:
+    recipe = make_recipe(folder, serving=serving or {})
+    site = LocalSite(recipe.cluster, gpus)
     async with new_session() as session:
         yield LocalServers(
-            make_recipe(folder, serving=serving or {}),
+            recipe,
             model_folder=folder,
             logs=folder,
             session=session,
-            has_gpu=has_gpu,
+            site=site,
+            places=site.places(server_needs(recipe, changes)),
             changes=changes,
         )
 
@@ -59,20 +69,19 @@ async def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_ke
         assert [process.name for process in servers.processes.values()] == ["server 0", "server 2"]
 
 
-async def test_on_a_machine_with_gpus_each_server_takes_the_next_ones(
+async def test_a_removed_server_leaves_its_gpu_unused_and_the_others_keep_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "asyncrl.launch.servers.ChildProcess",
-        lambda name, arguments, **_: SimpleNamespace(arguments=arguments),
+        "asyncrl.launch.site.ChildProcess",
+        lambda name, arguments, *, environment, **_: SimpleNamespace(name=name, environment=environment),
     )
-    serving = {"num_servers": 2, "first_gpu": 4, "tensor_parallel_size": 2}
-    async with local_servers(tmp_path, serving, has_gpu=True) as servers:
-        commands: list[list[str]] = [process.arguments for process in servers.processes.values()]
-    assert [command[command.index("--base-gpu-id") + 1] for command in commands] == ["4", "6"]
-    for other, has_gpu in ((serving, False), ({**serving, "first_gpu": None}, True)):
-        async with local_servers(tmp_path, other, has_gpu=has_gpu) as servers:
-            assert all("--base-gpu-id" not in process.arguments for process in servers.processes.values())
+    changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:31001"}))
+    serving = {"num_servers": 3, "first_port": 31000}
+    gpus = assign(make_recipe(tmp_path, serving=serving), whole_gpus(4))
+    async with local_servers(tmp_path, serving, changes, gpus=gpus) as servers:
+        found = {each.name: each.environment["CUDA_VISIBLE_DEVICES"] for each in servers.processes.values()}
+    assert found == {"server 0": "1", "server 2": "3"}
 
 
 async def test_with_free_ports_there_is_one_server_less_for_each_that_was_removed(tmp_path: Path) -> None:
@@ -134,10 +143,96 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
 async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:
     # SGLang's own "auto" serves a float32 checkpoint in float16.
     recipe = make_recipe(write_model(tmp_path / "model"), model={"dtype": "auto"})
+    site = LocalSite(recipe.cluster, ON_CPU)
     async with new_session() as session:
         servers = LocalServers(
-            recipe, model_folder=tmp_path / "model", logs=tmp_path, session=session, has_gpu=False
+            recipe,
+            model_folder=tmp_path / "model",
+            logs=tmp_path,
+            session=session,
+            site=site,
+            places=site.places(server_needs(recipe)),
         )
     (process,) = servers.processes.values()
     command = " ".join(process._arguments)
     assert "--dtype float32" in command
+
+
+class OtherNodes:
+    """A site whose first node is lost with what runs there."""
+
+    def __init__(self) -> None:
+        self.address, self.ports = "127.0.0.1", iter(free_ports(2))
+        self.local = LocalSite(Cluster(), ON_CPU)
+
+    async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
+        return {
+            need.name: Place("127.0.0.1", "localhost", next(self.ports), False, is_alone=True)
+            for need in needs
+        }
+
+    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
+        raise AssertionError("every node sees the disk")
+
+    def process(self, name: str, arguments: Sequence[str], **named: Any) -> ChildProcess:
+        port = arguments[arguments.index("--port") + 1]
+        return self.local.process(name, ["-c", READY, port], **named)
+
+
+READY = (
+    "import http.server, sys\n"
+    "class Ready(http.server.BaseHTTPRequestHandler):\n"
+    "    def do_GET(self): self.send_response(200 if 'ready' in self.path else 401); self.end_headers()\n"
+    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Ready).serve_forever()\n"
+)
+
+
+async def test_a_server_whose_node_is_lost_comes_up_at_another_url_and_is_shown_the_token_there(
+    tmp_path: Path,
+) -> None:
+    recipe, site, keys = make_recipe(tmp_path), OtherNodes(), Keys("token")
+    async with new_session(keys) as session:
+        servers = LocalServers(
+            recipe,
+            model_folder=tmp_path,
+            logs=tmp_path,
+            session=session,
+            keys=keys,
+            site=site,
+            places=await site.place(server_needs(recipe)),
+        )
+        try:
+            await servers.start()
+            (before,) = servers.urls
+            servers.processes[before].kill()
+            await servers.processes[before].wait()
+            servers.processes[before].why_lost = "its node was lost"
+            now = await servers.restart(before)
+        finally:
+            await servers.stop()
+        assert now != before and servers.urls == [now] and list(servers.processes) == [now]
+        assert keys.is_own(now) and now.startswith("http://localhost:")
+        # Whoever was told of the old URL may still ask for its end.
+        await servers.end(before)
+
+
+async def test_a_server_that_answers_without_the_token_is_refused(tmp_path: Path) -> None:
+    site, keys = OtherNodes(), Keys("token")
+    recipe = make_recipe(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "READY", READY.replace("401", "200"))
+        async with new_session(keys) as session:
+            servers = LocalServers(
+                recipe,
+                model_folder=tmp_path,
+                logs=tmp_path,
+                session=session,
+                keys=keys,
+                site=site,
+                places=await site.place(server_needs(recipe)),
+            )
+            try:
+                with pytest.raises(ServerError, match="server 0 answers without the run's token: SGLang"):
+                    await servers.start()
+            finally:
+                await servers.stop()

@@ -1,14 +1,19 @@
 """What is said of a trainer rank that ended."""
 
+import asyncio
 import re
 import signal
 from pathlib import Path
 
 import pytest
+from fakes.recipes import make_recipe
 
 from asyncrl.errors import DiskError, Diverged
+from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
-from asyncrl.launch.trainers import _last_words
+from asyncrl.launch.site import LocalSite
+from asyncrl.launch.trainers import TrainerFailed, TrainerRanks, _last_words
+from asyncrl.recipe.cluster import Cluster
 
 
 @pytest.mark.parametrize(
@@ -54,3 +59,41 @@ def test_of_a_trainer_that_was_killed_the_usual_cause_is_named(tmp_path: Path) -
     )
     assert words.endswith("ready: version 0")
     assert _last_words(rank, -signal.SIGTERM).startswith("trainer 0 ended with exit code -15.")
+
+
+class LostRank:
+    """A rank on another node, which is lost some time after its peer has met a broken connection."""
+
+    name, loss_seconds, log_path = "trainer 1", 10.0, Path("trainer-1.log")
+
+    def __init__(self, peer: "ChildProcess") -> None:
+        self.why_lost, self._peer, self._code = "", peer, None
+
+    def returncode(self) -> int | None:
+        return self._code
+
+    def is_running(self) -> bool:
+        return self._code is None
+
+    async def wait(self) -> int:
+        await self._peer.wait()
+        await asyncio.sleep(0.1)
+        self.why_lost, self._code = "its node 10.0.0.3 was lost", -signal.SIGKILL
+        return self._code
+
+    def last_lines(self, num_lines: int = 15) -> str:
+        return "step 3"
+
+
+async def test_of_two_ranks_that_end_the_one_on_a_lost_node_is_the_cause(tmp_path: Path) -> None:
+    peer = ChildProcess("trainer 0", ["-c", "exit(1)"], environment={}, log_path=tmp_path / "trainer-0.log")
+    peer.loss_seconds = 10.0
+    await peer.start()
+    ranks = TrainerRanks(
+        make_recipe(tmp_path), run_folder=tmp_path, logs=tmp_path, site=LocalSite(Cluster(), GpuMap("here"))
+    )
+    ranks.ranks = [peer, LostRank(peer)]  # type: ignore[list-item]
+    with pytest.raises(TrainerFailed, match=r"trainer 1 is lost: its node 10.0.0.3 was lost") as failed:
+        await ranks.wait()
+    # Nothing is said against the recipe: another start may help.
+    assert failed.value.was_killed and not failed.value.is_certain

@@ -41,11 +41,3 @@ def test_what_abort_staleness_does_to_lengths_is_said() -> None:
 def test_that_a_cut_off_response_has_ended_for_the_critic_is_said() -> None:
     (note,) = notes(make_recipe(Path("m"), algorithm={"advantage": "gae"}, trainer=TWO_STEPS))
     assert "cut off at rollout.max_new_tokens (64) counts as ended for the critic" in note
-
-
-def test_a_server_on_a_gpu_of_the_trainer_is_said() -> None:
-    trainer = TWO_STEPS | {"num_processes": 4}
-    (note,) = notes(make_recipe(Path("m"), serving={"first_gpu": 3}, trainer=trainer))
-    assert "first_gpu 3 is one of the GPUs 0 to 3 of the trainer" in note and "serving.first_gpu to 4" in note
-    for serving in ({"first_gpu": 4}, {}, {"first_gpu": 0, "servers": ["http://a:1"]}):
-        assert notes(make_recipe(Path("m"), serving=serving, trainer=trainer)) == []

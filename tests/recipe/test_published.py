@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.gpus import whole_gpus
 from fakes.hub import Hub
 from fakes.published import SHAPES, published_hub
 
@@ -59,16 +60,19 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture
 def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with GPUs and a disk for checkpoints of 32 B parameters."""
-    monkeypatch.setattr("asyncrl.commands.check.has_gpu", lambda: True)
+    """A machine with GPUs, and memory and a disk for checkpoints of 32 B parameters."""
+    monkeypatch.setattr("asyncrl.launch.placement.find_gpus", lambda: whole_gpus(32))
+    monkeypatch.setattr("asyncrl.launch.placement.torch_is_cpu_build", lambda: False)
     disk = SimpleNamespace(total=2**50, used=0, free=2**50)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+    memory = SimpleNamespace(total=2**40, available=2**40)
+    monkeypatch.setattr("asyncrl.launch.preflight.psutil.virtual_memory", lambda: memory)
 
 
 def overrides(path: Path, tmp_path: Path) -> list[str]:
     """Elsewhere than into the project; Countdown's stand-in has fewer rows than its splits, and more tokens:
-    one for each byte."""
-    found = [f"run_folder={tmp_path}/run"]
+    one for each byte. Servers of several GPUs are refused so far."""
+    found = [f"run_folder={tmp_path}/run", "serving.tensor_parallel_size=1"]
     if path.stem.startswith("tinyzero"):
         found += [
             "data.train.split=train[:4]",
@@ -110,6 +114,15 @@ def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
 
 
+def test_servers_of_several_gpus_are_refused_so_far(
+    hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = next(path for path in RECIPES if load_recipe(path).serving.tensor_parallel_size > 1)
+    assert cli.main(["check", str(path), f"run_folder={tmp_path}/run"]) == 2
+    assert "serving.tensor_parallel_size is 4, but what a server of several" in capsys.readouterr().err
+    assert "serving.tensor_parallel_size" in header(path)["Differs"]
+
+
 @of_each_recipe
 def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
     path: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
@@ -127,8 +140,6 @@ def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
     assert (
         f"{recipe.rollout.groups_per_batch} groups x {recipe.rollout.samples_per_group} samples" in said.out
     )
-    # The servers' GPUs begin behind the trainer's.
-    assert recipe.serving.first_gpu == ranks
 
 
 @of_each_recipe

@@ -72,3 +72,28 @@ async def test_a_suspected_server_that_misses_a_publish_is_not_put_back_into_ser
         one.answer_again()
     await pair.until_serving(2)
     assert one.version == "1" and suspected.version == 1
+
+
+async def test_a_server_that_came_up_on_another_node_joins_there_and_its_old_url_is_forgotten(
+    pair: Crew, one: FakeEngine, two: FakeEngine
+) -> None:
+    async with FakeEngine() as elsewhere:
+
+        async def move(url: str) -> str:
+            assert url == one.url
+            return elsewhere.url
+
+        pair.on_restart = move
+        fleet = pair.fleet
+        running = fleet.servers[one.url]
+        fleet.acquire(running, 2)
+        fleet.fail(running, "its node was lost")
+        await pair.until(lambda: elsewhere.url in [server.url for server in fleet.serving()])
+        # It has loaded the latest weights, and the other one serves on.
+        assert elsewhere.version == one.version and two.url in fleet.servers
+        # What streamed from the old one is still to notice its end.
+        assert running.state == "leaving" and one.url in fleet.servers
+        fleet.release(running, 2)
+        await pair.until(lambda: ("stop", one.url) in pair.processes)
+        assert list(fleet.servers) == [two.url, elsewhere.url]
+        assert pair.processes == [("restart", one.url), ("stop", one.url)]

@@ -1,0 +1,1 @@
+"""Folders that processes of a run on other machines fetch over HTTP."""

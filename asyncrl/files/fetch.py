@@ -1,0 +1,124 @@
+"""Fetches a folder over HTTP: only what is not here yet, from where an earlier attempt broke off.
+
+A file has its name once its digest is the listed one; until then it is NAME.part. Blocking; no torch, and no
+proxy between the processes of a run. The other side is `files.service`.
+"""
+
+import contextlib
+import http.client
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from asyncrl.access import bearer
+from asyncrl.errors import AsyncrlError
+from asyncrl.files.listing import LISTING, ListedFile, Listing, is_safe, sha256_of
+
+TIMEOUT_SECONDS = 60.0
+"""Longest silence of a connection."""
+MAX_FAILURES = 5
+"""Connections in a row that brought no byte."""
+PAUSE_SECONDS = 0.5
+"""Between two attempts, times the number of failures so far."""
+_CHUNK_BYTES = 2**20
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class FetchFailed(AsyncrlError):
+    """A folder was not fetched: no answer, a refusal, or bytes that are not the listed ones."""
+
+
+def fetch_folder(url: str, target: Path, *, token: str) -> Path:
+    """Leaves the files of the folder at `url` in `target`, with digests compared; returns `target`.
+
+    Files of that size and digest that are there already stay, others in `target` are removed. Raises
+    FetchFailed.
+    """
+    try:
+        listing = msgspec.json.decode(_read(f"{url}/{LISTING}", token), type=Listing)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FetchFailed(f"{url}/{LISTING} is no listing of files: {error}") from None
+    unsafe = [file.name for file in listing.files if not is_safe(file.name)]
+    if unsafe:
+        raise FetchFailed(f"{url} lists {unsafe[0]!r}, which leads out of the folder.")
+    target.mkdir(parents=True, exist_ok=True)
+    wanted = {target / file.name for file in listing.files}
+    for there in target.rglob("*"):
+        if there.is_file() and there not in wanted and there.with_suffix("") not in wanted:
+            there.unlink()
+    for file in listing.files:
+        _fetch_file(f"{url}/{quote(file.name)}", target / file.name, file, token)
+    return target
+
+
+def _fetch_file(url: str, path: Path, listed: ListedFile, token: str) -> None:
+    if path.is_file() and path.stat().st_size == listed.size and sha256_of(path) == listed.sha256:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    if part.exists() and part.stat().st_size > listed.size:
+        part.unlink()
+    num_failures = 0
+    while (have := part.stat().st_size if part.exists() else -1) < listed.size:
+        try:
+            _append(url, part, max(have, 0), token)
+        except _BROKEN as error:
+            grown = part.exists() and part.stat().st_size > max(have, 0)
+            num_failures = 1 if grown else num_failures + 1
+            if num_failures >= MAX_FAILURES:
+                raise FetchFailed(f"{url} broke off {num_failures} times in a row: {error}") from error
+            time.sleep(PAUSE_SECONDS * num_failures)
+    if (found := sha256_of(part)) != listed.sha256:
+        part.unlink()
+        raise FetchFailed(
+            f"{url} has SHA-256 {found}, the listing says {listed.sha256}: the file was changed or damaged. "
+            f"What was fetched of it is deleted."
+        )
+    part.rename(path)
+
+
+def _append(url: str, part: Path, have: int, token: str) -> None:
+    """Adds the bytes from `have` on. Raises OSError or HTTPException when the connection breaks before the
+    end; what came until then stays."""
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    with part.open("ab") as file, _answer(url, token, headers) as response:
+        if have and response.status != 206:
+            # From the first byte on after all.
+            file.truncate(0)
+        while chunk := response.read1(_CHUNK_BYTES):
+            file.write(chunk)
+        if response.length:
+            raise ConnectionError(f"{response.length} bytes are missing")
+
+
+def _read(url: str, token: str) -> bytes:
+    for num_failures in range(1, MAX_FAILURES + 1):
+        try:
+            with _answer(url, token, {}) as response:
+                return response.read()
+        except _BROKEN as error:
+            if num_failures == MAX_FAILURES:
+                raise FetchFailed(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+            time.sleep(PAUSE_SECONDS * num_failures)
+    raise AssertionError("the last attempt returns or raises")
+
+
+@contextlib.contextmanager
+def _answer(url: str, token: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """Of a GET. Raises FetchFailed for a refusal, which another attempt would meet again."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None:
+        raise FetchFailed(f"{url} is not the address of a folder, such as http://10.0.0.7:4711/files/model.")
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", parts.path, headers={**bearer(token), **headers})
+        response = connection.getresponse()
+        if response.status not in (200, 206):
+            text = response.read(300).decode(errors="replace")
+            raise FetchFailed(f"{url} answered {response.status}: {text}")
+        yield response
+    finally:
+        connection.close()

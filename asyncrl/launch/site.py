@@ -1,0 +1,136 @@
+"""Where the processes of a run start: on this machine, or on the nodes of a cluster.
+
+A site is asked for places, then for processes in them. `LocalSite` is this machine; `ray_cluster.RayCluster`
+is a Ray cluster. What a process does is its caller's matter.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from asyncrl.launch.placement import GpuMap
+from asyncrl.launch.process import ChildProcess
+from asyncrl.ports import free_ports
+from asyncrl.recipe import Recipe
+from asyncrl.recipe.cluster import LOOPBACK, Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one process needs of the node that it runs on."""
+
+    name: str
+    num_gpus: int
+    num_cpus: int
+    group: str = ""
+    """Processes of one group are placed as close together as possible; without one each stands alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process may start."""
+
+    bind_address: str
+    """What it listens on."""
+    host: str
+    """Under which others reach it."""
+    port: int
+    """Free on its node, for what the process listens on first."""
+    has_gpu: bool
+    is_alone: bool = False
+    """It sees the GPUs that it may use and no others."""
+
+
+class Process(Protocol):
+    """A process of a run; it may be started again after its end."""
+
+    name: str
+    log_path: Path
+    why_lost: str
+    """Empty, or why nobody can say how it ended: its node is gone. It needs another place."""
+    loss_seconds: float
+    """How long it may take until the loss of its node is known."""
+
+    async def start(self) -> None: ...
+
+    def returncode(self) -> int | None:
+        """None while it runs or before it was started."""
+        ...
+
+    def is_running(self) -> bool: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    async def stop(self, *, grace_seconds: float) -> None: ...
+
+    def last_lines(self, num_lines: int = 15) -> str: ...
+
+
+class Site(Protocol):
+    address: str
+    """Of this machine, as every node reaches it."""
+
+    async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
+        """A place for each need, by name. One that has a place keeps it, with a fresh port, unless its node
+        is lost. Raises InputError where no node comes to have what is needed."""
+        ...
+
+    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
+        """From now on, nodes that do not see the base model's `folder` fetch it at `url`."""
+        ...
+
+    def process(
+        self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str], log_path: Path
+    ) -> Process:
+        """`python <arguments>`, not yet started, in the place of that name."""
+        ...
+
+
+class LocalSite:
+    """This machine, which has room for everything."""
+
+    def __init__(self, cluster: Cluster, gpus: GpuMap) -> None:
+        """`gpus` has those of each process."""
+        self.address = LOOPBACK
+        self._cluster = cluster
+        self._gpus = gpus
+
+    async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
+        return self.places(needs)
+
+    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
+        """Every process of this machine sees it."""
+
+    def places(self, needs: Sequence[Need]) -> dict[str, Place]:
+        bind, host = self._cluster.bind_address, self._cluster.host()
+        has_gpu, ports = self._gpus.uses_gpus, free_ports(len(needs))
+        return {need.name: Place(bind, host, port, has_gpu) for need, port in zip(needs, ports, strict=True)}
+
+    def process(
+        self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str], log_path: Path
+    ) -> ChildProcess:
+        seen = {**environment, **self._gpus.environment_of(name)}
+        return ChildProcess(name, arguments, environment=seen, log_path=log_path)
+
+
+def trainer_needs(recipe: Recipe) -> list[Need]:
+    """One GPU for each rank, all of them as near to each other as they can be."""
+    section = recipe.trainer
+    return [
+        Need(f"trainer {rank}", 1, section.threads_per_process, group="trainer")
+        for rank in range(section.num_processes)
+    ]
+
+
+def server_need(recipe: Recipe, name: str) -> Need:
+    """All GPUs of a server on one node."""
+    return Need(name, recipe.serving.tensor_parallel_size, recipe.serving.threads_per_server)
+
+
+def forwarded(names: Sequence[str | None]) -> dict[str, str]:
+    """Variables of this process that one on another node needs too."""
+    return {name: os.environ[name] for name in names if name is not None and name in os.environ}

@@ -1,0 +1,38 @@
+"""The section `cluster`."""
+
+from typing import Literal
+
+from asyncrl.machine import outward_address
+from asyncrl.recipe.section import Section
+
+ANYWHERE = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+
+
+class Cluster(Section):
+    """Where the processes of a run are, and how they reach each other."""
+
+    backend: Literal["local", "ray"] = "local"
+    """local: all processes on this machine, except for serving.servers.
+    ray: on the nodes of a Ray cluster. A server's GPUs are on one node, trainer ranks as close together as
+    they can be; what a lost node had starts on another one. Needs `make setup RAY=1`."""
+    address: str = "auto"
+    """Of the Ray cluster. auto: the one that RAY_ADDRESS names, or that runs here. local: a new one on this
+    machine, for this run. Or host:port of its head."""
+    bind_address: str = LOOPBACK
+    """Address that the controller's queue and the local servers listen on; with Ray the default is the node's
+    address. 0.0.0.0: every network of the machine. Requests need the run's token, but nothing is encrypted:
+    use a network that you trust."""
+    advertised_address: str | None = None
+    """Name or address under which the other processes reach this machine.
+    Default: bind_address, or for 0.0.0.0 the machine's address on the way to other networks."""
+    shared_disk: bool = True
+    """Whether every process sees the run folder and the base model under the same paths. false: servers fetch
+    both from the controller over HTTP; a server that was started elsewhere needs asyncrl next to SGLang. With
+    Ray the trainer then runs on the controller's node, where its checkpoints are."""
+
+    def host(self) -> str:
+        """Name or address under which others reach what listens on this machine."""
+        if self.advertised_address is not None:
+            return self.advertised_address
+        return outward_address() if self.bind_address == ANYWHERE else self.bind_address

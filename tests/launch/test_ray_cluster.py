@@ -1,0 +1,180 @@
+"""Processes on the nodes of a real Ray cluster, three of them on this machine: same logs, exit codes and last
+words as of local ones, and another node where one is lost."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: make setup RAY=1")
+
+from fakes.processes import descendants, wait_for_end  # noqa: E402
+from fakes.recipes import make_recipe  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from asyncrl.errors import InputError, ServerError  # noqa: E402
+from asyncrl.files.service import FileRoutes, model_url  # noqa: E402
+from asyncrl.launch.ray_cluster import RayCluster, open_cluster  # noqa: E402
+from asyncrl.launch.site import Need  # noqa: E402
+from asyncrl.replay.service import QueueService  # noqa: E402
+
+# Ray leaves sockets and files to the end of the process.
+pytestmark = [pytest.mark.exhaustive, pytest.mark.filterwarnings("default")]
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A head without GPUs and two nodes that say they have one each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
+        # Where a node keeps what it fetched.
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        cluster = Cluster()
+        size: dict[str, Any] = {"object_store_memory": 80 * 2**20, "num_cpus": 4, "include_dashboard": False}
+        cluster.add_node(num_gpus=0, **size)
+        for _ in range(2):
+            cluster.add_node(num_gpus=1, **size)
+        cluster.wait_for_nodes()
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture
+async def site(nodes: Cluster, tmp_path: Path) -> AsyncIterator[RayCluster]:
+    recipe = make_recipe(
+        tmp_path,
+        cluster={"backend": "ray", "address": nodes.address},
+        serving={"start_timeout_seconds": 30},
+    )
+    async with open_cluster(recipe) as site:
+        yield site
+
+
+async def unused(*_: Any) -> Any:
+    raise AssertionError("nobody trains here")
+
+
+async def wait_for_output(path: Path) -> None:
+    async with asyncio.timeout(60):
+        while not (path.exists() and path.read_text().strip()):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_cluster_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, cluster={"backend": "ray", "address": "local"})
+    before = descendants()
+    async with open_cluster(recipe) as site:
+        await site.place([Need("server 0", 0, 1)])
+        process = site.process("server 0", ["-c", SLEEP], environment={}, log_path=tmp_path / "log")
+        await process.start()
+        await wait_for_output(tmp_path / "log")
+        # Other tests of this process may keep helpers.
+        family = descendants() - before
+        assert any("raylet" in child.name() for child in family)
+    assert not wait_for_end(family)
+
+
+async def test_a_process_has_its_environment_its_log_and_its_exit_code(
+    site: RayCluster, tmp_path: Path
+) -> None:
+    places = await site.place([Need("server 0", 1, 1)])
+    place = places["server 0"]
+    assert place.host == place.bind_address and 0 < place.port < 2**16 and place.is_alone
+    code = "import os; print(os.environ['A'], os.environ['CUDA_VISIBLE_DEVICES']); print('last'); exit(7)"
+    process = site.process("server 0", ["-c", code], environment={"A": "b"}, log_path=tmp_path / "log")
+    assert not process.is_running() and process.returncode() is None
+    await process.start()
+    assert await process.wait() == 7 == process.returncode()
+    assert (tmp_path / "log").read_text() == "b 0\nlast\n"
+    assert process.last_lines(1) == "last" and not process.why_lost
+    # Again, in the same place: its log goes on.
+    await process.start()
+    assert await process.wait() == 7
+    assert (tmp_path / "log").read_text() == "b 0\nlast\n" * 2
+
+
+async def test_a_process_ends_when_it_is_told_to(site: RayCluster, tmp_path: Path) -> None:
+    await site.place([Need("a", 0, 1), Need("b", 0, 1)])
+    a, b = (
+        site.process(name, ["-c", SLEEP], environment={}, log_path=tmp_path / name) for name in ("a", "b")
+    )
+    for process in (a, b):
+        await process.start()
+        await wait_for_output(process.log_path)
+    a.kill()
+    assert await a.wait() == -signal.SIGKILL and b.is_running()
+    await b.stop(grace_seconds=5)
+    assert b.returncode() == -signal.SIGTERM and b.last_lines() == "up"
+
+
+async def test_what_has_no_room_says_what_it_waits_for(
+    site: RayCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_seconds", 1.0)
+    monkeypatch.setattr("asyncrl.launch.ray_cluster.SAY_SECONDS", 0.5)
+    with caplog.at_level(logging.WARNING), pytest.raises(InputError) as refused:
+        await site.place([Need("server 0", 2, 1)])
+    (first, *_) = [record.getMessage() for record in caplog.records]
+    assert first.startswith(
+        "server 0 waits for a node with 2 GPU(s) and 1 CPU(s) free. The cluster has 3 node"
+    )
+    assert "with 0 GPU(s) and 4 CPU(s), 1 GPU(s) and 4 CPU(s), 1 GPU(s) and 4 CPU(s)" in first
+    assert "It waited 1 s (serving.start_timeout_seconds). Add nodes, or ask for less" in str(refused.value)
+
+
+async def test_the_processes_of_a_lost_node_say_so_and_find_another_one(
+    nodes: Cluster, site: RayCluster, tmp_path: Path
+) -> None:
+    need = Need("server 0", 1, 1)
+    await site.place([need])
+    process = site.process("server 0", ["-c", SLEEP], environment={}, log_path=tmp_path / "log")
+    await process.start()
+    await wait_for_output(tmp_path / "log")
+    node_id = await site.node_of("server 0")
+    nodes.remove_node(next(node for node in nodes.list_all_nodes() if node.node_id == node_id))
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+    assert process.why_lost.startswith("its node ")
+    assert process.last_lines() == "up"
+    await site.place([need])
+    assert await site.node_of("server 0") != node_id
+    again = site.process("server 0", ["-c", "print('again')"], environment={}, log_path=tmp_path / "log")
+    await again.start()
+    assert await again.wait() == 0 and again.last_lines(1) == "again"
+
+
+async def test_a_node_without_our_disk_fetches_the_base_model(nodes: Cluster, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_text("weights")
+    service = QueueService(unused, unused, files=FileRoutes(model, tmp_path), token="token")
+    recipe = make_recipe(tmp_path, cluster={"backend": "ray", "address": nodes.address, "shared_disk": False})
+    show = "import os, sys; print(sys.argv[1]); print(*sorted(os.listdir(sys.argv[1])))"
+    async with open_cluster(recipe) as site:
+        await service.start()
+        site.hand_out_model(model, model_url(service.url), "token")
+        await site.place([Need("server 0", 0, 1)])
+        command, log_path = ["-c", show, str(model)], tmp_path / "log"
+        process = site.process("server 0", command, environment={}, log_path=log_path)
+        await process.start()
+        assert await process.wait() == 0
+        folder, names = process.last_lines().splitlines()
+        assert folder != str(model) and names == "config.json model.safetensors"
+        site.hand_out_model(model, model_url(service.url), "wrong")
+        other = site.process("server 0", command, environment={}, log_path=log_path)
+        with pytest.raises(ServerError, match=r"the base model was not fetched from .* answered 401"):
+            await other.start()
+        await service.close()
+
+
+async def test_where_no_cluster_answers_the_way_out_is_named(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, cluster={"backend": "ray", "address": "127.0.0.1:9"})
+    with pytest.raises(InputError, match=r"cluster.address is 127.0.0.1:9, but .* \(ray start --head\)"):
+        async with open_cluster(recipe):
+            pass

@@ -1,0 +1,82 @@
+"""The controller's service answers nobody without the token of the run, except for its health."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from asyncrl.access import bearer
+from asyncrl.errors import QueueError
+from asyncrl.replay.client import QueueClient
+from asyncrl.replay.service import HEALTH_PATH, SERVERS_PATH, QueueService
+from asyncrl.replay.wire import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest
+
+TOKEN = "the-token-of-the-run"
+
+
+async def unused(*_: Any) -> Any:
+    raise AssertionError("nobody without a token comes here")
+
+
+async def commit(request: CommitRequest) -> CommitReply:
+    return CommitReply(num_groups_trained=request.version)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[QueueService]:
+    service = QueueService(
+        unused, commit, drain=unused, change_servers=lambda *_: [{"url": "http://a:1"}], token=TOKEN
+    )
+    await service.start()
+    yield service
+    await service.close()
+
+
+@pytest.mark.parametrize("header", [{}, bearer("wrong"), {"Authorization": f"Basic {TOKEN}"}])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *[("POST", path) for path in (TAKE_PATH, DRAIN_PATH, COMMIT_PATH, SERVERS_PATH, HEALTH_PATH)],
+        *[("GET", path) for path in ("/", "/files/model/listing.json", f"{HEALTH_PATH}/more")],
+        ("OPTIONS", TAKE_PATH),
+    ],
+)
+async def test_a_request_without_the_token_gets_401(
+    service: QueueService, method: str, path: str, header: dict[str, str]
+) -> None:
+    async with aiohttp.request(method, service.url + path, headers=header, data=b"{}") as response:
+        assert response.status == 401 and TOKEN not in await response.text()
+
+
+async def test_health_is_open_and_the_token_opens_the_rest(service: QueueService) -> None:
+    async with aiohttp.request("GET", service.url + HEALTH_PATH) as response:
+        assert response.status == 200
+    change = {"action": "list", "url": ""}
+    async with aiohttp.request(
+        "POST", service.url + SERVERS_PATH, json=change, headers=bearer(TOKEN)
+    ) as response:
+        assert await response.json() == [{"url": "http://a:1"}]
+
+
+async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(service: QueueService) -> None:
+    client = QueueClient(service.url, token=TOKEN)
+    reply = await asyncio.to_thread(client.commit, CommitRequest(3, "folder"))
+    assert reply.num_groups_trained == 3
+    client.close()
+    stranger = QueueClient(service.url, token="wrong")
+    with pytest.raises(QueueError, match="/commit answered 401: this needs the run's token"):
+        await asyncio.to_thread(stranger.commit, CommitRequest(3, "folder"))
+    stranger.close()
+
+
+async def test_the_url_names_the_advertised_address(service: QueueService) -> None:
+    other = QueueService(unused, unused, host="0.0.0.0", advertised_host="localhost", token=TOKEN)
+    await other.start()
+    try:
+        assert other.url.startswith("http://localhost:")
+        async with aiohttp.request("GET", other.url + HEALTH_PATH) as response:
+            assert response.status == 200
+    finally:
+        await other.close()
