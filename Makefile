@@ -1,18 +1,22 @@
-# make setup [GYM=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | ablation | seeds | chaos
+# make setup [GYM=1] [RAY=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
 RUN ?= $(shell ls -dt runs/*/ 2>/dev/null | head -1)
 BIN := .venv/bin
 READY := .venv/.ready
+GPU_READY := .venv/.ready-gpu
+# An environment for GPUs stays one: `make train` needs no GPU=1.
+GPU ?= $(if $(wildcard $(GPU_READY)),1)
 GYM_READY := .venv/.ready-gym
+RAY_READY := .venv/.ready-ray
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
-.PHONY: setup train eval check view chat quick test test-all lint bench ablation seeds chaos clean
+.PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench ablation seeds chaos clean
 
-setup: $(READY) $(if $(GYM),$(GYM_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -24,9 +28,30 @@ $(READY): cpu.lock pyproject.toml
 	@$(INSTALL) "3/3 asyncrl" 1 --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Of `make setup GPU=1`: CUDA builds, checked against the digests of gpu.lock.
+$(GPU_READY): gpu.lock pyproject.toml
+	@test ! -e $(READY) || { echo ".venv holds the CPU builds. Remove it (rm -rf .venv), then run the same again." >&2; exit 2; }
+	@echo "Setting up .venv for GPUs (several GB)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -c "import platform as p, sys; \
+	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
+	  sys.exit(0 if here == 'Linux x86_64, Python 3.11' else f'gpu.lock is for Linux x86_64, Python 3.11; this is {here}: set PYTHON')"
+	@$(INSTALL) "1/2 packages" $$(grep -c == gpu.lock) --no-deps --require-hashes --only-binary :all: -r gpu.lock
+	@$(INSTALL) "2/2 asyncrl" 1 --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Resolves gpu.lock again, for this pyproject.toml; installs nothing.
+gpu-lock:
+	@$(PYTHON) asyncrl/launch/gpu_lock.py
+
 # Of `make setup GYM=1`: tasks of reasoning-gym. Compiles one of its packages.
-$(GYM_READY): gym.lock $(READY)
+$(GYM_READY): gym.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(INSTALL) "reasoning-gym" $$(grep -c == gym.lock) --no-deps --no-build-isolation -r gym.lock
+	@touch $@
+
+# Of `make setup RAY=1`: runs on Ray clusters.
+$(RAY_READY): ray.lock $(READY)
+	@$(INSTALL) "Ray" $$(grep -c == ray.lock) --no-deps -r ray.lock
 	@touch $@
 
 train: setup
@@ -43,10 +68,10 @@ chat: setup
 
 # Without engines, training, sandboxed programs, simulated schedules and long waits.
 quick: setup
-	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not gpu and not heavy" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 -q -m "not slow and not exhaustive and not gpu and not heavy" $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -n 3 -m "not slow and not exhaustive and not gpu" $(ARGS)
 
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup
@@ -64,6 +89,10 @@ check: lint
 
 bench: setup
 	@for bench in tests/benchmarks/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+# Tests, throughput and a short run on the GPUs of this machine: one JSON, one page.
+gpu-check: setup
+	@$(BIN)/python tests/benchmarks/gpu_check.py $(ARGS)
 
 # What staleness does with and without correction: 48 short runs, resumable (about 40 minutes).
 ablation: setup

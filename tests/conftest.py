@@ -1,7 +1,8 @@
 """Which tests run side by side and in which order, and what a test leaves open is closed after it.
 
-`make quick` and `make test` run two processes of tests. A group of tests stays in one of them: the tests of a
-file, of one engine, or of a part that watches the whole machine. Groups that take minutes are the first.
+`make quick` runs two processes of tests, `make test` three, because many tests wait. A group of tests stays
+in one of them: the tests of a file, of one engine, or of a part that watches the whole machine. Groups that
+take minutes are the first.
 """
 
 import contextlib
@@ -25,8 +26,14 @@ HEAVY = (
     *("verifiers/test_cases.py", "verifiers/test_mutation.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
+    # Three nodes of Ray.
+    "launch/test_ray_cluster.py",
     *("model/test_source.py", "launch/test_base_model.py", "launch/test_prepare.py"),
-    *("verifiers/test_contract.py", "commands/test_verify_data.py"),
+    *("verifiers/test_contract.py", "commands/test_verify_data.py", "verifiers/test_prepared.py"),
+    # Each loads torch or the libraries of a hub in processes of its own.
+    *("test_machine.py", "recipe/test_qwen_recipes.py", "recipe/test_published.py"),
+    # Every pair of loss terms; a process for every rank and server.
+    *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym"),
 )
@@ -37,13 +44,15 @@ GROUPS = {
     "serving/engine": "engines",
     "trainer/test_engine_logprobs.py": "engines",
     "trainer/test_transports.py": "engines",
+    "end_to_end/test_broken_verifiers.py": "elsewhere",
+    "end_to_end/test_changed_files.py": "elsewhere",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
     "verifiers/code": "sandbox",
     "newcomer/test_processes.py": "sandbox",
 }
-EACH_ALONE = ("end_to_end/test_broken_verifiers.py", "end_to_end/test_dying_processes.py")
-"""Every test starts runs of its own."""
+EACH_ALONE = ("end_to_end/test_dying_processes.py", "end_to_end/test_evaluations.py")
+"""Every test starts servers of its own."""
 
 
 @functools.cache
@@ -80,7 +89,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         names = (group_of(item.nodeid), place_of(item.path).partition("/")[0])
-        return next((LONGEST_FIRST.index(name) for name in names if name in LONGEST_FIRST), len(items))
+        # Not len(items): a list that is being sorted is empty.
+        return next(
+            (LONGEST_FIRST.index(name) for name in names if name in LONGEST_FIRST), len(LONGEST_FIRST)
+        )
 
     items.sort(key=rank)
 

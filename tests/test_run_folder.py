@@ -190,3 +190,28 @@ def test_a_second_launcher_is_refused_while_the_first_runs(tmp_path: Path) -> No
 def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a run folder"):
         read_run_recipe(tmp_path)
+
+
+def test_ranks_may_be_divided_otherwise_but_for_what_divides_the_optimizer(tmp_path: Path) -> None:
+    first = make_recipe(trainer={"num_processes": 2})
+    with RunFolder(tmp_path) as folder:
+        folder.open(first)
+    begin(tmp_path)
+    for parallel in (
+        {"tensor": 2, "sequence_parallel": True},
+        {"pipeline": 2, "virtual_stages": 2},
+        {"context": 2},
+    ):
+        changed = make_recipe(trainer={"num_processes": 2, "recompute": "full", "parallel": parallel})
+        assert RunFolder(tmp_path).check(changed)
+    for key, value in (("expert", 2), ("distributed_optimizer", True)):
+        with pytest.raises(InputError, match=rf"trainer\.parallel\.{key}"):
+            RunFolder(tmp_path).check(make_recipe(trainer={"num_processes": 2, "parallel": {key: value}}))
+
+
+def begin(run_folder: Path) -> None:
+    """A group was admitted: from now on the recipe must stay."""
+    queue = make_queue(run_folder)
+    queue.announce(0)
+    queue.admit(make_task())
+    queue.journal.close()

@@ -28,7 +28,8 @@ class FakeGrader:
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
-    before, after = Reading(10.0, 1000, 100, 3.0, 2), Reading(14.0, 5000, 1100, 9.0, 2)
+    before = Reading(10.0, 1000, 100, 3.0, 2, stream_seconds=20.0, squared_stream_seconds=100.0)
+    after = Reading(14.0, 5000, 1100, 9.0, 2, stream_seconds=60.0, squared_stream_seconds=420.0)
     # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
     assert rollout_metrics(before, after) == {
         "step_seconds": 4.0,
@@ -36,6 +37,9 @@ def test_speed_and_idleness_are_differences_of_two_readings() -> None:
         # 1000 of 4000 tokens were of groups without a signal
         "no_signal_token_share": 0.25,
         "rollout_idle_share": pytest.approx(0.25),
+        # 40 request-seconds in 8 server-seconds; 320 / 40 as each of them saw it
+        "requests_per_server": pytest.approx(5.0),
+        "requests_together": pytest.approx(8.0),
     }
 
 
@@ -98,7 +102,7 @@ def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -
 def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() -> None:
     notebook = Notebook()
     # Two requests, 10 s apart.
-    readings = [Reading(0.0, 0, 0, 0.0, 1), Reading(10.0, 500, 0, 9.0, 1)]
+    readings = [Reading(0.0, 0, 0, 0.0, 1, 0.0, 0.0), Reading(10.0, 500, 0, 9.0, 1, 9.0, 9.0)]
     report = StepReport(notebook, FakeMeters(readings), FakeGrader(), [])
     report.asked(TakeRequest(0))
     report.given({"correct_mean": 0.5})

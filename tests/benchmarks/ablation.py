@@ -70,19 +70,8 @@ class Result:
 def run_cell(staleness: int, correction: str, seed: int, cores: str) -> Result:
     """Trains once, in a folder of its own."""
     keys = COMMON | CORRECTIONS[correction] | {"rollout.max_staleness": staleness, "seed": seed}
-    with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
-        command = ["taskset", "-c", cores, sys.executable, str(TRAIN), "train", str(RECIPE)]
-        command += [
-            f"run_folder={folder}/run",
-            *(f"{key}={json.dumps(value)}" for key, value in keys.items()),
-        ]
-        began = time.monotonic()
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in rows if row["kind"] == "step"]
-    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
+    began = time.monotonic()
+    steps, after = train([str(TRAIN), "train", str(RECIPE)], keys, cores)
     return Result(
         staleness,
         correction,
@@ -92,6 +81,24 @@ def run_cell(staleness: int, correction: str, seed: int, cores: str) -> Result:
         statistics.fmean(row["staleness_mean"] for row in steps[len(steps) // 2 :]),
         time.monotonic() - began,
     )
+
+
+def train(
+    program: list[str], keys: dict[str, Any], cores: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of metrics.jsonl, the steps and the last evaluation, of a run in a folder of its own.
+
+    `program` is what the interpreter runs; `keys` are the recipe's that change.
+    """
+    with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
+        command = ["taskset", "-c", cores, sys.executable, *program, f"run_folder={folder}/run"]
+        command += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
+        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
+    return [row for row in rows if row["kind"] == "step"], after
 
 
 def read_results(path: Path) -> list[Result]:

@@ -1,5 +1,6 @@
 """Whole `asyncrl train` runs for the benchmarks: started on chosen cores, read back from their metrics."""
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -67,9 +68,11 @@ class Run:
         return statistics.fmean(values) if values else 0.0
 
 
-def train(recipe: Path, cores: str, **overrides: Any) -> Run:
-    """Runs the command on `cores` in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="asyncrl-bench-") as folder:
+def train(recipe: Path, cores: str, *, folder: Path | None = None, **overrides: Any) -> Run:
+    """Runs the command on `cores`. `folder` keeps the run as "run"; without it nothing stays."""
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-bench-")))
         arguments = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in overrides.items()]
         command = ["taskset", "-c", cores, sys.executable, "-m", "asyncrl.cli", "train", str(recipe)]
         command += [f"run_folder={folder}/run", *arguments]

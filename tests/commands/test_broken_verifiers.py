@@ -1,32 +1,36 @@
 """A verifier that cannot grade is a sentence with file and line, exit code 2, before anything starts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from fakes.base_model import write_base_model
 
+from asyncrl import cli
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("broken")
-    write_base_model(folder / "model")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def folder(model: Path, tmp_path: Path) -> Path:
+    """Of a recipe, for each test: a process imports the verifier of a path once."""
     rows = [{"prompt": f"{n}+1=", "answer": str(n + 1), "verifier": "./v.py:V"} for n in range(4)]
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     recipe = {
         "name": "t",
-        "run_folder": str(folder / "run"),
-        "model": {"path": str(folder / "model")},
-        "data": {"train": str(folder / "train.jsonl")},
+        "run_folder": str(tmp_path / "run"),
+        "model": {"path": str(model)},
+        "data": {"train": str(tmp_path / "train.jsonl")},
         "rollout": {"max_new_tokens": 16},
         "verifying": {"timeout_seconds": 0.2},
         "evaluation": {"every_steps": 0},
     }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return folder
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return tmp_path
 
 
 VERIFIER = """
@@ -53,18 +57,15 @@ class V:
         ("response, reference", "return Verdict(Outcome.CORRECT, 2.0)", "score is 2.0, expected a number in"),
     ],
 )
-def test_it_is_refused_with_its_own_error(folder: Path, parameters: str, body: str, said: str) -> None:
+def test_it_is_refused_with_its_own_error(
+    folder: Path, parameters: str, body: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     (folder / "v.py").write_text(VERIFIER.format(parameters=parameters, body=body))
-    done = subprocess.run(
-        [sys.executable, "-m", "asyncrl.cli", "check", str(folder / "recipe.yaml")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    (line,) = done.stderr.splitlines()
+    code = cli.main(["check", str(folder / "recipe.yaml")])
+    complaint = capfd.readouterr().err
+    assert code == 2, complaint
+    assert "Traceback" not in complaint
+    (line,) = complaint.splitlines()
     assert f'{folder / "train.jsonl"}:1: the verifier "./v.py:V" gives no verdict' in line
     assert said in line
     assert not (folder / "run").exists()

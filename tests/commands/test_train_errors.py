@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import yaml
 from fakes.base_model import write_base_model
 from fakes.records import make_queue, make_task
+
+from asyncrl import cli
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +36,10 @@ def recipe(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
     }
 
 
-def asyncrl(
-    command: str, folder: Path, recipe: dict[str, Any], *overrides: str
-) -> subprocess.CompletedProcess[str]:
+def written(folder: Path, recipe: dict[str, Any]) -> str:
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    arguments = [sys.executable, "-m", "asyncrl.cli", command, str(path), *overrides]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    return str(path)
 
 
 def contents(folder: Path) -> dict[Path, int]:
@@ -48,23 +48,31 @@ def contents(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in passing}
 
 
-def refuse(folder: Path, recipe: dict[str, Any], *overrides: str) -> str:
-    """What `asyncrl train` says on standard error when it refuses."""
-    before = contents(folder)
-    done = asyncrl("train", folder, recipe, *overrides)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert contents(folder) == before
-    return done.stderr
+@pytest.fixture
+def refuse(tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `asyncrl train` says on standard error when it refuses the recipe with these overrides."""
+
+    def call(*overrides: str) -> str:
+        before = contents(tmp_path)
+        capfd.readouterr()
+        code = cli.main(["train", written(tmp_path, recipe), *overrides])
+        said = capfd.readouterr().err
+        assert code == 2, said
+        assert "Traceback" not in said
+        assert contents(tmp_path) == before
+        return said
+
+    return call
 
 
 def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
-    tmp_path: Path, recipe: dict[str, Any]
+    tmp_path: Path, recipe: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = asyncrl("check", tmp_path, recipe)
-    assert done.returncode == 0, done.stderr
-    assert "4 training tasks" in done.stdout and "1 SGLang server(s)" in done.stdout
-    assert yaml.safe_load(done.stdout)["rollout"]["max_staleness"] == 2
+    code = cli.main(["check", written(tmp_path, recipe)])
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    assert "4 training tasks" in said.out and "1 SGLang server(s)" in said.out
+    assert yaml.safe_load(said.out)["rollout"]["max_staleness"] == 2
     assert not (tmp_path / "run").exists()
 
 
@@ -81,10 +89,8 @@ def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
         ("serving.servers=['http://127.0.0.1:1']", "does not answer"),
     ],
 )
-def test_a_mistake_in_the_recipe_is_said(
-    tmp_path: Path, recipe: dict[str, Any], override: str, said: str
-) -> None:
-    assert said in refuse(tmp_path, recipe, override)
+def test_a_mistake_in_the_recipe_is_said(refuse: Callable[..., str], override: str, said: str) -> None:
+    assert said in refuse(override)
 
 
 @pytest.mark.parametrize(
@@ -98,38 +104,42 @@ def test_a_mistake_in_the_recipe_is_said(
     ],
 )
 def test_a_mistake_in_the_data_is_said_with_file_and_line(
-    tmp_path: Path, recipe: dict[str, Any], content: str, said: str
+    tmp_path: Path, refuse: Callable[..., str], content: str, said: str
 ) -> None:
     (tmp_path / "train.jsonl").write_text(content)
-    assert said in refuse(tmp_path, recipe)
+    assert said in refuse()
 
 
-def test_a_model_folder_that_is_none_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+def test_a_model_folder_that_is_none_is_said(tmp_path: Path, refuse: Callable[..., str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert "config.json" in refuse(tmp_path, recipe, f"model.path={tmp_path / 'empty'}")
+    assert "config.json" in refuse(f"model.path={tmp_path / 'empty'}")
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+def test_a_port_that_is_taken_is_said(refuse: Callable[..., str]) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        said = refuse(tmp_path, recipe, f"serving.first_port={port}")
+        said = refuse(f"serving.first_port={port}")
     assert f"port {port} (serving.first_port) is taken" in said
 
 
-def test_a_run_folder_of_another_recipe_is_said(tmp_path: Path, recipe: dict[str, Any]) -> None:
+def test_a_run_folder_of_another_recipe_is_said(
+    tmp_path: Path, recipe: dict[str, Any], refuse: Callable[..., str]
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "seed": 7}))
     queue = make_queue(tmp_path / "run")
     queue.announce(0)
     queue.admit(make_task())
     queue.journal.close()
-    assert "with seed = 7" in refuse(tmp_path, recipe)
+    assert "with seed = 7" in refuse()
 
 
 def test_a_server_that_dies_at_its_start_shows_its_last_lines(tmp_path: Path, recipe: dict[str, Any]) -> None:
-    done = asyncrl("train", tmp_path, recipe, "serving.extra_arguments=['--no-such-flag']")
+    words = ["train", written(tmp_path, recipe), "serving.extra_arguments=['--no-such-flag']"]
+    command = [sys.executable, "-m", "asyncrl.cli", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert "unrecognized arguments: --no-such-flag" in done.stderr
     assert "Traceback" not in done.stderr
@@ -152,12 +162,12 @@ def test_the_controller_imports_no_torch() -> None:
 
 
 def test_a_verifier_that_the_machine_cannot_serve_is_said_before_anything_starts(
-    tmp_path: Path, recipe: dict[str, Any]
+    tmp_path: Path, refuse: Callable[..., str]
 ) -> None:
     verifier = {"name": "code", "options": {"python": "/no/python"}}
     row = {"prompt": "1", "answer": {"tests": [{"stdin": "", "stdout": "1"}]}, "verifier": verifier}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
 
-    message = refuse(tmp_path, recipe)
+    message = refuse()
 
     assert 'verifier "code"' in message and "/no/python" in message

@@ -21,7 +21,7 @@ TASKS = [make_task(1), make_task(2)]
 @pytest.fixture
 def exam(tmp_path: Path) -> Exam:
     codec = TextCodec(write_tokenizer(tmp_path / "model"))
-    return Exam("gsm8k", "here", "r1", TASKS, 0, codec, SamplingParams(1.0, 8, (1,)), 1, True)
+    return Exam("gsm8k", "here", "r1", TASKS, 0, codec, SamplingParams(1.0, 8, (1,)), 0, True)
 
 
 def result(*rewards: float) -> Result:

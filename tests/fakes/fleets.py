@@ -37,8 +37,9 @@ async def fleet_of_two(*, version: int = 0, max_running_requests: int = 20) -> A
         await fleet.close()
 
 
-async def nothing(url: str) -> None:
+async def nothing(url: str) -> str | None:
     """A restart or an end that succeeds at once."""
+    return None
 
 
 @dataclass
@@ -50,8 +51,8 @@ class Crew:
     folder: Path
     processes: list[tuple[str, str]] = field(default_factory=list)
     """What was done to processes, as ("restart" or "stop", URL), in order."""
-    on_restart: Callable[[str], Awaitable[None]] = nothing
-    on_stop: Callable[[str], Awaitable[None]] = nothing
+    on_restart: Callable[[str], Awaitable[str | None]] = nothing
+    on_stop: Callable[[str], Awaitable[object]] = nothing
 
     def write(self, version: int) -> Publication:
         place = self.folder / f"v{version}"
@@ -81,9 +82,10 @@ class Crew:
         yield
         await asyncio.wait_for(task, 10.0)
 
-    async def restart(self, url: str) -> None:
-        await self.on_restart(url)
+    async def restart(self, url: str) -> str | None:
+        now = await self.on_restart(url)
         self.processes.append(("restart", url))
+        return now
 
     async def stop(self, url: str) -> None:
         await self.on_stop(url)

@@ -1,10 +1,11 @@
-"""Python processes forked from one that has imported torch and Megatron, which takes each of them seconds.
+"""Python processes forked from one that has imported what takes each of them seconds, such as Megatron.
 
 `Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on. Each process is the child of
 its own keeper, which waits for it and dies with the template; the template ends with its `Template`.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import runpy
@@ -23,15 +24,30 @@ LARGEST_REQUEST = 1 << 17
 
 
 class Template:
-    """The forking process; a context manager."""
+    """The forking process, which imports `modules` first; a context manager.
+
+    `environment` is its own, for variables that Python reads when it starts.
+    """
+
+    def __init__(self, *modules: str, environment: dict[str, str] | None = None) -> None:
+        self._modules = modules
+        self._environment = environment or {}
 
     def __enter__(self) -> "Template":
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "fakes.template", str(theirs.fileno())],
-                env=os.environ | {"PYTHONPATH": path},
+                [
+                    sys.executable,
+                    "-W",
+                    "ignore",
+                    "-m",
+                    "fakes.template",
+                    str(theirs.fileno()),
+                    *self._modules,
+                ],
+                env=os.environ | {"PYTHONPATH": path} | self._environment,
                 pass_fds=[theirs.fileno()],
             )
         return self
@@ -83,12 +99,8 @@ class Forked:
 def main() -> None:
     # Keepers end when they like; nobody waits for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    import fakes.models  # noqa: F401
-
-    import asyncrl.trainer.checkpoint
-    import asyncrl.trainer.learner
-    import asyncrl.trainer.loop  # noqa: F401
-
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     requests = socket.socket(fileno=int(sys.argv[1]))
     while True:
         request, fds, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 2)

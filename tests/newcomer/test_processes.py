@@ -104,7 +104,7 @@ def test_a_command_in_the_background_of_a_script_ends_by_sigterm(here: Path, wor
         assert process.stderr is not None and "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize("words", ["check recipe.yaml", "journal run", "algorithms", "verify rows.jsonl"])
+@pytest.mark.parametrize("words", ["check recipe.yaml", "journal run", "keys", "verify rows.jsonl"])
 def test_a_reader_that_has_seen_enough_is_no_failure_to_talk_about(here: Path, words: str) -> None:
     lines = [json.dumps({"gold": "1", "response": "\\boxed{1}", "text": "x" * 1000}) for _ in range(300)]
     (here / "rows.jsonl").write_text("\n".join(lines))

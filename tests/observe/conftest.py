@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fakes.finished_run import write_run
+from fakes.finished_run import GENERATED, write_run
 
 
 @pytest.fixture
@@ -13,5 +13,4 @@ def run_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def generated() -> dict[str, int]:
-    """Tokens as the queue counts them: 3 + 4 trained, 2 dropped, 1 queued."""
-    return {"generated": 10, "trained": 7, "taken": 0, "queued": 1, "dropped: stale": 2}
+    return dict(GENERATED)

@@ -5,18 +5,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from fakes.finished_run import EVALUATION
+from fakes.finished_run import EVALUATION, GENERATED, write_run
 
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.observe.report import write_report
 
 
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with its report, looked at by several tests."""
+    folder = write_run(tmp_path_factory.mktemp("reported"))
+    write_report(folder, GENERATED, checkpoint=Path("runs/sums/10"), commands={"chat": "asyncrl chat x"})
+    return folder
+
+
 @pytest.fixture
-def page(run_folder: Path, generated: dict[str, int]) -> str:
-    summary = write_report(
-        run_folder, generated, checkpoint=Path("runs/sums/10"), commands={"chat": "asyncrl chat x"}
-    )
-    return summary.report.read_text()
+def page(reported: Path) -> str:
+    return (reported / "report.html").read_text()
 
 
 class _Addresses(HTMLParser):
@@ -62,8 +67,8 @@ def test_what_the_model_wrote_is_escaped(page: str) -> None:
     assert "<b>5" not in page
 
 
-def test_the_curves_are_also_a_png_file(page: str, run_folder: Path) -> None:
-    assert (run_folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+def test_the_curves_are_also_a_png_file(page: str, reported: Path) -> None:
+    assert (reported / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in page
 
 

@@ -69,9 +69,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             ]
             metafunc.parametrize(f"{suite}_program", parameters)
     if "box" in metafunc.fixturenames:
-        users = ("me", "nobody") if os.getuid() == 0 else ("me",)
-        kinds = [f"{user}-{tier}" for user in users for tier in ("namespaces", "landlock")]
-        metafunc.parametrize("box", kinds, indirect=True, scope="session")
+        metafunc.parametrize("box", kinds_of_box(), indirect=True, scope="session")
+
+
+def kinds_of_box() -> list[object]:
+    """Each user in each tier; as root, two that share neither are typical of all four."""
+    if os.getuid() != 0:
+        return ["me-namespaces", "me-landlock"]
+    further = [
+        pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("me-landlock", "nobody-namespaces")
+    ]
+    return ["me-namespaces", "nobody-landlock", *further]
 
 
 def public_python() -> str | None:

@@ -19,7 +19,7 @@ from fakes.processes import descendants
 from sandbox import cgroup
 from sandbox.pool import SandboxPool
 from sandbox.result import Tier
-from tests.sandbox.conftest import settings_for
+from tests.sandbox.conftest import kinds_of_box, settings_for
 from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
@@ -128,13 +128,12 @@ async def verify_all(verifier, tasks, counts):
 @pytest.mark.parametrize(
     ("num_verifications", "seconds_between"), [(40, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.LANDLOCK], ids=lambda tier: tier.value)
-@pytest.mark.parametrize("user", ["me", "nobody"])
+@pytest.mark.parametrize("kind", kinds_of_box())
 async def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
-    user, tier, num_verifications, seconds_between, public_folder
+    kind, num_verifications, seconds_between, public_folder
 ):
-    if user == "nobody" and os.getuid() != 0:
-        pytest.skip("only root can start a worker as somebody else")
+    user, _, tier = kind.partition("-")
+    tier = Tier(tier)
     dice = random.Random(11)
     hostile = HOSTILE
     if (user, tier) == ("nobody", Tier.LANDLOCK):

@@ -21,9 +21,12 @@ def process_group() -> Iterator[None]:
     ranks.stop()
 
 
+TRAINER = ("fakes.models", "asyncrl.trainer.checkpoint", "asyncrl.trainer.learner", "asyncrl.trainer.loop")
+
+
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
-    with Template() as template:
+    with Template(*TRAINER) as template:
         yield template
 
 

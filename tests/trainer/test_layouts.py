@@ -109,6 +109,13 @@ RESUMED = {
     "critic, resumed as tensor": "critic, data, optimizer",
     "critic, resumed as pipeline": "critic, tensor",
 }
+EXHAUSTIVE = {
+    *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
+    *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
+    *("resumed as interleaved", "resumed as pipeline"),
+    *("critic, tensor", "critic, pipeline", "critic, resumed as pipeline"),
+}
+"""Parts of what the other cases put together."""
 FOUR_RANKS = {
     "tensor, pipeline, optimizer": ("qwen3", {"tensor": 2, "pipeline": 2, "distributed_optimizer": True}),
     "tensor, sequence, context": ("qwen3", {"tensor": 2, "context": 2, "sequence_parallel": True}),
@@ -151,15 +158,37 @@ def alone(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def together(models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_cases(TWO_RANKS, 2, models, template, tmp_path_factory.mktemp("together"))
+def together(
+    request: pytest.FixtureRequest,
+    models: dict[str, Path],
+    template: Template,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    cases = asked(TWO_RANKS, request)
+    return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("together"))
 
 
 @pytest.fixture(scope="module")
 def critic_together(
-    models: dict[str, Path], template: Template, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    models: dict[str, Path],
+    template: Template,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    return run_cases(CRITIC_ON_TWO_RANKS, 2, models, template, tmp_path_factory.mktemp("critic"))
+    cases = asked(CRITIC_ON_TWO_RANKS, request)
+    return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("critic"))
+
+
+def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) -> dict[str, tuple[str, dict]]:
+    """The cases of the tests that were selected, and those that they resume from."""
+    ours = [item for item in request.session.items if item.path == request.path]
+    names = {item.callspec.params["name"] for item in ours if hasattr(item, "callspec")}
+    names |= {RESUMED[name] for name in names & RESUMED.keys()}
+    return {name: case for name, case in cases.items() if name in names}
+
+
+def parameters_of(cases: dict[str, tuple[str, dict]]) -> list[object]:
+    return [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name in cases]
 
 
 def trainer_keys(model: str) -> dict[str, int]:
@@ -218,12 +247,12 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         assert max(worst.values()) < 1e-5, (model, max(worst, key=worst.get))
 
 
-@pytest.mark.parametrize("name", TWO_RANKS)
+@pytest.mark.parametrize("name", parameters_of(TWO_RANKS))
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
 
 
-@pytest.mark.parametrize("name", CRITIC_ON_TWO_RANKS)
+@pytest.mark.parametrize("name", parameters_of(CRITIC_ON_TWO_RANKS))
 def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, critic_together: Path):
     assert (alone / "critic" / "critic" / "model.safetensors").exists()
     assert_same_steps(name, critic_together / name, alone / "critic")

@@ -80,7 +80,7 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueu
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
         *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "too_stale_tokens", "tokens_per_second"),
-        *("train_seconds", "wait_seconds", "publish_seconds", "checkpoint_seconds"),
+        *("train_seconds", "wait_seconds", "publish_seconds", "install_seconds", "checkpoint_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
         *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),
@@ -204,6 +204,7 @@ def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
     assert all(torch.equal(best[name], tensor) for name, tensor in export_weights(learner.model))
 
 
+@pytest.mark.exhaustive
 def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
     folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
 ):

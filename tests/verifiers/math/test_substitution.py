@@ -243,11 +243,12 @@ def test_finite_sums_agree_with_adding_up(function: Function, low: int, length: 
 
 @settings(max_examples=15, deadline=None)
 @given(polynomials(), st.integers(0, 3), st.integers(2, 5))
-def test_infinite_sums_by_sympy_agree_with_mpmath(function: Function, low: int, base: int) -> None:
+def test_infinite_sums_by_sympy_agree_with_their_first_terms(function: Function, low: int, base: int) -> None:
     text, value = function
     body = text.replace("x", "k")
     found = value_of(rf"\sum_{{k={low}}}^{{\infty}} \frac{{{body}}}{{{base}^k}}")
-    expected = mpmath.nsum(lambda k: value(k) / mpmath.mpf(base) ** k, [low, mpmath.inf])
+    # The rest is below 2^-140. mpmath.nsum extrapolates, and is wrong where a term is 0: k - 5 over 2^k.
+    expected = sum(value(k) / mpmath.mpf(base) ** k for k in range(low, low + 200))
     assert close(found, expected)
 
 
