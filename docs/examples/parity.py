@@ -10,6 +10,6 @@ class Parity:
         return raw
 
     def verify(self, response, reference):  # runs in a worker that is killed when it is late
-        said = response.strip().split()[-1:] or [""]
-        right = said[0] == reference
-        return Verdict(Outcome.CORRECT if right else Outcome.WRONG, float(right), extracted=said[0])
+        said = (response.split() or [""])[-1]
+        right = said == reference
+        return Verdict(Outcome.CORRECT if right else Outcome.WRONG, float(right), extracted=said)
