@@ -104,6 +104,8 @@ class PromptTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise InputError(f"prompt.template cannot be read as jinja: {error}") from error
+        # jinja keeps them as a ChainMap, of which every rendering makes a dict: far slower than copying one.
+        self._template.globals = dict(self._template.globals)
         for name, given in (("system", system is not None), ("examples", bool(examples))):
             if given and name not in used and not self._is_chat:
                 raise InputError(

@@ -46,6 +46,8 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise InputError(f"the model folder's chat template cannot be read: {error}") from error
+        # jinja keeps them as a ChainMap, of which every rendering makes a dict: half of the time of a row.
+        self._template.globals = dict(self._template.globals)
 
     def render(self, messages: list[Message]) -> str:
         """The conversation up to where the model continues.
