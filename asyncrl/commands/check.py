@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe
+from asyncrl.data.gym import check_gyms
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.inputs import Inputs
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(dump_recipe(recipe))
         for note in notes(recipe):
             print(f"# note      {note}")
+        check_gyms(recipe.data)
         gpus = place(recipe)
         if recipe.algorithm.has_own_loss_terms():
             # It imports torch, as the trainer does; recipes without such terms are checked in a second.

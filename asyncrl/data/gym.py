@@ -17,7 +17,7 @@ from asyncrl.cache import cache_folder
 from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
-from asyncrl.recipe import Source
+from asyncrl.recipe import Data, Source
 from verifiers.gym.datasets import installed_version
 
 _TASKS_PER_PROCESS = 250
@@ -34,6 +34,15 @@ def gym_digest(source: Source, key: str) -> str:
         raise InputError(f'{key} has the gym "{source.gym}", but {error}') from None
     decides = [_FORMAT, version, source.gym, source.config, source.seed, source.size]
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def check_gyms(data: Data) -> None:
+    """Raises InputError where `data` has a gym and reasoning-gym is not installed: minutes of preparing come
+    before the rows are read."""
+    for key, sources in (("data.train", data.train_sources()), ("data.heldout", data.heldout_sources())):
+        for source in sources:
+            if source.gym is not None:
+                gym_digest(source, key)
 
 
 def gym_rows(source: Source, key: str) -> Iterator[PublishedRow]:

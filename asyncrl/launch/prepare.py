@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from asyncrl.data.gym import check_gyms
 from asyncrl.errors import InputError
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.model.source import check_revision, is_of_hub
@@ -29,6 +30,7 @@ def prepare_and_fetch(
     A model that `prepare` does not make is fetched first: its mistakes are refused before minutes of work.
     """
     check_revision(recipe.model)
+    check_gyms(recipe.data)
     if _makes_model(recipe):
         prepare(recipe, path, overrides)
         return fetch(recipe)

@@ -4,13 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.examples.gym_pretrain import ChainSumOptions
+from asyncrl.examples.gym_pretrain import prepare as prepare_gym
 from asyncrl.examples.options import parse_options
 from asyncrl.examples.pretrain import SumsOptions, prepare
 from asyncrl.plugins import load_object
+from asyncrl.recipe import Data, Source
 from asyncrl.recipe.file import load_recipe
 
+REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 MADE_HERE = [path for path in RECIPES if load_recipe(path).prepare is not None]
+
+
+def sources(data: Data) -> list[Source]:
+    return [*data.train_sources(), *data.heldout_sources()]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -22,9 +30,28 @@ def test_a_recipe_is_valid_and_named_like_its_file(path):
 def test_what_a_recipe_prepares_is_what_it_reads(path):
     recipe = load_recipe(path)
     target = load_object(recipe.prepare.target)
-    read = [recipe.model.path, recipe.data.train, recipe.data.heldout]
+    read = {recipe.model.path, *(source.path for source in sources(recipe.data) if source.gym is None)}
     assert callable(target)
-    assert read == [f"{recipe.prepare.folder}/{name}" for name in ("model", "train.jsonl", "heldout.jsonl")]
+    names = ["model"] if target is prepare_gym else ["model", "train.jsonl", "heldout.jsonl"]
+    assert read == {f"{recipe.prepare.folder}/{name}" for name in names}
     if target is prepare:
         options = parse_options(SumsOptions, recipe.prepare.options)
         assert options.max_position_embeddings >= recipe.model.context_tokens
+
+
+def test_the_base_model_of_a_gym_saw_other_tasks_than_the_run_and_no_held_out_one():
+    recipe = load_recipe(REASONING)
+    options = parse_options(ChainSumOptions, recipe.prepare.options)
+    corpus = Source(
+        gym="chain_sum", seed=options.first_seed, size=options.num_examples, config=options.config
+    )
+    for source in sources(recipe.data):
+        assert (source.gym, source.config) == (corpus.gym, corpus.config)
+        assert not seeds(source) & seeds(corpus)
+    (heldout,) = recipe.data.heldout_sources()
+    # It leaves out their questions, too, which other seeds may ask again.
+    assert (heldout.seed, heldout.size) == (options.heldout_seed, options.heldout_size)
+
+
+def seeds(source: Source) -> set[int]:
+    return set(range(source.seed, source.seed + source.size))

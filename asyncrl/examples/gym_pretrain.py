@@ -1,0 +1,93 @@
+"""Makes a base model for tasks that the run takes from a gym of reasoning-gym: a `prepare.target`.
+
+The same small model and plain next-token training as pretrain.py, on the answers of chain_sum.py, with a
+tokenizer that knows the question. Not a trainer to build on."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+
+from asyncrl.data.gym import gym_rows
+from asyncrl.examples.chain_sum import draw_answers
+from asyncrl.examples.options import parse_options
+from asyncrl.examples.pretrain import (
+    Pretraining,
+    Progress,
+    build_model,
+    make_batches,
+    pretrain,
+    save_model,
+)
+from asyncrl.examples.tokenizer import BOS, BOS_ID, SPECIAL
+from asyncrl.recipe import Source
+from asyncrl.recipe.section import Count, Fraction, Positive
+
+MARKERS = ("<think>", "</think>", "<answer>", "</answer>")
+PREAMBLE = "State the final answer to the following arithmetic problem: "
+"""One token: it is the same in all questions."""
+VOCABULARY = (*SPECIAL, *MARKERS, PREAMBLE, " + ", " - ", " =", *"+-=;0123456789")
+"""A sign of a question is another token than one of an answer; digits are the same."""
+
+
+class ChainSumOptions(Pretraining):
+    """`prepare.options` of a recipe whose target is `prepare`."""
+
+    examples_per_batch: Positive = 64
+    config: dict[str, Any] = {}
+    """Of chain_sum, as in `data.train`; terms of one digit."""
+    num_examples: Positive = 32000
+    """Of the corpus; each is seen once."""
+    first_seed: Count = 2_000_000
+    """Of the questions of the corpus: task i of a gym is made from seed + i."""
+    heldout_seed: Count = 1_000_000
+    heldout_size: Positive = 500
+    """Seed and size of `data.heldout`: its questions are not in the corpus."""
+    worked: Fraction = 0.2
+    """Share of the corpus that works with a running total; the others answer in one go."""
+    noise: Fraction = 0.02
+    """Chance of a slip per worked step."""
+
+
+def prepare(folder: Path, progress: Progress, **options: Any) -> None:
+    """Writes model/ (weights, tokenizer) into `folder`. Raises InputError, also without reasoning-gym."""
+    settings = parse_options(ChainSumOptions, options)
+    torch.manual_seed(settings.seed)
+    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
+    heldout = set(_questions(settings, settings.heldout_seed, settings.heldout_size))
+    corpus = draw_answers(
+        _questions(settings, settings.first_seed, settings.num_examples),
+        worked=settings.worked,
+        noise=settings.noise,
+        seed=settings.seed,
+        without=heldout,
+    )
+    tokenizer = build_tokenizer()
+    batches = make_batches(tokenizer, corpus, examples_per_batch=settings.examples_per_batch)
+    model = build_model(max_position_embeddings=256, num_tokens=len(VOCABULARY))
+    pretrain(model, batches, settings, progress)
+    save_model(model, folder / "model")
+    # Its companions, which tell transformers what tokens are special, stay; the vocabulary differs.
+    tokenizer.save(str(folder / "model" / "tokenizer.json"))
+
+
+def build_tokenizer() -> Tokenizer:
+    """<bos> stands in front of what is encoded; what is no token is an error."""
+    tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
+    pattern = rf"{PREAMBLE}|</?think>|</?answer>| [-+] | =|[\s\S]"
+    tokenizer.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
+    tokenizer.decoder = Fuse()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
+    return tokenizer
+
+
+def _questions(settings: ChainSumOptions, seed: int, size: int) -> list[str]:
+    source = Source(gym="chain_sum", size=size, seed=seed, config=settings.config)
+    return [str(found.row["prompt"]) for found in gym_rows(source, "prepare.options")]

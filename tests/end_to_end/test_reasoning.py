@@ -1,0 +1,32 @@
+"""Reasoning pays on a gym's tasks: from the base model that a recipe makes to one that works before it answers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.gym import NEEDS_GYM
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
+
+
+@NEEDS_GYM
+@pytest.mark.slow
+def test_a_model_finds_out_that_working_pays(tmp_path: Path) -> None:
+    places = {
+        "run_folder": tmp_path / "run",
+        "prepare.folder": tmp_path / "made",
+        "model.path": tmp_path / "made" / "model",
+    }
+    words = [f"{key}={value}" for key, value in places.items()]
+    command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [row for row in rows if row["kind"] == "eval"]
+    before, after = evaluations[0], evaluations[-1]
+    assert (before["when"], after["when"]) == ("before", "after")
+    # Most answers come in one go at first, in the end hardly any.
+    assert after["avg_at_k"] > before["avg_at_k"] + 0.3
+    assert after["response_tokens_mean"] > 2 * before["response_tokens_mean"]

@@ -1,0 +1,64 @@
+"""How a question of chain_sum is answered: in one go or with a running total, and what is trained on."""
+
+import re
+from random import Random
+
+import pytest
+from fakes.gym import NEEDS_GYM
+
+from asyncrl.data.gym_process import Request, make_row
+from asyncrl.errors import InputError
+from asyncrl.examples.chain_sum import draw_answers, terms_of, work_chain_sum
+from asyncrl.examples.gym_pretrain import build_tokenizer
+from verifiers.gym.datasets import build_dataset
+
+ASKS = "State the final answer to the following arithmetic problem: {} ="
+QUESTION = ASKS.format("4 - 1 - 7 + 9")
+CONFIG = {"min_terms": 5, "max_terms": 7, "min_digits": 1, "max_digits": 1}
+
+
+def test_terms_have_the_signs_in_front_of_them():
+    assert terms_of(QUESTION) == (4, -1, -7, 9)
+
+
+@pytest.mark.parametrize("problem", ["14 - 1", "4 - -1", "4", "4 * 1"])
+def test_a_question_that_cannot_be_worked_is_refused_with_the_configuration_that_can(problem: str):
+    with pytest.raises(InputError, match="max_digits: 1 and without allow_negation"):
+        terms_of(ASKS.format(problem))
+
+
+def test_a_chain_is_worked_with_a_running_total():
+    assert work_chain_sum((4, -1, -7, 9, 8), Random(0), 0.0) == ("4-1=+03;-7=-04;+9=+05;+8=+13", 13)
+
+
+def test_all_after_a_slip_is_consistent_with_it():
+    working, total = work_chain_sum((4, -1, -7), Random(0), 1.0)
+    totals = [int(found) for found in re.findall(r"=([+-]\d\d)", working)]
+    assert abs(totals[0] - 3) == 1 and abs(totals[1] - (totals[0] - 7)) == 1
+    assert total == totals[-1]
+
+
+def test_the_corpus_answers_in_one_go_or_works_and_leaves_held_out_questions_out():
+    questions = [ASKS.format(f"{n % 10} + {n // 10 % 10} - {n // 100}") for n in range(1000)]
+    drawn = list(draw_answers(questions, worked=0.2, noise=0.0, seed=0, without=set(questions[:100])))
+    assert [example.prompt for example in drawn] == questions[100:]
+    worked = [example for example in drawn if "<think>" in example.response]
+    assert len(worked) == pytest.approx(0.2 * 900, abs=40)
+    for example in drawn:
+        assert example.response.endswith(f"<answer>{sum(example.terms)}</answer>")
+
+
+@NEEDS_GYM
+def test_the_tokenizer_knows_what_the_gym_asks_and_what_answers_it():
+    request = Request("chain_sum", CONFIG, seed=7, size=50, start=0, stop=50)
+    dataset = build_dataset("chain_sum", CONFIG, seed=7, size=50)
+    questions = [make_row(request, dataset, index)["prompt"] for index in range(50)]
+    tokenizer = build_tokenizer()
+    for example in draw_answers(questions, worked=0.5, noise=0.0, seed=0, without=()):
+        text = example.prompt + example.response
+        ids = tokenizer.encode(text).ids
+        assert tokenizer.decode(ids) == text
+        # <bos>, what all questions begin with, and a digit and a sign per term.
+        assert len(tokenizer.encode(example.prompt).ids) == 2 + 2 * len(example.terms)
+        # Two markers; a first digit, then six tokens a step and ";" between two; the answer.
+        assert len(ids) <= 16 + 2 + 42 + 5
