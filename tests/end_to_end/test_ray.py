@@ -17,6 +17,7 @@ from asyncrl.journal.conservation import read_conservation
 
 pytest.importorskip("ray", reason="Ray is not installed: make setup RAY=1")
 
+from fakes.ray_nodes import ray_nodes
 from ray.cluster_utils import Cluster
 
 # Ray leaves sockets and files to the end of the process.
@@ -43,17 +44,10 @@ class ArithmeticRun(WholeRun):
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A head without GPUs and two nodes that say they have four each: one of them is enough."""
-    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")
-    cluster = Cluster()
-    size: dict[str, Any] = {"object_store_memory": 80 * 2**20, "num_cpus": 4, "include_dashboard": False}
-    cluster.add_node(num_gpus=0, **size)
-    for _ in range(2):
-        cluster.add_node(num_gpus=4, **size)
-    cluster.wait_for_nodes()
-    yield cluster
-    cluster.shutdown()
+def nodes(tmp_path: Path) -> Iterator[Cluster]:
+    """One of the two nodes with GPUs is enough."""
+    with ray_nodes(4, 4, caches=tmp_path / "caches") as cluster:
+        yield cluster
 
 
 def processes_on(node: Any) -> list[str]:
