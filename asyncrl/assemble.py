@@ -199,6 +199,7 @@ def _make_service(
         token=keys.token,
         files_key=keys.external,
         host=recipe.cluster.bind_address,
+        port=recipe.cluster.port,
         advertised_host=recipe.cluster.host(),
     )
 
