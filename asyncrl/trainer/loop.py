@@ -120,6 +120,7 @@ def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publish
         transport=serving.weight_transport,
         interrupt=recipe.rollout.interrupt,
         files=load,
+        timeout_seconds=serving.request_timeout_seconds,
         keys=Keys(own_token(), external=read_key(serving.api_key_variable, "serving.api_key_variable")),
     )
 
