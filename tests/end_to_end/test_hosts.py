@@ -72,7 +72,7 @@ def test_a_run_heals_when_the_cable_of_a_server_without_a_shared_disk_is_pulled(
         f"cluster.port={PORT}",
         "cluster.shared_disk=false",
         "serving.api_key_variable=SGLANG_KEY",
-        "serving.request_timeout_seconds=10",
+        "serving.request_timeout_seconds=20",
         "trainer.checkpoint_every_steps=4",
         "evaluation.every_steps=0",
         "evaluation.num_tasks=64",

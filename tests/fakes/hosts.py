@@ -18,6 +18,8 @@ import pytest
 TOOLS = ("ip", "ss", "unshare", "nsenter", "setpriv")
 """Of Debian's iproute2 and util-linux."""
 NETWORK = "10.77.0"
+TEMPORARY = "/run/tmp"
+"""Of each host its own; short, for the names of sockets."""
 
 
 class Keeper:
@@ -58,11 +60,9 @@ class Host:
         self.port = f"port{index}"
         """Of the switch."""
         self._keeper = Keeper("--mount", "--pid", "--mount-proc")
-        own = folder / "tmp"
-        own.mkdir(parents=True)
         covers = [f"mount -t tmpfs none '{path}'" for path in (*hidden, "/dev/shm", "/run")]
         try:
-            self.run("sh", "-ec", "\n".join([*covers, "ip link set lo up"]))
+            self.run("sh", "-ec", "\n".join([*covers, f"mkdir {TEMPORARY}", "ip link set lo up"]))
         except BaseException:
             self.power_off()
             raise
@@ -73,8 +73,11 @@ class Host:
 
     def environment(self) -> dict[str, str]:
         """That of this process with the host's own folders."""
-        own = {"HOME": self.folder, "TMPDIR": self.folder / "tmp", "XDG_CACHE_HOME": self.folder / ".cache"}
-        return {**os.environ, **{name: str(path) for name, path in own.items()}}
+        return {**os.environ, **self.own_environment()}
+
+    def own_environment(self) -> dict[str, str]:
+        cache = str(self.folder / ".cache")
+        return {"HOME": str(self.folder), "TMPDIR": TEMPORARY, "XDG_CACHE_HOME": cache}
 
     def run(self, *words: str) -> str:
         """What a command on this host prints. Raises CalledProcessError."""
