@@ -36,7 +36,7 @@ def slurm_script() -> str:
 def write_slurm(folder: Path, hosts: list[Host]) -> None:
     """`srun`, which runs its command on every host at once and exits as the first one's, and `scontrol`."""
     folder.mkdir()
-    lines = ["#!/bin/bash", "while [[ $1 == --* ]]; do shift; done", f"cd {hosts[0].folder}"]
+    lines = ["#!/bin/bash", "while [[ $1 == --* ]]; do shift; done"]
     for host in hosts:
         own = [f"{name}={value}" for name, value in host.own_environment().items()]
         lines.append(f'{shlex.join(host.command("env", *own))} "$@" &')
