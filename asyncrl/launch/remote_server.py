@@ -8,6 +8,7 @@ brings it the weights. Controller and server show each other the user's key (ser
 import asyncio
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,10 @@ def fetch_server(controller: str, key: str, *, address: str, port: int) -> Remot
         ) from error
     raw["cluster"] |= {"backend": "local", "bind_address": address, "advertised_address": None}
     raw["serving"] |= {"servers": [], "num_servers": 1, "first_port": port}
+    # The numbers of GPUs are those of another machine.
+    raw["placement"] = {"device": raw["placement"]["device"]}
+    # No two servers sample alike.
+    raw["seed"] = secrets.randbelow(2**31)
     recipe = parse_recipe(raw, source=f"the recipe of {controller}")
     check_ports(recipe)
     return RemoteServer(recipe, folder, key)

@@ -34,6 +34,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[str]:
     recipe = make_recipe(
         model,
         serving={"num_servers": 2, "max_total_tokens": 4096, "api_key_variable": "SGLANG_KEY"},
+        placement={"device": "cpu", "trainer": [0], "servers": [1, 2]},
         cluster={"bind_address": "0.0.0.0", "advertised_address": "node-7", "shared_disk": False},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
@@ -55,6 +56,7 @@ async def test_a_server_elsewhere_gets_the_settings_and_the_model_of_the_run(
     server = await fetched(f"{controller}/", KEY, port)
     serving, cluster = server.recipe.serving, server.recipe.cluster
     assert (serving.num_servers, serving.first_port, serving.max_total_tokens) == (1, port, 4096)
+    assert server.recipe.placement.servers == [] and server.recipe.placement.device == "cpu"
     assert cluster.host() == cluster.bind_address == "127.0.0.1"
     assert server.model_folder.is_relative_to(tmp_path / "cache")
     for file in (tmp_path / "model").iterdir():
@@ -63,9 +65,7 @@ async def test_a_server_elsewhere_gets_the_settings_and_the_model_of_the_run(
 
 
 async def test_who_has_no_key_of_the_run_is_told_what_the_run_needs(controller: str) -> None:
-    with pytest.raises(
-        InputError, match=r"answered 401.* The run needs cluster.shared_disk=false"
-    ):
+    with pytest.raises(InputError, match=r"answered 401.* The run needs cluster.shared_disk=false"):
         await fetched(controller, "wrong", 0)
 
 
