@@ -37,7 +37,7 @@ from asyncrl.rollout.tasks import title_of
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
-from asyncrl.serving.publication import Load, load_from_disk, load_over_http
+from asyncrl.serving.publication import Load, find_load
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import Meters, StepReport
 from asyncrl.supervisor import ServerDesk, Supervisor
@@ -71,7 +71,9 @@ def assemble(
     journal.on_failure(state.fail_from_thread)
     order = inputs.order()
     queue = _restored_queue(inputs, journal, order, waits)
-    load = _make_load(recipe, run_folder, lambda: service.url)
+    load = find_load(
+        shared_disk=recipe.cluster.shared_disk, service_url=lambda: service.url, run_folder=run_folder
+    )
     make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     loops = Loops(waits, functools.partial(describe_run, queue, fleet, waits))
@@ -181,14 +183,6 @@ def _make_fleet(
     )
 
 
-def _make_load(recipe: Recipe, run_folder: Path | None, service_url: Callable[[], str]) -> Load:
-    """How a server that joins gets the weights of a publication."""
-    if recipe.cluster.shared_disk:
-        return load_from_disk
-    assert run_folder is not None, "publications are handed out from the run folder"
-    return load_over_http(service_url, run_folder)
-
-
 def _make_service(
     recipe: Recipe, desk: TakeDesk, servers: ServerDesk, keys: Keys, run_folder: Path | None
 ) -> QueueService:
@@ -205,6 +199,7 @@ def _make_service(
         token=keys.token,
         files_key=keys.external,
         host=recipe.cluster.bind_address,
+        port=recipe.cluster.port,
         advertised_host=recipe.cluster.host(),
     )
 

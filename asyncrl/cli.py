@@ -29,6 +29,7 @@ COMMANDS = {
     "view": "browse the trajectories of a run",
     "reproduce": "train a step of a run again and compare every number",
     "journal": "account for a run's tokens, groups and trajectories",
+    "serve": "start a rollout server for a run on another machine",
     "servers": "list, add or remove the rollout servers of a live run",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",

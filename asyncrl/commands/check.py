@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return 0
         inputs, shape = read_inputs(recipe)
-        check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
+        longest = inputs.longest_prompt()
+        check_machine(recipe, shape, gpus, longest_prompt=longest)
         folder = RunFolder(shown(recipe.folder()))
         resumes = folder.check(recipe)
         remarks = check_unfinished(inputs, folder.journal) if resumes else []
@@ -61,8 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     resumption = folder.resumption if resumes else None
-    print(_plan(recipe, inputs, shape, gpus, resumption))
-    longest = inputs.longest_prompt()
+    print(_plan(recipe, inputs, shape, gpus, resumption, longest))
     source = find_likely_source(recipe, shape, on_gpu=gpus.uses_gpus, prompt_tokens=longest)
     for line in describe_tail(source):
         print(f"# {line}")
@@ -72,7 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(
-    recipe: Recipe, inputs: Inputs, shape: ModelShape, gpus: GpuMap, resumption: Resumption | None
+    recipe: Recipe,
+    inputs: Inputs,
+    shape: ModelShape,
+    gpus: GpuMap,
+    resumption: Resumption | None,
+    longest_prompt: int,
 ) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
     is_local = recipe.cluster.backend == "local"
@@ -101,17 +106,16 @@ def _plan(
         *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),
         f"batch     {rollout.groups_per_batch} tasks x {rollout.samples_per_group} samples = {batch} "
         f"trajectories{again}, {trainer.num_steps} steps, max_staleness {rollout.max_staleness}",
-        f"memory    {_memory(recipe, inputs, shape, gpus)}",
+        f"memory    {_memory(recipe, shape, gpus, longest_prompt)}",
         f"run       {shown(recipe.folder())} ({begin})",
     ]
     return "\n".join(f"# {line}" for line in lines)
 
 
-def _memory(recipe: Recipe, inputs: Inputs, shape: ModelShape, gpus: GpuMap) -> str:
-    longest = inputs.longest_prompt()
+def _memory(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt: int) -> str:
     if not gpus.uses_gpus:
-        return f"about {run_bytes(recipe, shape, longest_prompt=longest) / 2**30:.1f} GiB"
-    fullest = max(size for _, size, _ in gpu_bytes(recipe, shape, gpus, longest_prompt=longest))
+        return f"about {run_bytes(recipe, shape, longest_prompt=longest_prompt) / 2**30:.1f} GiB"
+    fullest = max(size for _, size, _ in gpu_bytes(recipe, shape, gpus, longest_prompt=longest_prompt))
     host = host_bytes(recipe, shape)
     return f"about {fullest / 2**30:.1f} GiB on the fullest GPU, {host / 2**30:.1f} GiB of the host's"
 

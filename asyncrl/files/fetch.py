@@ -5,6 +5,7 @@ proxy between the processes of a run. The other side is `files.service`.
 """
 
 import contextlib
+import fcntl
 import http.client
 import time
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def fetch_folder(url: str, target: Path, *, token: str) -> Path:
     FetchFailed.
     """
     try:
-        listing = msgspec.json.decode(_read(f"{url}/{LISTING}", token), type=Listing)
+        listing = msgspec.json.decode(fetch_file(f"{url}/{LISTING}", token=token), type=Listing)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise FetchFailed(f"{url}/{LISTING} is no listing of files: {error}") from None
     unsafe = [file.name for file in listing.files if not is_safe(file.name)]
@@ -52,6 +53,27 @@ def fetch_folder(url: str, target: Path, *, token: str) -> Path:
     for file in listing.files:
         _fetch_file(f"{url}/{quote(file.name)}", target / file.name, file, token)
     return target
+
+
+def fetch_alone(url: str, target: Path, *, token: str) -> Path:
+    """`fetch_folder` by one process of this machine at a time: the second finds what the first fetched."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f"{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return fetch_folder(url, target, token=token)
+
+
+def fetch_file(url: str, *, token: str) -> bytes:
+    """A small file, whole. Raises FetchFailed."""
+    for num_failures in range(1, MAX_FAILURES + 1):
+        try:
+            with _answer(url, token, {}) as response:
+                return response.read()
+        except _BROKEN as error:
+            if num_failures == MAX_FAILURES:
+                raise FetchFailed(f"{url} cannot be read: {type(error).__name__}: {error}") from error
+            time.sleep(PAUSE_SECONDS * num_failures)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _fetch_file(url: str, path: Path, listed: ListedFile, token: str) -> None:
@@ -92,18 +114,6 @@ def _append(url: str, part: Path, have: int, token: str) -> None:
             file.write(chunk)
         if response.length:
             raise ConnectionError(f"{response.length} bytes are missing")
-
-
-def _read(url: str, token: str) -> bytes:
-    for num_failures in range(1, MAX_FAILURES + 1):
-        try:
-            with _answer(url, token, {}) as response:
-                return response.read()
-        except _BROKEN as error:
-            if num_failures == MAX_FAILURES:
-                raise FetchFailed(f"{url} cannot be read: {type(error).__name__}: {error}") from error
-            time.sleep(PAUSE_SECONDS * num_failures)
-    raise AssertionError("the last attempt returns or raises")
 
 
 @contextlib.contextmanager

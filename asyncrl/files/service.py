@@ -1,7 +1,8 @@
 """Routes that hand out the base model and the publications of a run, to who sees no disk of the controller.
 
 GET /files/<folder>/listing.json lists a folder, GET /files/<folder>/<name> sends a file of it, whole or a
-range. Owns no access check: the service that has the routes asks for the token.
+range, GET /files/recipe.yaml the run's resolved recipe. Owns no access check: the service that has the
+routes asks for the token.
 """
 
 import asyncio
@@ -16,6 +17,8 @@ from asyncrl.files.listing import LISTING, FolderLister, is_safe
 PREFIX = "/files"
 MODEL = "model"
 """The base model's folder."""
+RECIPE = "recipe.yaml"
+"""By which a server is started as the run starts its own."""
 _PUBLICATION = re.compile(r"(publications|evaluation)/v\d+")
 _PATH = re.compile(rf"({MODEL}|{_PUBLICATION.pattern})/(?P<name>.+)")
 
@@ -34,6 +37,8 @@ class FileRoutes:
         app.router.add_get(f"{PREFIX}/{{path:.+}}", self._on_get)
 
     async def _on_get(self, request: web.Request) -> web.StreamResponse:
+        if request.match_info["path"] == RECIPE:
+            return web.FileResponse(self._run_folder / RECIPE)
         match = _PATH.fullmatch(request.match_info["path"])
         if match is None or not is_safe(match["name"]):
             return web.Response(status=404, text="there is no such folder")

@@ -164,6 +164,13 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
         _say_what_resumes(controller, folder, metrics, changed)
+        if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+            log.warning(
+                "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
+                "and checkpoints, and only there does the same command resume.",
+                path,
+                site.address,
+            )
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)

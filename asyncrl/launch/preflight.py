@@ -33,12 +33,13 @@ from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
 from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.servers import check_ports
+from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.cluster import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.records import Task
 from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
@@ -229,6 +230,7 @@ def check_machine(
     _check_backend(recipe)
     read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
     check_ports(recipe)
+    _check_addresses(recipe.cluster)
     for url in recipe.serving.servers:
         _check_reachable(url)
 
@@ -274,6 +276,17 @@ def _check_backend(recipe: Recipe) -> None:
         raise InputError(
             "cluster.backend is ray, but Ray is not installed. Run `make setup RAY=1`, or set it to local."
         )
+
+
+def _check_addresses(cluster: Cluster) -> None:
+    """Raises InputError where others would not find the controller."""
+    if cluster.bind_address == ANYWHERE and cluster.host() == LOOPBACK:
+        raise InputError(
+            f"cluster.bind_address is {ANYWHERE}, but this machine has no way to other networks: the others "
+            f"would be told {LOOPBACK}. Set cluster.advertised_address to the address that they reach."
+        )
+    if cluster.port:
+        check_free(cluster.port, cluster.bind_address, "cluster.port")
 
 
 def _check_reachable(url: str) -> None:

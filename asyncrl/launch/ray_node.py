@@ -5,7 +5,6 @@ dies with the actor, and the actor with its node or with the run.
 """
 
 import asyncio
-import fcntl
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import ray
 import ray.util
 
 from asyncrl.cache import cache_folder
-from asyncrl.files.fetch import fetch_folder
+from asyncrl.files.fetch import fetch_alone
 from asyncrl.launch.process import ChildProcess
 from asyncrl.machine import has_gpu
 from asyncrl.ports import free_ports
@@ -45,7 +44,7 @@ class NodeProcess:
 
     async def fetch_model(self, url: str, name: str, token: str) -> str:
         """The folder on this node, called `name`, that holds what is at `url`. Raises FetchFailed."""
-        return str(await asyncio.to_thread(_fetch_alone, url, cache_folder("models") / name, token))
+        return str(await asyncio.to_thread(fetch_alone, url, cache_folder("models") / name, token=token))
 
     async def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts it; what it writes from now on follows at offset 0."""
@@ -78,11 +77,3 @@ class NodeProcess:
     async def stop(self, grace_seconds: float) -> None:
         if self._process is not None:
             await self._process.stop(grace_seconds=grace_seconds)
-
-
-def _fetch_alone(url: str, folder: Path, token: str) -> Path:
-    """One process of the node at a time: the second finds what the first has fetched."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return fetch_folder(url, folder, token=token)

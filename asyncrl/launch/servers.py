@@ -239,15 +239,16 @@ def check_ports(recipe: Recipe) -> None:
     if recipe.serving.first_port and not recipe.serving.servers and recipe.cluster.backend == "local":
         first = recipe.serving.first_port
         for port in range(first, first + recipe.serving.num_servers):
-            _check_free(port, recipe.cluster.bind_address)
+            check_free(port, recipe.cluster.bind_address, "serving.first_port")
 
 
-def _check_free(port: int, host: str) -> None:
+def check_free(port: int, host: str, key: str) -> None:
+    """Raises InputError when the port that `key` names is taken."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except OSError as error:
             raise InputError(
-                f"port {port} (serving.first_port) is taken: {error.strerror}. Set another one, or 0 for any."
+                f"port {port} ({key}) is taken: {error.strerror}. Set another one, or 0 for any."
             ) from None

@@ -108,7 +108,13 @@ class LocalSite:
     def places(self, needs: Sequence[Need]) -> dict[str, Place]:
         bind, host = self._cluster.bind_address, self._cluster.host()
         has_gpu, ports = self._gpus.uses_gpus, free_ports(len(needs))
-        return {need.name: Place(bind, host, port, has_gpu) for need, port in zip(needs, ports, strict=True)}
+        return {
+            # Trainer ranks, a group, speak among themselves, and here without leaving the machine.
+            need.name: Place(LOOPBACK, LOOPBACK, port, has_gpu)
+            if need.group
+            else Place(bind, host, port, has_gpu)
+            for need, port in zip(needs, ports, strict=True)
+        }
 
     def process(
         self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str], log_path: Path

@@ -1,6 +1,8 @@
 """The section `cluster`."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from asyncrl.machine import outward_address
 from asyncrl.recipe.section import Section
@@ -23,6 +25,8 @@ class Cluster(Section):
     """Address that the controller's queue and the local servers listen on; with Ray the default is the node's
     address. 0.0.0.0: every network of the machine. Requests need the run's token, but nothing is encrypted:
     use a network that you trust."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """What the controller listens on, so that `asyncrl serve` finds it elsewhere. 0: any that is free."""
     advertised_address: str | None = None
     """Name or address under which the other processes reach this machine.
     Default: bind_address, or for 0.0.0.0 the machine's address on the way to other networks."""

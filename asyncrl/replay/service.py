@@ -54,9 +54,11 @@ class QueueService:
         token: str = "",
         files_key: str = "",
         host: str = "127.0.0.1",
+        port: int = 0,
         advertised_host: str = "",
     ) -> None:
-        """Without a `token` nobody is asked for one. Servers of the user's own show `files_key` to fetch."""
+        """Without a `token` nobody is asked for one. Servers of the user's own show `files_key` to fetch.
+        `port` 0 is any that is free."""
         self._take = take
         self._commit = commit
         self._drain = drain
@@ -65,6 +67,7 @@ class QueueService:
         self._token = token
         self._files_key = files_key
         self._host = host
+        self._port = port
         self._advertised_host = advertised_host or host
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -82,7 +85,7 @@ class QueueService:
             self._files.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, 0)
+        site = web.TCPSite(self._runner, self._host, self._port)
         await site.start()
         port = self._runner.addresses[0][1]
         self.url = f"http://{self._advertised_host}:{port}"

@@ -65,6 +65,14 @@ def load_over_http(service_url: Callable[[], str], run_folder: Path) -> Load:
     return load
 
 
+def find_load(*, shared_disk: bool, service_url: Callable[[], str], run_folder: Path | None) -> Load:
+    """The one that `cluster.shared_disk` asks for."""
+    if shared_disk:
+        return load_from_disk
+    assert run_folder is not None, "publications are handed out from the run folder"
+    return load_over_http(service_url, run_folder)
+
+
 async def install(
     session: aiohttp.ClientSession,
     url: str,

@@ -19,7 +19,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
-from asyncrl.serving.publication import Publication, load_from_disk, load_over_http
+from asyncrl.serving.publication import Publication, find_load
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.export import export_model
@@ -111,13 +111,16 @@ def _connect(queue_url: str) -> QueueClient:
 
 def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publisher:
     serving = recipe.serving
-    is_shared = recipe.cluster.shared_disk
+    load = find_load(
+        shared_disk=recipe.cluster.shared_disk, service_url=lambda: queue_url, run_folder=run_folder
+    )
     return Publisher(
         run_folder / "publications",
         base=model_folder(recipe.model),
         transport=serving.weight_transport,
         interrupt=recipe.rollout.interrupt,
-        files=load_from_disk if is_shared else load_over_http(lambda: queue_url, run_folder),
+        files=load,
+        timeout_seconds=serving.request_timeout_seconds,
         keys=Keys(own_token(), external=read_key(serving.api_key_variable, "serving.api_key_variable")),
     )
 

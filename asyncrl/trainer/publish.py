@@ -16,7 +16,7 @@ from asyncrl.access import Keys
 from asyncrl.disk import writing
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.publication import Load, Publication, install, load_from_disk
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.sglang import new_session
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
@@ -41,13 +41,16 @@ class Publisher:
         interrupt: str = "continue",
         files: Load = load_from_disk,
         keys: Keys | None = None,
+        timeout_seconds: float = INSTALL_SECONDS,
     ) -> None:
         """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt; with
-        the transport `disk`, `files` says how a server comes to a publication's files."""
+        the transport `disk`, `files` says how a server comes to a publication's files. A server that does
+        not answer a request within `timeout_seconds` is left to the controller."""
         self.folder = folder
         self._transport = make_transport(transport, files)
         self._keys = keys or Keys()
         self._interrupt = interrupt
+        self._timeout_seconds = timeout_seconds
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
@@ -102,7 +105,14 @@ class Publisher:
     ) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(session, url, publication, load=self._transport.load, interrupt=self._interrupt)
+            await install(
+                session,
+                url,
+                publication,
+                load=self._transport.load,
+                interrupt=self._interrupt,
+                timeout_seconds=self._timeout_seconds,
+            )
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
         return PublishOutcome(True, time.perf_counter() - begin)

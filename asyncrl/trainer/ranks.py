@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer import cpu
+from asyncrl.trainer.rendezvous import meet
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ def start(
     # A single process needs no rendezvous, hence no port that another run could hold.
     store: dist.Store = dist.HashStore()
     if count > 1:
-        store, _, _ = next(c10d.rendezvous("env://", rank, count, timeout=JOIN))
+        store = meet(rank, count, timeout=JOIN)
     backend = "nccl" if has_cuda else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timeout)
     _joined = _Joined(timeout, dist.new_group(backend="gloo", timeout=timeout))

@@ -13,6 +13,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="Ray is not installed: make setup RAY=1")
 
 from fakes.processes import descendants, wait_for_end  # noqa: E402
+from fakes.ray_nodes import ray_nodes  # noqa: E402
 from fakes.recipes import make_recipe  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
@@ -29,19 +30,8 @@ SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A head without GPUs and two nodes that say they have one each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")
-        # Where a node keeps what it fetched.
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        cluster = Cluster()
-        size: dict[str, Any] = {"object_store_memory": 80 * 2**20, "num_cpus": 4, "include_dashboard": False}
-        cluster.add_node(num_gpus=0, **size)
-        for _ in range(2):
-            cluster.add_node(num_gpus=1, **size)
-        cluster.wait_for_nodes()
+    with ray_nodes(1, 1, caches=tmp_path_factory.mktemp("caches")) as cluster:
         yield cluster
-        cluster.shutdown()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,7 +18,7 @@ from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite, Need, Place
+from asyncrl.launch.site import LocalSite, Need, Place, Site
 from asyncrl.ports import free_ports
 from asyncrl.recipe.cluster import Cluster
 from asyncrl.serving.sglang import new_session
@@ -34,20 +33,29 @@ async def local_servers(
     serving: dict[str, Any] | None = None,
     changes: ServerChanges = NO_CHANGES,
     *,
+    dtype: str = "float32",
     gpus: GpuMap = ON_CPU,
+    site: Site | None = None,
+    keys: Keys | None = None,
 ) -> AsyncIterator[LocalServers]:
-    recipe = make_recipe(folder, serving=serving or {})
-    site = LocalSite(recipe.cluster, gpus)
-    async with new_session() as session:
-        yield LocalServers(
+    """Their processes have ended when the block ends."""
+    recipe = make_recipe(folder, serving=serving or {}, model={"dtype": dtype})
+    site = site or LocalSite(recipe.cluster, gpus)
+    async with new_session(keys) as session:
+        servers = LocalServers(
             recipe,
             model_folder=folder,
             logs=folder,
             session=session,
             site=site,
-            places=site.places(server_needs(recipe, changes)),
+            places=await site.place(server_needs(recipe, changes)),
             changes=changes,
+            keys=keys,
         )
+        try:
+            yield servers
+        finally:
+            await servers.stop()
 
 
 @pytest.mark.parametrize("left", [["http://b:1"], []])
@@ -70,17 +78,14 @@ async def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_ke
 
 
 async def test_a_removed_server_leaves_its_gpu_unused_and_the_others_keep_theirs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(
-        "asyncrl.launch.site.ChildProcess",
-        lambda name, arguments, *, environment, **_: SimpleNamespace(name=name, environment=environment),
-    )
     changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:31001"}))
     serving = {"num_servers": 3, "first_port": 31000}
     gpus = assign(make_recipe(tmp_path, serving=serving), whole_gpus(4))
     async with local_servers(tmp_path, serving, changes, gpus=gpus) as servers:
-        found = {each.name: each.environment["CUDA_VISIBLE_DEVICES"] for each in servers.processes.values()}
+        processes: Any = servers.processes.values()
+        found = {each.name: each._environment["CUDA_VISIBLE_DEVICES"] for each in processes}
     assert found == {"server 0": "1", "server 2": "3"}
 
 
@@ -134,28 +139,14 @@ async def test_a_server_that_neither_answers_nor_ends_at_its_start_is_started_ag
         arguments = ["-c", code, str(tmp_path / "was-started"), url.rpartition(":")[2]]
         process = ChildProcess("server 0", arguments, environment={}, log_path=tmp_path / "l")
         servers.processes[url] = process
-        try:
-            await servers.start()
-        finally:
-            await servers.stop()
+        await servers.start()
 
 
 async def test_a_server_is_told_the_type_that_auto_stands_for(tmp_path: Path) -> None:
     # SGLang's own "auto" serves a float32 checkpoint in float16.
-    recipe = make_recipe(write_model(tmp_path / "model"), model={"dtype": "auto"})
-    site = LocalSite(recipe.cluster, ON_CPU)
-    async with new_session() as session:
-        servers = LocalServers(
-            recipe,
-            model_folder=tmp_path / "model",
-            logs=tmp_path,
-            session=session,
-            site=site,
-            places=site.places(server_needs(recipe)),
-        )
-    (process,) = servers.processes.values()
-    command = " ".join(process._arguments)
-    assert "--dtype float32" in command
+    async with local_servers(write_model(tmp_path / "model"), dtype="auto") as servers:
+        process: Any = servers.processes[servers.urls[0]]
+        assert "--dtype float32" in " ".join(process._arguments)
 
 
 class OtherNodes:
@@ -190,49 +181,24 @@ READY = (
 async def test_a_server_whose_node_is_lost_comes_up_at_another_url_and_is_shown_the_token_there(
     tmp_path: Path,
 ) -> None:
-    recipe, site, keys = make_recipe(tmp_path), OtherNodes(), Keys("token")
-    async with new_session(keys) as session:
-        servers = LocalServers(
-            recipe,
-            model_folder=tmp_path,
-            logs=tmp_path,
-            session=session,
-            keys=keys,
-            site=site,
-            places=await site.place(server_needs(recipe)),
-        )
-        try:
-            await servers.start()
-            (before,) = servers.urls
-            servers.processes[before].kill()
-            await servers.processes[before].wait()
-            servers.processes[before].why_lost = "its node was lost"
-            now = await servers.restart(before)
-        finally:
-            await servers.stop()
+    keys = Keys("token")
+    async with local_servers(tmp_path, site=OtherNodes(), keys=keys) as servers:
+        await servers.start()
+        (before,) = servers.urls
+        servers.processes[before].kill()
+        await servers.processes[before].wait()
+        servers.processes[before].why_lost = "its node was lost"
+        now = await servers.restart(before)
         assert now != before and servers.urls == [now] and list(servers.processes) == [now]
         assert keys.is_own(now) and now.startswith("http://localhost:")
         # Whoever was told of the old URL may still ask for its end.
         await servers.end(before)
 
 
-async def test_a_server_that_answers_without_the_token_is_refused(tmp_path: Path) -> None:
-    site, keys = OtherNodes(), Keys("token")
-    recipe = make_recipe(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "READY", READY.replace("401", "200"))
-        async with new_session(keys) as session:
-            servers = LocalServers(
-                recipe,
-                model_folder=tmp_path,
-                logs=tmp_path,
-                session=session,
-                keys=keys,
-                site=site,
-                places=await site.place(server_needs(recipe)),
-            )
-            try:
-                with pytest.raises(ServerError, match="server 0 answers without the run's token: SGLang"):
-                    await servers.start()
-            finally:
-                await servers.stop()
+async def test_a_server_that_answers_without_the_token_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "READY", READY.replace("401", "200"))
+    async with local_servers(tmp_path, site=OtherNodes(), keys=Keys("token")) as servers:
+        with pytest.raises(ServerError, match="server 0 answers without the run's token: SGLang"):
+            await servers.start()

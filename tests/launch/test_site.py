@@ -54,3 +54,9 @@ def test_a_server_needs_its_gpus_on_one_node_and_ranks_belong_together(tmp_path:
 def test_only_variables_that_are_set_are_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "secret")
     assert forwarded(["MY_KEY", "NOT_SET_ANYWHERE", None]) == {"MY_KEY": "secret"}
+
+
+async def test_trainer_ranks_of_one_machine_meet_without_leaving_it() -> None:
+    site = LocalSite(Cluster(bind_address="0.0.0.0", advertised_address="node-7"), ON_CPU)
+    places = await site.place([Need("trainer 0", 1, 1, group="trainer"), Need("server 0", 1, 1)])
+    assert [place.host for place in places.values()] == ["127.0.0.1", "node-7"]

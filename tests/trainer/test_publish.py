@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,19 @@ def test_a_server_with_other_weights_or_none_is_reported_and_the_rest_are_served
     assert good.is_installed and good.detail == ""
     assert not corrupt.is_installed and "does not hold version 1" in corrupt.detail
     assert not dead.is_installed and "failed" in dead.detail
+
+
+def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
+    base: Path, tmp_path: Path, model: PolicyModel, engines: tuple[FakeEngine, FakeEngine]
+):
+    # It is connected to and says nothing, as behind a cable that was cut.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = [engines[0].url, f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        publisher = Publisher(tmp_path / "publications", base=base, timeout_seconds=0.5)
+        good, late = publisher.install(publisher.write(1, model), urls).values()
+        publisher.close()
+    assert good.is_installed
+    assert not late.is_installed and "TimeoutError" in late.detail
 
 
 def test_without_servers_nothing_is_installed(publisher: Publisher, model: PolicyModel):

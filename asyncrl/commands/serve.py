@@ -1,0 +1,69 @@
+"""`asyncrl serve CONTROLLER`: a rollout server on this machine for a run on another one."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from asyncrl.access import TOKEN_VARIABLE, own_token
+from asyncrl.errors import InputError, ServerError
+from asyncrl.launch.remote_server import fetch_server, serve
+from asyncrl.machine import outward_address
+from asyncrl.observe.stderr import warn_on_stderr
+from asyncrl.recipe.cluster import LOOPBACK
+
+HELP = (
+    "Start a rollout server on this machine for a run on another one, with the run's own settings. Recipe "
+    "and base model are fetched from the run's controller, which needs cluster.shared_disk=false, an address "
+    "that this machine reaches, and serving.api_key_variable. That key is read from the environment variable "
+    f"{TOKEN_VARIABLE} here. Where the run was started, `asyncrl servers RUN add URL` then adds the server. "
+    "Ctrl-C ends it."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "controller", help="the URL in the run's controller.url, such as http://10.0.0.5:4711"
+    )
+    parser.add_argument(
+        "--address", help="what to listen on; default: this machine's address on its way to other networks"
+    )
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """1 when the server cannot be kept alive, 2 when it cannot be started as asked."""
+    warn_on_stderr()
+    try:
+        key = own_token()
+        if not key:
+            raise InputError(
+                f"{TOKEN_VARIABLE} is not set. Set it to the key that serving.api_key_variable of the run "
+                f"names, which the server is to ask for and to show."
+            )
+        server = fetch_server(arguments.controller, key, address=_address(arguments), port=arguments.port)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="asyncrl-") as logs:
+        try:
+            asyncio.run(serve(server, Path(logs), ready=_say))
+        except ServerError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+def _address(arguments: argparse.Namespace) -> str:
+    """Raises InputError where nobody else would reach the server."""
+    address: str = arguments.address or outward_address()
+    if address == LOOPBACK and arguments.address is None:
+        raise InputError(
+            "this machine has no way to other networks, so its address is not known. Give it with --address."
+        )
+    return address
+
+
+def _say(url: str) -> None:
+    print(f"ready     {url}; add it where the run was started: asyncrl servers RUN add {url}", flush=True)
