@@ -45,6 +45,7 @@ CHANGEABLE = (
     "trainer.parallel.sequence_parallel",
     "trainer.rank_timeout_seconds",
     "trainer.recompute",
+    "trainer.attention",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
     "rollout.max_fault_retries",

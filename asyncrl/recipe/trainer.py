@@ -48,6 +48,14 @@ class Trainer(Section):
     none: keep all activations.
     selective: recompute attention.
     full: recompute whole layers."""
+    attention: Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"] = "auto"
+    """The kernel of causal attention over packed sequences. Each is tried at the start, forward and backward,
+    against the formula; torch's math kernel is never used on a GPU.
+    auto: on a GPU the first of the following that is installed and works, on a CPU sdpa.
+    flash_attn: the package flash-attn; 16-bit models.
+    transformer_engine: cuDNN or FlashAttention, by its own choice; 16-bit models.
+    torch_varlen: the FlashAttention that torch is built with; 16-bit models.
+    sdpa: a fused kernel of torch per length; sequences of similar lengths are padded to one."""
     peak_teraflops: PositiveFloat | None = None
     """Peak of one device at the model's dtype, for the metric MFU. Default: by the GPU's name, if known."""
     threads_per_process: Positive = 1

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -68,6 +69,43 @@ def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: f
     # A few tokens of a bfloat16 model of experts may be sent to another expert.
     assert difference.median() < tolerance / 3
     assert difference.max() < tolerance or name == "experts"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen", "sdpa"])
+def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.dtype):
+    from asyncrl.errors import InputError
+    from asyncrl.trainer.attention_kernels import Heads, find_kernel
+
+    # `find_kernel` compares outputs and gradients; a package that is not installed is no failure of ours.
+    try:
+        assert find_kernel(name, torch.device("cuda"), Heads(16, 8, 128, dtype)) == name
+    except InputError as refusal:
+        if "differ from the formula's" in str(refusal) or name == "sdpa":
+            raise
+        pytest.skip(str(refusal))
+
+
+def test_gradients_of_a_prompts_copies_are_summed_in_float32():
+    from asyncrl.trainer.attention import _LayOut, describe_pack
+    from asyncrl.trainer.batch import _moved
+
+    # A prompt of one token with 300 responses. A sum of halves in bfloat16 stays at 128, where its next
+    # number is 1 away. On a CPU torch itself keeps float32 sums.
+    pack = describe_pack([np.array([0, 1 + i]) for i in range(300)], np.array([0] + [1] * 300), kernel="sdpa")
+    pack = _moved(pack, torch.device("cuda"))
+    tokens = torch.zeros(301, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    _LayOut.apply(tokens, pack).backward(torch.full((600, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
+    assert tokens.grad[0].tolist() == [150.0] * 8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_math_kernel_never_runs(dtype: str, tmp_path: Path):
+    learner = make_learner(write(tmp_path, "qwen3"), dtype)
+    with torch.profiler.profile() as profile:
+        learner.step(random_batch(0, vocabulary=96))
+    names = [event.key for event in profile.key_averages()]
+    assert not [name for name in names if "attention_math" in name]
 
 
 @pytest.mark.parametrize("name", MODELS)
