@@ -35,7 +35,7 @@ from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
 from asyncrl.trainer.objective import Objective, kl_penalties
-from asyncrl.trainer.optimizer import data_parallel, make_optimizer, make_schedule, take_step
+from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
@@ -147,6 +147,7 @@ class Learner:
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
             norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
+        gather_weights(self.parallel_chunks)
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics | values

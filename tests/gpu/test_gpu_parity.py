@@ -11,6 +11,8 @@ import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.recipes import make_recipe
 
+from asyncrl.machine import has_transformer_engine
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -46,7 +48,13 @@ def make_learner(folder: Path, dtype: str, **trainer: object):
     return learner
 
 
+def skip_where_refused(name: str) -> None:
+    if name == "experts" and not has_transformer_engine():
+        pytest.skip("experts on a GPU need Transformer Engine")
+
+
 def write(folder: Path, name: str) -> Path:
+    skip_where_refused(name)
     family, sizes = MODELS[name]
     return write_model(folder, family, **{key: value for key, value in sizes.items() if value is not None})
 
@@ -132,6 +140,33 @@ def test_bfloat16_steps_follow_float32_steps(recompute: str, is_distributed: boo
         assert got["num_tokens"] == wanted["num_tokens"]
         assert got["loss"] == pytest.approx(wanted["loss"], abs=0.05)
         assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=0.2)
+
+
+@pytest.mark.skipif(not has_transformer_engine(), reason="needs Transformer Engine's Adam")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"},
+        {"optimizer_cpu_offload": True},
+    ],
+)
+def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive_a_checkpoint(
+    options: dict, tmp_path: Path
+):
+    from asyncrl.trainer.checkpoint import Checkpoints
+
+    folder = write(tmp_path / "model", "qwen3")
+    parallel = {"distributed_optimizer": True}
+    plain = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel)
+    learner = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel, **options)
+    for step in range(2):
+        got, wanted = (each.step(random_batch(step, vocabulary=96)) for each in (learner, plain))
+        assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=0.05)
+    Checkpoints(tmp_path / "checkpoints", num_kept=1).save(learner, 2)
+    resumed = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel, **options)
+    assert Checkpoints(tmp_path / "checkpoints", num_kept=1).load_newest(resumed) == 2
+    found, expected = (each.step(random_batch(2, vocabulary=96)) for each in (resumed, learner))
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
 def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients():
