@@ -2,6 +2,7 @@
 
 import functools
 import importlib.metadata
+import importlib.util
 import socket
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def has_gpu() -> bool:
     """Whether this process may use an NVIDIA GPU and its torch can, without importing torch. Raises
     InputError as `find_gpus` does."""
     return not torch_is_cpu_build() and bool(find_gpus())
+
+
+def has_transformer_engine() -> bool:
+    """Whether it is installed; it is not imported."""
+    return importlib.util.find_spec("transformer_engine") is not None
 
 
 def outward_address() -> str:

@@ -231,7 +231,7 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         )
         for recomputes in (False, True)
     ]
-    host = TRAINER_PROCESS_BYTES + memory.copies()
+    host = TRAINER_PROCESS_BYTES + memory.copies() + memory.offloaded
     where = f" on its GPU, {_size(host)} of host memory" if on_gpu else ""
     lines = [
         f"trainer    {section.num_processes} process(es), {section.threads_per_process} thread(s) each; each "
@@ -252,6 +252,8 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         ("output layer's gradient", memory.output_gradient, "while it is summed up"),
     ):
         lines.append(_memory_line(name, size, 0, remark, on_gpu))
+    if memory.offloaded:
+        lines.append(_memory_line("Adam on the host", 0, memory.offloaded, "with gradients", on_gpu))
     when = "while a checkpoint is written"
     lines.append(_memory_line("copy while saving", 0, memory.copies(), f"only {when}", on_gpu))
     return lines

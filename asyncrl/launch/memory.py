@@ -4,12 +4,14 @@ Without GPUs it is all host memory. With GPUs a rank and a server compute on the
 their processes, and a rank the copy that a checkpoint is written from.
 """
 
+import dataclasses
+
 from asyncrl.gpus import Gpu
 from asyncrl.launch.placement import GpuMap
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import check_layout
-from asyncrl.model.memory import RankMemory, rank_memory, server_memory
+from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.recipe import Recipe
 
 FULL_SHARE = 0.9
@@ -21,22 +23,32 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 
 
 def trainer_memory(
-    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool = False
+    recipe: Recipe,
+    shape: ModelShape,
+    *,
+    longest_prompt: int | None = None,
+    on_gpu: bool = False,
+    shares_optimizer: bool = True,
 ) -> RankMemory:
     """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
     A rank on a GPU copies for a checkpoint also where training waits for it: the writer reads host memory.
     `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
-    which else may be as long as the context.
+    which else may be as long as the context. Without `shares_optimizer` it is as if one rank had the states
+    of all that share a distributed optimizer.
     """
+    layout = check_layout(recipe.trainer, shape)
+    if not shares_optimizer:
+        layout = dataclasses.replace(layout, is_optimizer_distributed=False)
     return rank_memory(
         shape,
         dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
-        layout=check_layout(recipe.trainer, shape),
+        layout=layout,
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
         saves_in_background=recipe.trainer.saves_in_background or on_gpu,
+        adam=AdamStates.of(recipe.trainer),
     )
 
 
@@ -72,15 +84,13 @@ def gpu_bytes(
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Host memory of a machine whose GPUs compute: processes, and one copy of all that a checkpoint holds,
-    because of ranks that hold the same only one writes it."""
+    """Host memory of a machine whose GPUs compute: processes, Adam where it is on the host, and one copy of
+    all that a checkpoint holds, because of ranks that hold the same only one writes it."""
     parallel = recipe.trainer.parallel
-    alone = parallel.model_copy(update={"distributed_optimizer": False})
-    trainer = recipe.trainer.model_copy(update={"parallel": alone})
-    copies = trainer_memory(recipe.model_copy(update={"trainer": trainer}), shape, on_gpu=True).copies()
+    alone = trainer_memory(recipe, shape, on_gpu=True, shares_optimizer=False)
     ranks_per_server = recipe.serving.tensor_parallel_size
     return (
-        parallel.tensor * parallel.pipeline * parallel.expert * copies
+        parallel.tensor * parallel.pipeline * parallel.expert * (alone.copies() + alone.offloaded)
         + recipe.trainer.num_processes * TRAINER_PROCESS_BYTES
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
     )

@@ -37,6 +37,7 @@ from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
+from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import ANYWHERE, LOOPBACK, Cluster
@@ -68,6 +69,9 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
     check_layout(recipe.trainer, base.shape)
+    if recipe.cluster.backend == "local":
+        # Other nodes have other packages and GPUs: there each rank looks for itself.
+        check_packages(recipe, base.shape)
     train = read_train_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     exams = _read_exams(recipe, base, benchmarks_of(recipe))

@@ -26,6 +26,12 @@ class Layout:
     """Ranks among which the experts of a layer are dealt; a part of tensor x context x data."""
     is_sequence_parallel: bool = False
     is_optimizer_distributed: bool = False
+    overlaps_gradients: bool = False
+    """Whether data-parallel ranks sum gradients during the backward pass."""
+    overlaps_weights: bool = False
+    """Whether data-parallel ranks gather weights during the forward pass."""
+    bucket_size: int | None = None
+    """Parameters per message that overlaps; None for Megatron's own."""
 
     def token_multiple(self) -> int:
         """Packed tokens of a micro-batch are padded to a multiple of this, to be split evenly."""
@@ -46,17 +52,28 @@ ONE_PROCESS = Layout()
 def make_layout(section: Trainer) -> Layout:
     """The layout of a recipe that passed its own checks."""
     parallel = section.parallel
+    data = section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline)
+    is_distributed, overlaps_gradients = parallel.distributed_optimizer, parallel.overlap_grad_reduce
+    if is_distributed is None:
+        is_distributed = has_gpu()
+    if overlaps_gradients is None:
+        # Context-parallel ranks share gradients and optimizer as data-parallel ones do.
+        overlaps_gradients = is_distributed and data * parallel.context > 1 and has_gpu()
+    overlaps_weights = parallel.overlap_param_gather
+    if overlaps_weights is None:
+        overlaps_weights = overlaps_gradients and is_distributed and has_gpu()
     return Layout(
         tensor=parallel.tensor,
         context=parallel.context,
-        data=section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline),
+        data=data,
         pipeline=parallel.pipeline,
         virtual_stages=parallel.virtual_stages,
         expert=parallel.expert,
         is_sequence_parallel=parallel.sequence_parallel,
-        is_optimizer_distributed=has_gpu()
-        if parallel.distributed_optimizer is None
-        else parallel.distributed_optimizer,
+        is_optimizer_distributed=is_distributed,
+        overlaps_gradients=overlaps_gradients,
+        overlaps_weights=overlaps_weights,
+        bucket_size=parallel.ddp_bucket_size,
     )
 
 
@@ -72,6 +89,7 @@ def check_layout(section: Trainer, shape: ModelShape) -> Layout:
     keys = "trainer.parallel.pipeline x trainer.parallel.virtual_stages"
     _check_divides(keys, stages, "layers", shape.num_layers)
     _check_experts(layout, shape)
+    _check_overlap(layout)
     return layout
 
 
@@ -109,6 +127,21 @@ def _check_experts(layout: Layout, shape: ModelShape) -> None:
             f"trainer.parallel.tensor is {layout.tensor} for a model with experts, which Megatron trains "
             f"with sequence parallelism only. Set trainer.parallel.sequence_parallel to true."
         )
+
+
+def _check_overlap(layout: Layout) -> None:
+    if not layout.overlaps_weights:
+        return
+    for key, is_on in (
+        ("distributed_optimizer", layout.is_optimizer_distributed),
+        ("overlap_grad_reduce", layout.overlaps_gradients),
+    ):
+        if not is_on:
+            raise InputError(
+                f"trainer.parallel.overlap_param_gather is true but trainer.parallel.{key} is not, without "
+                f"which there is nothing to gather during a forward pass. Set both to true, or "
+                f"overlap_param_gather to false."
+            )
 
 
 def _check_divides(key: str, size: int, what: str, count: int) -> None:

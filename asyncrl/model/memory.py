@@ -13,13 +13,31 @@ from dataclasses import dataclass
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape, expected_tensors
 from asyncrl.model.layout import ONE_PROCESS, Layout
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Recipe, Trainer
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
 LOGITS_AT_ONCE = 2**26
 """Float32, 256 MiB: log-probs are computed for as many tokens at a time as keep below it."""
+OFFLOADED = 4 * 4
+"""Bytes per parameter of Adam on the host: float32 weight, its gradient, two moments."""
 LOGIT_COPIES = 4
 """Float32 [T, V] alive at once, as measured: logits, log-probs, probabilities and entropies."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdamStates:
+    """Where Adam's states are, and bytes per parameter."""
+
+    exp_avg: int = 4
+    exp_avg_sq: int = 4
+    is_on_host: bool = False
+
+    @classmethod
+    def of(cls, section: Trainer) -> "AdamStates":
+        widths = {"float32": 4, "bfloat16": 2}
+        return cls(
+            widths[section.exp_avg_dtype], widths[section.exp_avg_sq_dtype], section.optimizer_cpu_offload
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,9 @@ class RankMemory:
     """As `checkpoint_copy`, of the critic."""
     reference: int = 0
     """Weights of the frozen model that the KL is taken to."""
+    offloaded: int = 0
+    """Host memory of Adam on the CPU of a rank that computes on a GPU, that of the critic included: states,
+    float32 weights, and room for the gradients."""
 
     def computing(self, *, is_recomputing: bool = False) -> int:
         """Where the rank computes: all but the copies, which a rank on a GPU has in host memory."""
@@ -56,8 +77,8 @@ class RankMemory:
         return self.checkpoint_copy + self.critic_copy
 
     def total(self, *, is_recomputing: bool = False) -> int:
-        """Both, as on a CPU."""
-        return self.computing(is_recomputing=is_recomputing) + self.copies()
+        """All of it, as on a CPU."""
+        return self.computing(is_recomputing=is_recomputing) + self.copies() + self.offloaded
 
 
 def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
@@ -77,6 +98,7 @@ def rank_memory(
     has_critic: bool = False,
     has_reference: bool = False,
     saves_in_background: bool = True,
+    adam: AdamStates = AdamStates(),
 ) -> RankMemory:
     """Of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
@@ -87,10 +109,12 @@ def rank_memory(
     tokens = tokens_per_micro_batch * layout.pipeline // layout.context
     layer = _layer_floats(shape, layout.tensor) * width * tokens
     sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
-    moments = 12 if is_mixed else 8
-    optimizer = parameters * moments // sharing
+    master = 4 if is_mixed else 0
+    states = 0 if adam.is_on_host else master + adam.exp_avg + adam.exp_avg_sq
+    optimizer, critic_optimizer = (count * states // sharing for count in (parameters, values))
+    # Of states in bfloat16 a checkpoint holds float32.
+    written, critic_written = (count * (master + 8) // sharing for count in (parameters, values))
     copies = int(saves_in_background)
-    critic_optimizer = values * moments // sharing
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
     # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
@@ -101,14 +125,15 @@ def rank_memory(
         weights=parameters * width,
         gradients=parameters * 4,
         optimizer=optimizer,
-        checkpoint_copy=copies * (parameters * width + optimizer),
+        checkpoint_copy=copies * (parameters * width + written),
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
         logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor,
         output_gradient=output_gradient,
         critic=values * (width + 4) + critic_optimizer,
-        critic_copy=copies * (values * width + critic_optimizer),
+        critic_copy=copies * (values * width + critic_written),
         reference=parameters * width if has_reference else 0,
+        offloaded=(parameters + values) * OFFLOADED // sharing if adam.is_on_host else 0,
     )
 
 

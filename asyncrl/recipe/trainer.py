@@ -33,6 +33,16 @@ class Parallel(Section):
     distributed_optimizer: bool | None = None
     """Data-parallel ranks shard the optimizer state instead of replicating it. Must stay when a run resumes.
     Default: true on a GPU, false on a CPU."""
+    overlap_grad_reduce: bool | None = None
+    """Data-parallel ranks sum gradients during the backward pass. Default: true on a GPU where several
+    data-parallel ranks share a distributed optimizer."""
+    overlap_param_gather: bool | None = None
+    """Data-parallel ranks gather weights during the next forward pass, between the optimizer steps of a batch
+    and in the critic; a version is gathered whole before it is published. Needs distributed_optimizer and
+    overlap_grad_reduce. Default: as overlap_grad_reduce."""
+    ddp_bucket_size: Positive | None = None
+    """Parameters per message where one of the two overlaps. Default: 40 million, or 1 million per
+    data-parallel rank where that is more."""
 
 
 class Trainer(Section):
@@ -48,6 +58,14 @@ class Trainer(Section):
     none: keep all activations.
     selective: recompute attention.
     full: recompute whole layers."""
+    attention: Literal["auto", "flash_attn", "transformer_engine", "torch_varlen", "sdpa"] = "auto"
+    """The kernel of causal attention over packed sequences. Each is tried at the start, forward and backward,
+    against the formula; torch's math kernel is never used on a GPU.
+    auto: on a GPU the first of the following that is installed and works, on a CPU sdpa.
+    flash_attn: the package flash-attn; 16-bit models.
+    transformer_engine: cuDNN or FlashAttention, by its own choice; 16-bit models.
+    torch_varlen: the FlashAttention that torch is built with; 16-bit models.
+    sdpa: a fused kernel of torch per length; sequences of similar lengths are padded to one."""
     peak_teraflops: PositiveFloat | None = None
     """Peak of one device at the model's dtype, for the metric MFU. Default: by the GPU's name, if known."""
     threads_per_process: Positive = 1
@@ -67,6 +85,15 @@ class Trainer(Section):
     """Decay of the second moment."""
     adam_epsilon: PositiveFloat = 1e-8
     """Added to the denominator of Adam's update."""
+    exp_avg_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of Adam's first moment. bfloat16 saves 2 bytes per parameter of a rank's share; on a GPU with
+    Transformer Engine, a distributed optimizer and a bfloat16 model. Checkpoints hold float32."""
+    exp_avg_sq_dtype: Literal["float32", "bfloat16"] = "float32"
+    """The same of the second moment. bfloat16 keeps 8 bits: with adam_beta2 above 0.99 small updates get
+    lost."""
+    optimizer_cpu_offload: bool = False
+    """Keeps Adam's states and float32 weights in host memory and steps there: 12 bytes less per parameter of
+    a rank's share on the GPU, 16 more on the host, and slower steps. Needs what exp_avg_dtype needs."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay (AdamW)."""
     clip_grad_norm: PositiveFloat = 1.0

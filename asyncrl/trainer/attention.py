@@ -1,16 +1,19 @@
 """Causal attention over packed sequences for any of Megatron's specs, without a loop over sequences.
 
-Linear layers see packed tokens, a shared prompt once. Only here is each sequence gathered whole into a padded
-bucket of similar lengths, one `scaled_dot_product_attention` per bucket. Padding stands behind its sequence,
-so causality alone masks it. Context-parallel ranks, which hold consecutive tokens, exchange them for heads
-before and back after it (DeepSpeed-Ulysses: Jacobs et al. 2023): each attends over all tokens for its heads.
+Linear layers see packed tokens, a shared prompt once. Only here is each sequence laid out whole, with a copy
+of its prompt, as cumulative lengths describe it, for the kernels of `attention_kernels`; the gradients of the
+copies are summed in float32. Where a kernel makes a call per length, sequences of similar lengths are padded
+to one: padding stands behind its sequence, so causality alone masks it. Context-parallel ranks, which hold
+consecutive tokens, exchange them for heads before and back after it (DeepSpeed-Ulysses: Jacobs et al. 2023):
+each attends over all tokens for its heads.
 
-Shapes: P packed tokens, C of them on this context-parallel rank; Q padded places of all buckets; in a bucket
-B sequences, L places each; H heads of this tensor-parallel rank, G of them key-value, D head size.
+Shapes: P packed tokens, C of them on this context-parallel rank; Q places of all sequences, padding included;
+H heads of this tensor-parallel rank, G of them key-value, D head size.
 """
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.trainer import cpu_attention
+from asyncrl.trainer.attention_kernels import KERNELS, Rows
 
 CALL_COST = 4000.0
 """What one more attention call costs, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -37,41 +40,48 @@ class PackedSequences(PackedSeqParams):
 
     positions: Tensor
     """[P] int64, each token's place in its sequence."""
-    longest: int
-    """Of the sequences; `positions` are below it."""
-    buckets: tuple[tuple[int, int], ...]
-    """(B, L) of each bucket; their places follow one another."""
-    padded: Tensor
+    rows: Rows
+    """The sequences, padding included; `positions` are below their longest."""
+    places: Tensor
     """[Q] int64, the packed token at each place; padding repeats its sequence's last."""
     packed: Tensor
     """[P] int64, one place of each packed token."""
+    kernel: str
+    """Of `attention_kernels.KERNELS`."""
 
 
-def describe_pack(rows: list[np.ndarray], positions: np.ndarray) -> PackedSequences:
+def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
     """Describes packed tokens of which `rows[i]` make up sequence i; rows may share their first tokens."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     order = np.argsort(-lengths, kind="stable")
-    edges = bucket_edges(lengths[order])
-    buckets = [(b - a, int(lengths[order[a]])) for a, b in zip(edges, edges[1:], strict=False)]
-    padded = np.concatenate(
-        [_pad(rows, order[a:b], size[1]) for a, b, size in zip(edges, edges[1:], buckets, strict=False)]
+    edges = bucket_edges(lengths[order]) if KERNELS[kernel].pads else equal_edges(lengths[order])
+    buckets = [(b - a, int(lengths[order[a]])) for a, b in pairwise(edges)]
+    places = np.concatenate(
+        [_pad(rows, order[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
     )
     # Padding and later copies of a shared token write first, its first real place last: any copy would do.
     packed = np.empty(len(positions), np.int64)
-    packed[padded[::-1]] = np.arange(len(padded))[::-1]
+    packed[places[::-1]] = np.arange(len(places))[::-1]
+    ends = np.cumsum(np.repeat([length for _, length in buckets], [count for count, _ in buckets]))
+    cumulative = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
     return PackedSequences(
         positions=torch.from_numpy(positions),
-        longest=int(lengths.max()),
-        buckets=tuple(buckets),
-        padded=torch.from_numpy(padded),
+        rows=Rows(cumulative, longest=int(lengths.max()), buckets=tuple(buckets)),
+        places=torch.from_numpy(places),
         packed=torch.from_numpy(packed),
+        kernel=kernel,
     )
+
+
+def equal_edges(lengths: np.ndarray) -> list[int]:
+    """Where the length changes in sequences that are sorted longest first, ends included."""
+    assert (np.diff(lengths) <= 0).all(), "sequences are sorted, longest first"
+    return [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
 
 
 def bucket_edges(lengths: np.ndarray) -> list[int]:
     """Where to cut sequences, sorted longest first, into buckets of the least total cost."""
-    assert (np.diff(lengths) <= 0).all(), "sequences are sorted, longest first"
-    edges = np.append(np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1)), len(lengths))
+    edges = np.array(equal_edges(lengths))
     scores = lengths[edges[:-1]].astype(np.float64) ** 2
     call_cost = CUDA_CALL_COST if torch.cuda.is_available() else CALL_COST
     best, cut = np.zeros(len(edges)), np.zeros(len(edges), np.int64)
@@ -96,28 +106,29 @@ def _pad(rows: list[np.ndarray], chosen: np.ndarray, length: int) -> np.ndarray:
     return padded.reshape(-1)
 
 
-class _Pad(torch.autograd.Function):
-    """Packed [P, ...] -> padded [Q, ...]; a shared token collects the gradients of all its copies."""
+class _LayOut(torch.autograd.Function):
+    """Packed [P, ...] -> places [Q, ...]; a shared token collects the gradients of all its copies."""
 
     @staticmethod
     def forward(context: Any, tokens: Tensor, sequences: PackedSequences) -> Tensor:
-        context.padded, context.num_tokens = sequences.padded, len(tokens)
-        return tokens.index_select(0, sequences.padded)
+        context.places, context.num_tokens = sequences.places, len(tokens)
+        return tokens.index_select(0, sequences.places)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # Gradients at padding are zero: nothing attends to it and `_Unpad` reads nothing of it.
-        tokens = gradient.new_zeros(context.num_tokens, *gradient.shape[1:])
-        return tokens.index_add_(0, context.padded, gradient), None
+        # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it. Float32,
+        # because a prompt may have hundreds of copies and a bfloat16 sum keeps 8 bits of them.
+        tokens = gradient.new_zeros(context.num_tokens, *gradient.shape[1:], dtype=torch.float32)
+        return tokens.index_add_(0, context.places, gradient.float()).to(gradient.dtype), None
 
 
-class _Unpad(torch.autograd.Function):
-    """Padded [Q, ...] -> packed [P, ...]."""
+class _Pack(torch.autograd.Function):
+    """Places [Q, ...] -> packed [P, ...]."""
 
     @staticmethod
-    def forward(context: Any, padded: Tensor, sequences: PackedSequences) -> Tensor:
-        context.packed, context.num_places = sequences.packed, len(padded)
-        return padded.index_select(0, sequences.packed)
+    def forward(context: Any, places: Tensor, sequences: PackedSequences) -> Tensor:
+        context.packed, context.num_places = sequences.packed, len(places)
+        return places.index_select(0, sequences.packed)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -205,24 +216,11 @@ class PackedAttention(MegatronModule):
 
     def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
-        sizes = [b * length for b, length in sequences.buckets]
-        padded = (_Pad.apply(x, sequences).split(sizes) for x in (query, key, value))
-        outputs = [
-            self._attend(*(x.unflatten(0, size).transpose(1, 2) for x in parts))
-            for size, *parts in zip(sequences.buckets, *padded, strict=True)
-        ]
-        packed: Tensor = _Unpad.apply(torch.cat(outputs), sequences)
+        scale = self.scale or query.shape[-1] ** -0.5
+        query, key, value = (_LayOut.apply(x, sequences) for x in (query, key, value))
+        output = KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
+        packed: Tensor = _Pack.apply(output.flatten(1), sequences)
         return packed
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B * L, H * D]."""
-        if cpu_attention.is_for(query):
-            output = cpu_attention.attend(query, key, value, self.scale)
-        else:
-            output = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, is_causal=True, scale=self.scale, enable_gqa=query.shape[1] != key.shape[1]
-            )
-        return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def sharded_state_dict(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}
@@ -240,5 +238,5 @@ class PackedRotary(RotaryEmbedding):
 
     def forward(self, sequences: PackedSequences, **_: Any) -> Tensor:
         """[C, 1, 1, D] angles."""
-        angles: Tensor = self.get_emb(sequences.longest)
+        angles: Tensor = self.get_emb(sequences.rows.longest)
         return angles.index_select(0, own_tokens(sequences.positions))

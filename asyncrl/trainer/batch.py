@@ -23,6 +23,7 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
+from asyncrl.trainer.attention_kernels import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class MicroBatch:
         return self if device.type == "cpu" else _moved(self, device)
 
 
-RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences)
+RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,18 @@ def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
 
 
 def rank_micro_batches(
-    batch: Batch, *, budget_tokens: int, rank: int, num_ranks: int, layout: Layout = ONE_PROCESS
+    batch: Batch,
+    *,
+    budget_tokens: int,
+    rank: int,
+    num_ranks: int,
+    layout: Layout = ONE_PROCESS,
+    kernel: str = "sdpa",
 ) -> list[MicroBatch]:
-    """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same."""
+    """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
+
+    `kernel` is the one of attention for which sequences are laid out.
+    """
     plan = plan_micro_batches(
         batch.sequences,
         budget_tokens=budget_tokens,
@@ -108,7 +118,10 @@ def rank_micro_batches(
     )
     return [
         make_micro_batch(
-            [batch.sequences[i] for i in chosen], batch.step, token_multiple=layout.token_multiple()
+            [batch.sequences[i] for i in chosen],
+            batch.step,
+            token_multiple=layout.token_multiple(),
+            kernel=kernel,
         )
         for chosen in plan[rank]
     ]
@@ -151,7 +164,7 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 
 
 def make_micro_batch(
-    sequences: list[Sequence], version: PolicyVersion, *, token_multiple: int = 1
+    sequences: list[Sequence], version: PolicyVersion, *, token_multiple: int = 1, kernel: str = "sdpa"
 ) -> MicroBatch:
     """Packs `sequences`, neighbours with the same prompt together; none make a pack without targets."""
     sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
@@ -168,7 +181,7 @@ def make_micro_batch(
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
     return MicroBatch(
         tokens=torch.from_numpy(_flatten(parts, np.int64, len(positions))),
-        sequences=describe_pack(rows, positions),
+        sequences=describe_pack(rows, positions, kernel=kernel),
         predicting=torch.from_numpy(predicting),
         targets=torch.from_numpy(_flatten([s.response_tokens for s in sequences], np.int64, num_targets)),
         behavior=torch.from_numpy(
@@ -228,6 +241,6 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     moved: dict[str, Any] = {
         name: value.to(device, non_blocking=True) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
-        if torch.is_tensor(value) or isinstance(value, PackedSequences)
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
     }
     return replace(record, **moved)

@@ -24,6 +24,7 @@ from asyncrl.machine import has_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
+from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer import ranks
@@ -71,6 +72,7 @@ def start_learner(recipe: Recipe) -> "Learner":
     _choose_device(recipe.placement.device)
     shape = check_model_folder(model_folder(recipe.model))
     layout = check_layout(recipe.trainer, shape)
+    check_packages(recipe, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints
     # warn of their own internals.

@@ -35,7 +35,7 @@ from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.optimizer import take_step
+from asyncrl.trainer.optimizer import gather_weights, take_step
 from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
@@ -224,6 +224,7 @@ class CriticLearner:
 
     def sharded_state(self, *, is_loading: bool) -> StateDict:
         """For a checkpoint, its tensors under names apart from the policy's."""
+        gather_weights(self._chunks)
         model = self.model.sharded_state_dict()
         optimizer = sharded_optimizer_state(self._optimizer, model, is_loading=is_loading)
         state = {"model": model, "optimizer": optimizer, "schedule": self._schedule.state_dict()}

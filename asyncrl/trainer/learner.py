@@ -27,14 +27,15 @@ from asyncrl.model.layout import make_layout
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
+from asyncrl.trainer.attention_kernels import find_kernel
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device
+from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
 from asyncrl.trainer.objective import Objective, kl_penalties
-from asyncrl.trainer.optimizer import data_parallel, make_optimizer, make_schedule, take_step
+from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
@@ -60,6 +61,9 @@ class Learner:
         )
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe.trainer)
+        self._device = device()
+        heads = rank_heads(shape, self.layout, dtype)
+        self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)
         self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
@@ -69,7 +73,6 @@ class Learner:
         )
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self._forward_backward = get_forward_backward_func()
-        self._device = device()
         self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
 
@@ -144,6 +147,7 @@ class Learner:
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
             norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
+        gather_weights(self.parallel_chunks)
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         return metrics | values
@@ -157,6 +161,7 @@ class Learner:
                 rank=parallel_state.get_data_parallel_rank(),
                 num_ranks=parallel_state.get_data_parallel_world_size(),
                 layout=self.layout,
+                kernel=self.kernel,
             )
             for part in mini_batches(batch, steps, seed=self._seed)
         ]

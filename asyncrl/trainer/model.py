@@ -8,6 +8,7 @@ Shapes: P packed tokens, C of them on this context-parallel rank, T response tok
 """
 
 import importlib.util
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch import Tensor
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
+from asyncrl.trainer.attention_kernels import Heads
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.logprobs import output_logprobs
 from asyncrl.trainer.norm import rms_norm
@@ -198,6 +200,18 @@ def device() -> torch.device:
         torch.device("cuda", torch.cuda.current_device())
         if torch.cuda.is_available()
         else torch.device("cpu")
+    )
+
+
+def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
+    """What this rank's attention computes: under context parallelism for all tokens, but fewer heads."""
+    kv_count = shape.num_kv_heads // layout.tensor
+    return Heads(
+        count=shape.num_heads // layout.tensor // layout.context,
+        # Where there are fewer than ranks, each rank has one that others have too.
+        kv_count=kv_count // math.gcd(kv_count, layout.context),
+        size=shape.head_size,
+        dtype=dtype,
     )
 
 

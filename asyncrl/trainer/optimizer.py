@@ -1,6 +1,7 @@
 """The optimizer of a model, the policy or the critic: gradients of all ranks, Adam, learning rate, steps."""
 
 import math
+from typing import Any
 
 import torch
 from megatron.core.distributed import (
@@ -15,28 +16,48 @@ from megatron.core.transformer.module import Float16Module
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Critic, Trainer
-from asyncrl.trainer.model import Policy
+from asyncrl.trainer.model import DTYPES, Policy
 from asyncrl.trainer.optimizer_state import restore_adam_steps
 
 
 def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
     """The chunks in wrappers that sum gradients over the data-parallel ranks, in float32."""
     settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=layout.is_optimizer_distributed
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=layout.is_optimizer_distributed,
+        overlap_grad_reduce=layout.overlaps_gradients,
+        overlap_param_gather=layout.overlaps_weights,
+        bucket_size=layout.bucket_size,
     )
     config = policy.config
     wrapped = [Float16Module(config, chunk) if dtype is torch.bfloat16 else chunk for chunk in policy]
     config.finalize_model_grads_func = finalize_model_grads
-    return [
+    chunks = [
         DistributedDataParallel(config, settings, chunk, disable_bucketing=i > 0)
         for i, chunk in enumerate(wrapped)
     ]
+    if layout.overlaps_gradients:
+        # Only the backward pass of the last micro-batch sends: without it, each would.
+        waits = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = waits if len(waits) > 1 else waits[0]
+    return chunks
+
+
+def gather_weights(chunks: list[DistributedDataParallel]) -> None:
+    """Makes the weights whole after an optimizer step. A call of every rank, before anybody reads them.
+
+    Where gathering overlaps, a rank has the new values of its own share until the next forward pass.
+    """
+    for chunk in chunks:
+        if chunk.ddp_config.overlap_param_gather:
+            chunk.start_param_sync(force_sync=True)
 
 
 def make_optimizer(
     policy: Policy, chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
 ) -> MegatronOptimizer:
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
+    layout = make_layout(section)
     config = OptimizerConfig(
         optimizer="adam",
         lr=section.learning_rate,
@@ -48,7 +69,9 @@ def make_optimizer(
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=make_layout(section).is_optimizer_distributed,
+        use_distributed_optimizer=layout.is_optimizer_distributed,
+        overlap_param_gather=layout.overlaps_weights,
+        **_state_settings(section),
     )
     restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)
@@ -58,6 +81,21 @@ def make_optimizer(
     if dtype is torch.bfloat16:
         policy.config.grad_scale_func = optimizer.scale_loss
     return optimizer
+
+
+def _state_settings(section: Trainer) -> dict[str, Any]:
+    """Megatron's settings of where Adam's states are and in which type; `check_packages` says what works."""
+    types = {"exp_avg_dtype": section.exp_avg_dtype, "exp_avg_sq_dtype": section.exp_avg_sq_dtype}
+    if not section.optimizer_cpu_offload and set(types.values()) == {"float32"}:
+        return {}
+    return {
+        "use_precision_aware_optimizer": True,
+        # Checkpoints hold whole float32 weights, which other layouts and settings can load.
+        "store_param_remainders": False,
+        "optimizer_cpu_offload": section.optimizer_cpu_offload,
+        "optimizer_offload_fraction": float(section.optimizer_cpu_offload),
+        **{key: DTYPES[name] for key, name in types.items()},
+    }
 
 
 def make_schedule(optimizer: MegatronOptimizer, section: Trainer) -> OptimizerParamScheduler:

@@ -86,10 +86,17 @@ def attention_operators(work: Callable[[], object]) -> list[str]:
     return sorted({event.key for event in profile.key_averages() if ATTENTION.search(event.key)})
 
 
+def adam_of(optimizer: object) -> str:
+    """The class that computes the update: Transformer Engine's, apex's or torch's."""
+    inner = optimizer.chained_optimizers[0].optimizer
+    return f"{type(inner).__module__}.{type(inner).__name__}"
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=SHAPES, default="0.6b")
     parser.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
+    parser.add_argument("--attention", default="auto", help="as trainer.attention")
     parser.add_argument("--tokens-per-micro-batch", type=int, default=16384)
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--longest", type=int, default=4096)
@@ -113,6 +120,7 @@ def main() -> int:
         "num_processes": int(os.environ.get("WORLD_SIZE", "1")),
         "parallel": {name: getattr(arguments, name) for name in names},
         "recompute": arguments.recompute,
+        "attention": arguments.attention,
         "tokens_per_micro_batch": arguments.tokens_per_micro_batch,
         # Small enough that random weights stay what they are.
         "learning_rate": 1e-7,
@@ -148,7 +156,9 @@ def main() -> int:
             "MFU, best": max(shares[2:]),
             "MFU, median": statistics.median(shares[2:]),
             "peak memory of rank 0, GiB": torch.cuda.max_memory_allocated() / 2**30,
-            "attention": ", ".join(operators) or "none seen",
+            "attention": learner.kernel,
+            "attention operators": ", ".join(operators) or "none seen",
+            "Adam": adam_of(learner.optimizer),
         }
         print(f"Qwen3 {arguments.model}")
         for name, value in figures.items():

@@ -74,7 +74,7 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
     )
     micro = MicroBatch(
         tokens=torch.zeros(size, dtype=torch.long),
-        sequences=describe_pack([np.arange(size)], np.arange(size)),
+        sequences=describe_pack([np.arange(size)], np.arange(size), kernel="sdpa"),
         predicting=torch.arange(size),
         targets=torch.zeros(size, dtype=torch.long),
         behavior=behavior,

@@ -4,11 +4,14 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.recipes import make_recipe
+
+from asyncrl.machine import has_transformer_engine
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,7 +48,13 @@ def make_learner(folder: Path, dtype: str, **trainer: object):
     return learner
 
 
+def skip_where_refused(name: str) -> None:
+    if name == "experts" and not has_transformer_engine():
+        pytest.skip("experts on a GPU need Transformer Engine")
+
+
 def write(folder: Path, name: str) -> Path:
+    skip_where_refused(name)
     family, sizes = MODELS[name]
     return write_model(folder, family, **{key: value for key, value in sizes.items() if value is not None})
 
@@ -68,6 +77,43 @@ def test_log_probs_are_those_of_transformers(name: str, dtype: str, tolerance: f
     # A few tokens of a bfloat16 model of experts may be sent to another expert.
     assert difference.median() < tolerance / 3
     assert difference.max() < tolerance or name == "experts"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["flash_attn", "transformer_engine", "torch_varlen", "sdpa"])
+def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.dtype):
+    from asyncrl.errors import InputError
+    from asyncrl.trainer.attention_kernels import Heads, find_kernel
+
+    # `find_kernel` compares outputs and gradients; a package that is not installed is no failure of ours.
+    try:
+        assert find_kernel(name, torch.device("cuda"), Heads(16, 8, 128, dtype)) == name
+    except InputError as refusal:
+        if "differ from the formula's" in str(refusal) or name == "sdpa":
+            raise
+        pytest.skip(str(refusal))
+
+
+def test_gradients_of_a_prompts_copies_are_summed_in_float32():
+    from asyncrl.trainer.attention import _LayOut, describe_pack
+    from asyncrl.trainer.batch import _moved
+
+    # A prompt of one token with 300 responses. A sum of halves in bfloat16 stays at 128, where its next
+    # number is 1 away. On a CPU torch itself keeps float32 sums.
+    pack = describe_pack([np.array([0, 1 + i]) for i in range(300)], np.array([0] + [1] * 300), kernel="sdpa")
+    pack = _moved(pack, torch.device("cuda"))
+    tokens = torch.zeros(301, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    _LayOut.apply(tokens, pack).backward(torch.full((600, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
+    assert tokens.grad[0].tolist() == [150.0] * 8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_math_kernel_never_runs(dtype: str, tmp_path: Path):
+    learner = make_learner(write(tmp_path, "qwen3"), dtype)
+    with torch.profiler.profile() as profile:
+        learner.step(random_batch(0, vocabulary=96))
+    names = [event.key for event in profile.key_averages()]
+    assert not [name for name in names if "attention_math" in name]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -94,6 +140,33 @@ def test_bfloat16_steps_follow_float32_steps(recompute: str, is_distributed: boo
         assert got["num_tokens"] == wanted["num_tokens"]
         assert got["loss"] == pytest.approx(wanted["loss"], abs=0.05)
         assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=0.2)
+
+
+@pytest.mark.skipif(not has_transformer_engine(), reason="needs Transformer Engine's Adam")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exp_avg_dtype": "bfloat16", "exp_avg_sq_dtype": "bfloat16"},
+        {"optimizer_cpu_offload": True},
+    ],
+)
+def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive_a_checkpoint(
+    options: dict, tmp_path: Path
+):
+    from asyncrl.trainer.checkpoint import Checkpoints
+
+    folder = write(tmp_path / "model", "qwen3")
+    parallel = {"distributed_optimizer": True}
+    plain = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel)
+    learner = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel, **options)
+    for step in range(2):
+        got, wanted = (each.step(random_batch(step, vocabulary=96)) for each in (learner, plain))
+        assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=0.05)
+    Checkpoints(tmp_path / "checkpoints", num_kept=1).save(learner, 2)
+    resumed = make_learner(folder, "bfloat16", learning_rate=1e-3, parallel=parallel, **options)
+    assert Checkpoints(tmp_path / "checkpoints", num_kept=1).load_newest(resumed) == 2
+    found, expected = (each.step(random_batch(2, vocabulary=96)) for each in (resumed, learner))
+    assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
 def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients():

@@ -115,6 +115,10 @@ def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> Non
     assert host_bytes(recipe, tiny_shape()) == processes + memory.copies()
     divided = {"num_processes": 2, "parallel": {"distributed_optimizer": True}}
     assert host_bytes(make_recipe(600, trainer=divided), tiny_shape()) == processes + memory.copies()
+    offloading = {"num_processes": 2, "optimizer_cpu_offload": True}
+    needed = host_bytes(make_recipe(600, trainer=offloading), tiny_shape())
+    # 16 bytes a parameter for Adam, next to the 12 of the copies.
+    assert needed == processes + memory.copies() + 4 * memory.weights
     ranks, server = (Gpu(0, "0", "NVIDIA H100"), Gpu(1, "1", "NVIDIA H100")), Gpu(2, "2", "NVIDIA H100")
     needs = gpu_bytes(recipe, tiny_shape(), GpuMap(trainer=ranks, servers=((server,),)))
     assert [(gpu.number, name) for gpu, _, name in needs] == [

@@ -8,6 +8,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.model import layout as layout_module
 from asyncrl.model.layout import Layout, check_layout, rank_environment
 from asyncrl.recipe import Trainer
 
@@ -47,6 +48,39 @@ def test_experts_are_dealt_evenly_and_tensor_ranks_then_share_tokens():
     with pytest.raises(InputError, match=r"Set trainer\.parallel\.sequence_parallel to true"):
         check_layout(section(2, tensor=2), EXPERTS)
     assert check_layout(section(4, tensor=2, sequence_parallel=True, expert=2), EXPERTS).data == 2
+
+
+@pytest.mark.parametrize(
+    ("num_processes", "parallel", "expected"),
+    [
+        (2, {}, (True, True, True)),
+        (2, {"tensor": 2}, (True, False, False)),
+        (2, {"context": 2}, (True, True, True)),
+        (2, {"distributed_optimizer": False}, (False, False, False)),
+        (2, {"overlap_grad_reduce": False}, (True, False, False)),
+        (2, {"overlap_param_gather": False}, (True, True, False)),
+        (2, {"distributed_optimizer": False, "overlap_grad_reduce": True}, (False, True, False)),
+    ],
+)
+def test_on_gpus_data_parallel_ranks_overlap_messages_unless_told_otherwise(
+    num_processes: int, parallel: dict, expected: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+):
+    def found() -> tuple[bool, ...]:
+        layout = check_layout(section(num_processes, **parallel), SHAPE)
+        return layout.is_optimizer_distributed, layout.overlaps_gradients, layout.overlaps_weights
+
+    monkeypatch.setattr(layout_module, "has_gpu", lambda: True)
+    assert found() == expected
+    monkeypatch.setattr(layout_module, "has_gpu", lambda: False)
+    assert found() == (False, parallel.get("overlap_grad_reduce", False), False)
+
+
+@pytest.mark.parametrize("missing", ["distributed_optimizer", "overlap_grad_reduce"])
+def test_weights_are_gathered_during_a_pass_only_with_what_that_needs(missing: str):
+    keys = {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    with pytest.raises(InputError, match=f"overlap_param_gather is true but trainer.parallel.{missing} is"):
+        check_layout(section(2, **keys | {missing: False}), SHAPE)
+    assert check_layout(section(2, **keys), SHAPE).overlaps_weights
 
 
 def test_tokens_and_micro_batches_come_in_multiples_that_can_be_shared():

@@ -1,11 +1,13 @@
 """The arithmetic of `asyncrl plan`; tests/trainer/test_memory.py measures what it plans."""
 
 import dataclasses
+from pathlib import Path
 
+from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.layout import Layout
-from asyncrl.model.memory import LOGITS_AT_ONCE, RankMemory, parameters_by_kind, rank_memory
+from asyncrl.model.memory import LOGITS_AT_ONCE, AdamStates, RankMemory, parameters_by_kind, rank_memory
 
 
 def test_recomputation_holds_one_layer_and_the_inputs_of_all():
@@ -58,6 +60,36 @@ def test_a_save_that_training_waits_for_needs_no_copy_not_of_the_critic_either()
     assert waiting.copies() == 0
     # The copies are host memory where the rank computes on a GPU.
     assert waiting.total() == waiting.computing() == copied.computing() == copied.total() - copied.copies()
+
+
+def test_states_in_bfloat16_take_half_and_are_written_as_float32():
+    def memory(**keys: object) -> RankMemory:
+        section = make_recipe(Path("unused"), trainer=keys).trainer
+        return rank_memory(
+            tiny_shape(),
+            dtype="bfloat16",
+            tokens_per_micro_batch=8,
+            layout=Layout(data=2, is_optimizer_distributed=True),
+            has_critic=True,
+            adam=AdamStates.of(section),
+        )
+
+    plain, first = memory(), memory(exp_avg_dtype="bfloat16")
+    both = memory(exp_avg_dtype="bfloat16", exp_avg_sq_dtype="bfloat16")
+    # Master weights and two moments of 4 bytes each, shared by two ranks.
+    parameters = plain.weights // 2
+    assert [m.optimizer * 2 for m in (plain, first, both)] == [
+        12 * parameters,
+        10 * parameters,
+        8 * parameters,
+    ]
+    assert plain.copies() == first.copies() == both.copies() and plain.offloaded == both.offloaded == 0
+    moved = memory(optimizer_cpu_offload=True)
+    assert moved.optimizer == 0 and moved.copies() == plain.copies()
+    # With float32 gradients there, 16 bytes a parameter, the critic's included.
+    values = moved.critic // (2 + 4)
+    assert moved.offloaded == 16 * (parameters + values) // 2
+    assert moved.computing() == plain.computing() - 12 * (parameters + values) // 2
 
 
 def test_logits_of_a_large_vocabulary_are_those_of_a_chunk():

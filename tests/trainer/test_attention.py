@@ -39,12 +39,17 @@ def random_heads(num_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes)
 
 
+KERNELS = pytest.mark.parametrize("kernel", ["sdpa", "formula"])
+"""Padded buckets, and whole sequences by cumulative lengths, as the kernels of GPUs take them."""
+
+
+@KERNELS
 @pytest.mark.parametrize("lengths", [[5], [1, 1, 1], [3, 17, 4, 17, 1, 16], [40, 2, 2, 2, 39]])
-def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[int]):
+def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[int], kernel: str):
     rows, positions = rows_of(lengths)
     heads = random_heads(len(positions))
-    packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
-    packed = packed.squeeze(1)
+    pack = describe_pack(rows, positions, kernel=kernel)
+    packed = make_attention()(*heads, None, packed_seq_params=pack).squeeze(1)
     expected = torch.cat(naive_attention(*heads, rows))
     assert torch.allclose(packed, expected, atol=1e-6)
     direction = torch.randn_like(packed)
@@ -56,13 +61,14 @@ def test_packed_attention_is_the_attention_of_each_sequence_alone(lengths: list[
         assert torch.allclose(got, wanted, atol=1e-5)
 
 
-def test_a_shared_prompt_attends_once_and_collects_every_response_gradient():
+@KERNELS
+def test_a_shared_prompt_attends_once_and_collects_every_response_gradient(kernel: str):
     # tokens 0-2 are the prompt, 3-4 and 5-8 two responses to it
     rows = [np.array([0, 1, 2, 3, 4]), np.array([0, 1, 2, 5, 6, 7, 8])]
     positions = np.array([0, 1, 2, 3, 4, 3, 4, 5, 6])
     heads = random_heads(9)
-    packed = make_attention()(*heads, None, packed_seq_params=describe_pack(rows, positions))
-    packed = packed.squeeze(1)
+    pack = describe_pack(rows, positions, kernel=kernel)
+    packed = make_attention()(*heads, None, packed_seq_params=pack).squeeze(1)
     first, second = naive_attention(*heads, rows)
     expected = torch.cat([first, second[3:]])
     assert torch.allclose(packed, expected, atol=1e-6)
@@ -73,6 +79,23 @@ def test_a_shared_prompt_attends_once_and_collects_every_response_gradient():
         strict=True,
     ):
         assert torch.allclose(got, wanted, atol=1e-5)
+
+
+def test_a_shared_prompt_is_expanded_into_cumulative_lengths_without_padding():
+    rows = [np.array([0, 1, 2]), np.array([0, 1, 3, 4, 5]), np.array([6])]
+    pack = describe_pack(rows, np.array([0, 1, 2, 2, 3, 4, 0]), kernel="flash_attn")
+    # Longest first: the second sequence with its copy of the prompt, the first, the third.
+    assert pack.rows.cumulative.tolist() == [0, 5, 8, 9]
+    assert pack.places.tolist() == [0, 1, 3, 4, 5, 0, 1, 2, 6]
+    assert pack.packed.tolist() == [0, 1, 7, 2, 3, 4, 8]
+    assert (pack.rows.longest, pack.rows.cumulative.dtype) == (5, torch.int32)
+
+
+def test_padded_sequences_have_cumulative_lengths_too():
+    rows, positions = rows_of([4, 3, 4])
+    pack = describe_pack(rows, positions, kernel="sdpa")
+    assert pack.rows.buckets == ((3, 4),)
+    assert pack.rows.cumulative.tolist() == [0, 4, 8, 12] and len(pack.places) == 12
 
 
 def test_equal_lengths_need_one_bucket_and_far_lengths_two():

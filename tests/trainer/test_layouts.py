@@ -57,6 +57,13 @@ ALGORITHMS = {
 """Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies."""
 STEPS_PER_BATCH = {"everything": 2, "critic": 2, "whitened": 2}
 CRITIC = {"learning_rate": 2e-2, "value_clip": 0.01}
+OVERLAP = {
+    "distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    # Several messages per pass, also of the smallest models.
+    "ddp_bucket_size": 2000,
+}
 TWO_RANKS = {
     "data": ("qwen3", {}),
     "data, optimizer": ("qwen3", {"distributed_optimizer": True}),
@@ -74,6 +81,11 @@ TWO_RANKS = {
     "everything, tensor": ("everything", {"tensor": 2, "sequence_parallel": True}),
     "everything, pipeline": ("everything", {"pipeline": 2, "virtual_stages": 2}),
     "everything, context": ("everything", {"context": 2}),
+    "everything, optimizer": ("everything", {"distributed_optimizer": True}),
+    "everything, overlapped": ("everything", OVERLAP),
+    "expert, overlapped": ("experts", OVERLAP | {"expert": 2}),
+    "context, overlapped": ("tied", OVERLAP | {"context": 2}),
+    "resumed as overlapped": ("qwen3", OVERLAP),
     "rloo, data": ("rloo", {}),
     "rloo, pipeline": ("rloo", {"pipeline": 2}),
     "whitened, data": ("whitened", {}),
@@ -97,11 +109,15 @@ CRITIC_ON_TWO_RANKS = {
     "critic, pipeline": ("critic", {"pipeline": 2}),
     "critic, interleaved": ("critic", {"pipeline": 2, "virtual_stages": 2}),
     "critic, context": ("critic", {"context": 2}),
+    "critic, overlapped": ("critic", OVERLAP),
+    "critic, resumed as overlapped": ("critic", OVERLAP),
     "critic, resumed as tensor": ("critic", {"tensor": 2, "distributed_optimizer": True}),
     "critic, resumed as pipeline": ("critic", {"pipeline": 2}),
 }
 """In processes of their own: Megatron's groups of one case after the other leave their threads behind."""
 RESUMED = {
+    "resumed as overlapped": "data, optimizer",
+    "critic, resumed as overlapped": "critic, overlapped",
     "resumed as tensor, sequence": "data, optimizer",
     "resumed as interleaved": "data, optimizer",
     "resumed as pipeline": "tensor, tied",
@@ -109,7 +125,11 @@ RESUMED = {
     "critic, resumed as tensor": "critic, data, optimizer",
     "critic, resumed as pipeline": "critic, tensor",
 }
+SAME_BITS = {"everything, overlapped": "everything, optimizer", "context, overlapped": "context, optimizer"}
+"""Overlapping changes when messages are sent, not what is summed."""
 EXHAUSTIVE = {
+    *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
+    "resumed as overlapped",
     *("data", "tensor", "pipeline", "context, optimizer", "expert, pipeline"),
     *("everything, data", "everything, tensor", "rloo, data", "whitened, data", "whitened, pipeline"),
     *("resumed as interleaved", "resumed as pipeline"),
@@ -124,6 +144,8 @@ FOUR_RANKS = {
         {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
     ),
     "interleaved, data": ("tied", {"pipeline": 2, "virtual_stages": 2, "distributed_optimizer": True}),
+    "interleaved, data, overlapped": ("tied", OVERLAP | {"pipeline": 2, "virtual_stages": 2}),
+    "tensor, sequence, data, overlapped": ("qwen3", OVERLAP | {"tensor": 2, "sequence_parallel": True}),
     "pipeline of four": ("qwen3", {"pipeline": 4}),
     # Two key-value heads among four ranks.
     "context of four": ("qwen3", {"context": 4}),
@@ -183,7 +205,7 @@ def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) ->
     """The cases of the tests that were selected, and those that they resume from."""
     ours = [item for item in request.session.items if item.path == request.path]
     names = {item.callspec.params["name"] for item in ours if hasattr(item, "callspec")}
-    names |= {RESUMED[name] for name in names & RESUMED.keys()}
+    names |= {others[name] for others in (RESUMED, SAME_BITS) for name in names & others.keys()}
     return {name: case for name, case in cases.items() if name in names}
 
 
@@ -250,6 +272,15 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
 @pytest.mark.parametrize("name", parameters_of(TWO_RANKS))
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
+
+
+@pytest.mark.parametrize("name", parameters_of({name: TWO_RANKS[name] for name in SAME_BITS}))
+def test_overlapping_messages_with_computation_changes_no_bit(name: str, together: Path):
+    found, expected = (together / each for each in (name, SAME_BITS[name]))
+    assert found.with_suffix(".json").read_text() == expected.with_suffix(".json").read_text()
+    weights, wanted = (safetensors.torch.load_file(path / "model.safetensors") for path in (found, expected))
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[key], tensor) for key, tensor in wanted.items())
 
 
 @pytest.mark.parametrize("name", parameters_of(CRITIC_ON_TWO_RANKS))

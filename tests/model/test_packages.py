@@ -1,0 +1,73 @@
+"""What needs Transformer Engine is refused where it is missing, with the reason and a way out."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from fakes.recipes import make_recipe
+from fakes.shapes import tiny_shape
+
+from asyncrl.errors import InputError
+from asyncrl.model import dtype, layout, packages
+from asyncrl.model.folder import ModelShape
+from asyncrl.model.packages import check_packages
+
+TINY = tiny_shape()
+EXPERTS = dataclasses.replace(TINY, num_experts=6, experts_per_token=2, expert_ffn_size=24)
+OPTIONS = [
+    ("exp_avg_dtype", "bfloat16", "float32"),
+    ("exp_avg_sq_dtype", "bfloat16", "float32"),
+    ("optimizer_cpu_offload", True, "false"),
+]
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, engine: bool) -> None:
+    for module in (packages, layout, dtype):
+        monkeypatch.setattr(module, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(packages, "has_transformer_engine", lambda: engine)
+
+
+def check(
+    shape: ModelShape = TINY, *, dtype: str = "bfloat16", device: str = "auto", **trainer: object
+) -> None:
+    recipe = make_recipe(
+        Path("unused"), trainer=trainer, model={"dtype": dtype}, placement={"device": device}
+    )
+    check_packages(recipe, shape)
+
+
+def test_experts_on_a_gpu_need_transformer_engine(monkeypatch: pytest.MonkeyPatch):
+    pretend(monkeypatch, gpu=True, engine=False)
+    with pytest.raises(InputError, match=r"6 experts per layer\. .*router does not start without it.*device"):
+        check(EXPERTS)
+    check()
+    check(EXPERTS, device="cpu")
+    pretend(monkeypatch, gpu=True, engine=True)
+    check(EXPERTS)
+    pretend(monkeypatch, gpu=False, engine=False)
+    check(EXPERTS)
+
+
+@pytest.mark.parametrize(("key", "value", "default"), OPTIONS)
+def test_options_of_adams_states_are_refused_where_they_do_not_work(
+    key: str, value: object, default: str, monkeypatch: pytest.MonkeyPatch
+):
+    pretend(monkeypatch, gpu=False, engine=True)
+    with pytest.raises(InputError, match=f"{key} is .*trains on a CPU.* Or set trainer.{key} to {default}"):
+        check(**{key: value})
+    pretend(monkeypatch, gpu=True, engine=False)
+    with pytest.raises(InputError, match=f"{key} is .*Transformer Engine, which is not installed: install"):
+        check(**{key: value})
+    pretend(monkeypatch, gpu=True, engine=True)
+    with pytest.raises(InputError, match="set trainer.parallel.distributed_optimizer"):
+        check(parallel={"distributed_optimizer": False}, **{key: value})
+    with pytest.raises(InputError, match="for models in bfloat16, and model.dtype is float32"):
+        check(dtype="float32", **{key: value})
+    check(**{key: value})
+
+
+def test_states_in_host_memory_are_float32(monkeypatch: pytest.MonkeyPatch):
+    pretend(monkeypatch, gpu=True, engine=True)
+    with pytest.raises(InputError, match="states in host memory are float32"):
+        check(optimizer_cpu_offload=True, exp_avg_dtype="bfloat16")
+    check(exp_avg_sq_dtype="bfloat16", exp_avg_dtype="bfloat16")
