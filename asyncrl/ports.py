@@ -4,7 +4,9 @@ Such a process first imports torch and listens seconds later. Nobody may take it
 hands out none of RANGE by itself, and whoever chooses one here holds its name until the own process ends.
 """
 
+import ipaddress
 import itertools
+import os
 import random
 import socket
 
@@ -21,6 +23,20 @@ def free_ports(count: int) -> list[int]:
     if len(found) < count:
         raise OSError(f"fewer than {count} free ports between {RANGE.start} and {RANGE.stop - 1}")
     return found
+
+
+def listen_at(address: str, port: int) -> int | None:
+    """A file descriptor that listens there, for a library that would listen on every network and that closes
+    it. None for a name, which may stand for another address on its own machine, often 127.0.1.1."""
+    try:
+        version = ipaddress.ip_address(address).version
+    except ValueError:
+        return None
+    with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(128)
+        return os.dup(listener.fileno())
 
 
 def _take(port: int) -> bool:

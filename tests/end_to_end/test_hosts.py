@@ -99,7 +99,8 @@ def test_a_run_heals_when_the_cable_of_a_server_without_a_shared_disk_is_pulled(
     asked += [line.replace(" ", f" {url}") for line in SERVER for url in (here, there)]
     assert set(statuses(third, asked).values()) == {401}
     health = [f"GET {controller}/health", f"GET {here}/ready", f"GET {there}/ready"]
-    assert set(statuses(third, health).values()) == {200}
+    # A server that takes weights at this moment says 503.
+    assert set(statuses(third, health).values()) <= {200, 503}
     assert listening(first) == {PORT, int(here.rpartition(":")[2])}
     assert listening(second) == {SERVER_PORT}
 

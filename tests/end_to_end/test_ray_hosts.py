@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.arithmetic_run import RECIPE, ROOT, ArithmeticRun
+from fakes.arithmetic_run import ROOT, ArithmeticRun
 from fakes.hosts import Host, Hosts, make_hosts
 
 from asyncrl.journal.conservation import read_conservation
@@ -53,7 +53,7 @@ class SlurmRun(ArithmeticRun):
     """The script as Slurm runs it: outside of the hosts, where only `srun` leads to them."""
 
     def start(self, *overrides: str) -> "SlurmRun":
-        recipe = shlex.join([str(RECIPE), *self._command[4:], *overrides])
+        recipe = shlex.join([*self._command[4:], *overrides])
         # What a node of a cluster has: its processors are those of this machine.
         size = "--num-cpus=2 --object-store-memory=80000000"
         script = slurm_script().replace("source .venv/bin/activate\n", "").replace("recipe.yaml", recipe)

@@ -34,7 +34,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[str]:
     recipe = make_recipe(
         model,
         serving={"num_servers": 2, "max_total_tokens": 4096, "api_key_variable": "SGLANG_KEY"},
-        placement={"device": "cpu", "trainer": [0], "servers": [1, 2]},
+        placement={"device": "gpu", "trainer": [0], "servers": [1, 2]},
         cluster={"bind_address": "0.0.0.0", "advertised_address": "node-7", "shared_disk": False},
     )
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
@@ -56,7 +56,7 @@ async def test_a_server_elsewhere_gets_the_settings_and_the_model_of_the_run(
     server = await fetched(f"{controller}/", KEY, port)
     serving, cluster = server.recipe.serving, server.recipe.cluster
     assert (serving.num_servers, serving.first_port, serving.max_total_tokens) == (1, port, 4096)
-    assert server.recipe.placement.servers == [] and server.recipe.placement.device == "cpu"
+    assert server.recipe.placement.servers == [] and server.recipe.placement.device == "gpu"
     assert cluster.host() == cluster.bind_address == "127.0.0.1"
     assert server.model_folder.is_relative_to(tmp_path / "cache")
     for file in (tmp_path / "model").iterdir():

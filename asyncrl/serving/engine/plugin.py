@@ -7,21 +7,23 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, weights from a URL, version spans, short aborts, clean ends, shared prompts;
-    on a CPU lighter processes, batched attention, packed weights, shorter ways to norm, rotate and sample,
-    and digests in threads too."""
+    """A token for each request, one address for the ranks, weights from a URL, version spans, short aborts,
+    clean ends, shared prompts; on a CPU lighter processes, batched attention, packed weights, shorter ways to
+    norm, rotate and sample, and digests in threads too."""
     import torch
 
     from asyncrl.serving.engine import (
         aborts,
         access,
         leftovers,
+        one_address,
         prompt_sharing,
         remote_weights,
         version_spans,
     )
 
     access.install()
+    one_address.install()
     remote_weights.install()
     version_spans.install()
     aborts.install()

@@ -49,6 +49,14 @@ async def session(server: tuple[str, int, Path]) -> AsyncIterator[aiohttp.Client
         yield session
 
 
+def test_no_process_of_it_listens_on_other_networks(server: tuple[str, int, Path]) -> None:
+    process = psutil.Process(server[1])
+    family = [process, *process.children(recursive=True)]
+    sockets = [each for member in family for each in member.net_connections("tcp")]
+    listening = {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
 async def test_without_the_token_only_readiness_is_told(server: tuple[str, int, Path]) -> None:
     url, _, _ = server
     async with aiohttp.ClientSession() as stranger:
