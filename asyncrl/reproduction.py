@@ -19,7 +19,10 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.records import PolicyVersion
 
-LAYOUT = ("num_processes", "threads_per_process", "tokens_per_micro_batch", "parallel", "attention")
+LAYOUT = (
+    *("num_processes", "threads_per_process", "tokens_per_micro_batch"),
+    *("parallel", "attention", "deterministic"),
+)
 """Keys of the trainer that a resumed run may change and that decide in which order numbers are summed."""
 
 

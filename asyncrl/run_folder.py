@@ -49,6 +49,7 @@ CHANGEABLE = (
     "trainer.rank_timeout_seconds",
     "trainer.recompute",
     "trainer.attention",
+    "trainer.deterministic",
     "trainer.threads_per_process",
     "trainer.tokens_per_micro_batch",
     "rollout.max_fault_retries",

@@ -66,6 +66,9 @@ class Trainer(Section):
     transformer_engine: cuDNN or FlashAttention, by its own choice; 16-bit models.
     torch_varlen: the FlashAttention that torch is built with; 16-bit models.
     sdpa: a fused kernel of torch per length; sequences of similar lengths are padded to one."""
+    deterministic: bool = False
+    """Makes steps on a GPU the same to the last digit when they are repeated (`asyncrl reproduce`), by slower
+    algorithms of torch, cuBLAS, NCCL and Transformer Engine. On a CPU they are anyway."""
     peak_teraflops: PositiveFloat | None = None
     """Peak of one device at the model's dtype, for the metric MFU. Default: by the GPU's name, if known."""
     threads_per_process: Positive = 1

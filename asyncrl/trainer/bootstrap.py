@@ -28,6 +28,7 @@ from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer import ranks
+from asyncrl.trainer.determinism import make_deterministic
 from sandbox.process import die_with_parent
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def start_learner(recipe: Recipe) -> "Learner":
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints
     # warn of their own internals.
     warnings.filterwarnings("ignore", module=r"(megatron|torch\.distributed)\..*")
+    if recipe.trainer.deterministic:
+        make_deterministic()
     ranks.start(
         threads=recipe.trainer.threads_per_process,
         seed=recipe.seed,

@@ -300,6 +300,8 @@ def transformer_config(
         bias_dropout_fusion=False,
         apply_rope_fusion=has_engine,
         persist_layer_norm=False,
+        # Whether the backward pass of embeddings may add in any order.
+        deterministic_mode=torch.are_deterministic_algorithms_enabled(),
         **_parallel_settings(layout),
         **_expert_settings(shape, dtype, has_engine),
         **_recompute_settings(recompute),

@@ -1,7 +1,8 @@
 """One rank of `asyncrl reproduce`: `python -m asyncrl.trainer.reproduce --run-folder RUN --step N`.
 
-Trains the recorded batches again from a checkpoint and compares every number with the recorded one. Writes
-nothing. Exit code 0 when all are identical to the last digit, 1 when not, 2 for what cannot be reproduced.
+Trains the recorded batches again, in the run's layout, from a checkpoint, and compares every number with the
+recorded one: to the last digit, but within a tolerance on a GPU without `trainer.deterministic`. Writes
+nothing. Exit code 0 when all are the same, 1 when not, 2 for what cannot be reproduced.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from asyncrl.observe.metrics import Row
 from asyncrl.reproduction import LAYOUT, Reproduction, plan_reproduction
 from asyncrl.trainer import ranks
 from asyncrl.trainer.bootstrap import run_rank, start_learner
+from asyncrl.trainer.determinism import SMALLEST, TOLERANCE, is_exact, is_same
 
 if TYPE_CHECKING:
     from asyncrl.trainer.learner import Learner
@@ -46,35 +48,46 @@ def _train_again(learner: "Learner", plan: Reproduction, last: int) -> bool:
     if plan.begin:
         source = f"checkpoint step-{plan.begin}"
     _print(f"steps {plan.begin + 1} to {last} again, from {source}")
+    exactly = is_exact(deterministic=plan.recipe.trainer.deterministic)
     differing: dict[int, list[str]] = {}
     for step in range(plan.begin + 1, last + 1):
         metrics = learner.step(load_batch(plan.journal, step - 1, plan.recipe.rollout.temperature))
         recorded = plan.recorded.get(step)
-        if recorded is not None and (names := differences(recorded, metrics)):
+        if recorded is not None and (names := differences(recorded, metrics, exactly=exactly)):
             differing[step] = names
         if step == last:
-            _print(table(recorded or {}, metrics))
-    _print(_verdict(plan, last, differing))
+            _print(table(recorded or {}, metrics, exactly=exactly))
+    _print(_verdict(plan, last, differing, exactly=exactly))
     return not differing
 
 
-def differences(recorded: Row, computed: Mapping[str, float]) -> list[str]:
+def differences(recorded: Row, computed: Mapping[str, float], *, exactly: bool) -> list[str]:
     """Names of the numbers that differ; one that is not finite was recorded as null."""
-    return [name for name, value in computed.items() if recorded.get(name) != _recordable(value)]
+    return [
+        name
+        for name, value in computed.items()
+        if not is_same(name, recorded.get(name), _recordable(value), exactly=exactly)
+    ]
 
 
-def table(recorded: Row, computed: Mapping[str, float]) -> str:
+def table(recorded: Row, computed: Mapping[str, float], *, exactly: bool) -> str:
     """A line per number: recorded, computed again, and a mark where they differ."""
     rows = [f"  {'':22s} {'recorded':>24s} {'again':>24s}"]
     for name, value in computed.items():
         old, new = recorded.get(name), _recordable(value)
-        rows.append(f"  {name:22s} {old!s:>24s} {new!s:>24s}" + ("" if old == new else "  differs"))
+        mark = "" if is_same(name, old, new, exactly=exactly) else "  differs"
+        rows.append(f"  {name:22s} {old!s:>24s} {new!s:>24s}{mark}")
     return "\n".join(rows)
 
 
-def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]]) -> str:
-    if not differing:
+def _verdict(plan: Reproduction, last: int, differing: dict[int, list[str]], *, exactly: bool) -> str:
+    if not differing and exactly:
         return f"step {last} is identical to the last digit."
+    if not differing:
+        return (
+            f"step {last} is the same within {TOLERANCE:.0%} of each number, or {SMALLEST:g}: without "
+            f"trainer.deterministic a GPU does not repeat the last digits."
+        )
     first, names = next(iter(differing.items()))
     layout = ", ".join(f"trainer.{key} {getattr(plan.recipe.trainer, key)}" for key in LAYOUT)
     return (

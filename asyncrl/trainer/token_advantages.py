@@ -121,7 +121,8 @@ def sum_from_here(values: Tensor, sequence_ids: Tensor) -> Tensor:
 
     `sequence_ids` [T] ascending. Sums are float64.
     """
-    exact = values.double()
-    size = int(sequence_ids.max()) + 1 if len(sequence_ids) else 0
-    ends = exact.new_zeros(size).index_add(0, sequence_ids, exact).cumsum(0)
-    return (ends[sequence_ids] - exact.cumsum(0) + exact).to(values.dtype)
+    # On a GPU torch has no running sum of floats that is always the same.
+    exact, ids = values.double().cpu(), sequence_ids.cpu()
+    size = int(ids.max()) + 1 if len(ids) else 0
+    ends = exact.new_zeros(size).index_add(0, ids, exact).cumsum(0)
+    return (ends[ids] - exact.cumsum(0) + exact).to(values)

@@ -30,9 +30,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, engine: bool) -> None
 def check(
     shape: ModelShape = TINY, *, dtype: str = "bfloat16", device: str = "auto", **trainer: object
 ) -> None:
-    recipe = make_recipe(
-        Path("unused"), trainer=trainer, model={"dtype": dtype}, placement={"device": device}
-    )
+    sections = {"model": {"dtype": dtype}, "placement": {"device": device}}
+    recipe = make_recipe(Path("unused"), trainer=trainer, **sections)
     check_packages(recipe, shape)
 
 

@@ -120,8 +120,13 @@ def test_two_ranks_reproduce_what_two_ranks_recorded(tmp_path: Path, capfd: pyte
 
 LAYOUTS = [
     pytest.param({"tensor": 2}, id="tensor"),
-    pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.slow),
-    pytest.param({"context": 2}, id="context", marks=pytest.mark.slow),
+    pytest.param({"pipeline": 2}, id="pipeline", marks=pytest.mark.exhaustive),
+    pytest.param({"context": 2}, id="context", marks=pytest.mark.exhaustive),
+    pytest.param(
+        {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
+        id="data, overlapped",
+        marks=pytest.mark.exhaustive,
+    ),
 ]
 
 
