@@ -182,8 +182,7 @@ def check_fits(
 def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
     """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
     rollout, serving = recipe.rollout, recipe.serving
-    num_servers = len(serving.servers) or serving.num_servers
-    fitting = num_servers * serving.max_running_requests // rollout.samples_per_group
+    fitting = serving.fleet_size() * serving.max_running_requests // rollout.samples_per_group
     allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
     if rollout.oversampling is not None:
         allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))

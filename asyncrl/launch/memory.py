@@ -53,8 +53,7 @@ def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int |
 
 def num_local_servers(recipe: Recipe) -> int:
     """Rollout and evaluation servers that the run starts itself."""
-    rollout = 0 if recipe.serving.servers else recipe.serving.num_servers
-    return rollout + recipe.evaluation.num_servers
+    return recipe.serving.num_started() + recipe.evaluation.num_servers
 
 
 def gpu_bytes(

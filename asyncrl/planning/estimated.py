@@ -38,22 +38,20 @@ class Device:
     """Dense bfloat16."""
     terabytes_per_second: float
     """Of its memory."""
-    memory_gb: float
-    """10^9 bytes."""
 
 
 DEVICES = {
     device.name: device
     for device in (
-        Device("B200", PEAK_TERAFLOPS["B200"], 8.0, 180.0),
-        Device("H200", PEAK_TERAFLOPS["H200"], 4.8, 141.0),
-        Device("H100", PEAK_TERAFLOPS["H100"], 3.35, 80.0),
-        Device("A100", PEAK_TERAFLOPS["A100"], 2.0, 80.0),
-        Device("L40S", PEAK_TERAFLOPS["L40S"], 0.86, 48.0),
-        Device("A10", PEAK_TERAFLOPS["A10"], 0.6, 24.0),
-        Device("RTX 4090", PEAK_TERAFLOPS["RTX 4090"], 1.0, 24.0),
+        Device("B200", PEAK_TERAFLOPS["B200"], 8.0),
+        Device("H200", PEAK_TERAFLOPS["H200"], 4.8),
+        Device("H100", PEAK_TERAFLOPS["H100"], 3.35),
+        Device("A100", PEAK_TERAFLOPS["A100"], 2.0),
+        Device("L40S", PEAK_TERAFLOPS["L40S"], 0.86),
+        Device("A10", PEAK_TERAFLOPS["A10"], 0.6),
+        Device("RTX 4090", PEAK_TERAFLOPS["RTX 4090"], 1.0),
         # One core of a server, as far as a figure for it makes sense.
-        Device("CPU", 0.05, 0.01, 16.0),
+        Device("CPU", 0.05, 0.01),
     )
 }
 

@@ -90,7 +90,7 @@ class PlannedRun:
         return cls(
             queue=QueueSettings.of(recipe),
             costs=costs,
-            num_servers=len(serving.servers) or serving.num_servers,
+            num_servers=serving.fleet_size(),
             max_running_requests=serving.max_running_requests,
             decode_slots=serving.max_total_tokens / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,

@@ -49,3 +49,11 @@ class Serving(Section):
     distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs)."""
     extra_arguments: list[str] = []
     """Appended to the command line of local servers."""
+
+    def fleet_size(self) -> int:
+        """Rollout servers of the run, wherever they run."""
+        return len(self.servers) or self.num_servers
+
+    def num_started(self) -> int:
+        """Rollout servers that the run starts itself."""
+        return 0 if self.servers else self.num_servers
