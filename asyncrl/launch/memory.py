@@ -62,7 +62,7 @@ def gpu_bytes(
     """(GPU, bytes, process) of each process that computes on one."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
-    server = sum(server_memory(shape, recipe).values())
+    server = sum(server_memory(shape, recipe, on_gpu=True).values())
     return [
         (gpu, rank if name.startswith("trainer ") else server, name)
         for name, given in gpus.processes()

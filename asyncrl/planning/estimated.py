@@ -11,6 +11,7 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.planning.lengths import Lengths, LogNormalLengths
 from asyncrl.planning.settings import Costs
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.serving import CPU_CACHE_TOKENS
 
 TRAINING_SHARE = 0.35
 """Of the peak operations that training reaches (MFU)."""
@@ -29,6 +30,8 @@ MEAN_SHARE = 0.25
 SPREAD = 0.8
 """Standard deviation of the logarithm of lengths, where nobody says."""
 PROMPT_TOKENS = 256.0
+STATIC_SHARE = 0.85
+"""Of a GPU's memory: SGLang's weights and cache, about, where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +41,22 @@ class Device:
     """Dense bfloat16."""
     terabytes_per_second: float
     """Of its memory."""
+    memory_gb: float
+    """10^9 bytes."""
 
 
 DEVICES = {
     device.name: device
     for device in (
-        Device("B200", PEAK_TERAFLOPS["B200"], 8.0),
-        Device("H200", PEAK_TERAFLOPS["H200"], 4.8),
-        Device("H100", PEAK_TERAFLOPS["H100"], 3.35),
-        Device("A100", PEAK_TERAFLOPS["A100"], 2.0),
-        Device("L40S", PEAK_TERAFLOPS["L40S"], 0.86),
-        Device("A10", PEAK_TERAFLOPS["A10"], 0.6),
-        Device("RTX 4090", PEAK_TERAFLOPS["RTX 4090"], 1.0),
+        Device("B200", PEAK_TERAFLOPS["B200"], 8.0, 180.0),
+        Device("H200", PEAK_TERAFLOPS["H200"], 4.8, 141.0),
+        Device("H100", PEAK_TERAFLOPS["H100"], 3.35, 80.0),
+        Device("A100", PEAK_TERAFLOPS["A100"], 2.0, 80.0),
+        Device("L40S", PEAK_TERAFLOPS["L40S"], 0.86, 48.0),
+        Device("A10", PEAK_TERAFLOPS["A10"], 0.6, 24.0),
+        Device("RTX 4090", PEAK_TERAFLOPS["RTX 4090"], 1.0, 24.0),
         # One core of a server, as far as a figure for it makes sense.
-        Device("CPU", 0.05, 0.01),
+        Device("CPU", 0.05, 0.01, 16.0),
     )
 }
 
@@ -92,6 +97,15 @@ def estimate_costs(
             f"{LINK_BYTES_PER_SECOND / 1e9:g} GB/s between devices"
         ),
     )
+
+
+def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
+    """Of a server of which the engine decides; one at least."""
+    if device.name == "CPU":
+        return CPU_CACHE_TOKENS
+    per_token = 2.0 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size
+    room = recipe.serving.tensor_parallel_size * STATIC_SHARE * device.memory_gb * 1e9
+    return max(1.0, (room - 2.0 * shape.num_parameters()) / per_token)
 
 
 def assumed_lengths(
