@@ -44,7 +44,7 @@ from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder, data_digests
-from asyncrl.serving.server import SPARE_TOKENS, Capacity
+from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from asyncrl.records import PolicyVersion
+from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.pulse import Pulse
 from asyncrl.waits import now_seconds
 
@@ -24,23 +25,6 @@ class ServerState(StrEnum):
     """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
     DEAD = "dead"
     """Given up."""
-
-
-SPARE_TOKENS = 8
-"""Of a cache: SGLang 0.5.23 takes no prompt that leaves fewer than 7."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What a server takes at once, by its own word."""
-
-    cache_tokens: int
-    """Of the key-value cache."""
-    running_requests: int
-
-    def holds(self, num_tokens: int) -> bool:
-        """Whether a trajectory of so many tokens can be generated, and resumed at any place."""
-        return num_tokens + SPARE_TOKENS <= self.cache_tokens
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ import aiohttp
 from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion
-from asyncrl.serving.server import Capacity
+from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang_messages import Chunk, parse_event
 
 PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
