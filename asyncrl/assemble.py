@@ -74,7 +74,7 @@ def assemble(
     load = find_load(
         shared_disk=recipe.cluster.shared_disk, service_url=lambda: service.url, run_folder=run_folder
     )
-    make_fleet = functools.partial(_make_fleet, recipe, session, waits, supervisor, load)
+    make_fleet = functools.partial(_make_fleet, inputs, session, waits, supervisor, load)
     fleet = make_fleet(server_urls, interrupt=recipe.rollout.interrupt)
     loops = Loops(waits, functools.partial(describe_run, queue, fleet, waits))
 
@@ -143,7 +143,6 @@ def make_evaluator(inputs: Inputs, run_id: str, fleet: Fleet, waits: Waits, grad
         codec=inputs.codec,
         sampling=inputs.evaluation_sampling(),
         context_tokens=inputs.context_tokens,
-        silence_seconds=inputs.recipe.serving.request_timeout_seconds,
         run_id=run_id,
         counter=itertools.count(),
     )
@@ -162,7 +161,7 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
 
 
 def _make_fleet(
-    recipe: Recipe,
+    inputs: Inputs,
     session: aiohttp.ClientSession,
     waits: Waits,
     supervisor: Supervisor,
@@ -170,6 +169,7 @@ def _make_fleet(
     urls: Sequence[str],
     interrupt: str = "continue",
 ) -> Fleet:
+    recipe = inputs.recipe
     return Fleet(
         list(urls),
         session=session,
@@ -178,6 +178,8 @@ def _make_fleet(
         restart=supervisor.restart_server,
         stop=supervisor.end_server,
         install_seconds=recipe.serving.request_timeout_seconds,
+        silence_seconds=recipe.serving.request_timeout_seconds,
+        longest_tokens=inputs.longest_trajectory(),
         interrupt=interrupt,
         load=load,
     )
@@ -231,7 +233,6 @@ def _make_generator(
         state=state,
         sampling=inputs.rollout_sampling(),
         context_tokens=inputs.context_tokens,
-        silence_seconds=inputs.recipe.serving.request_timeout_seconds,
         max_retries=rollout.max_fault_retries,
         run_id=run_id,
         is_cache_recomputed=rollout.interrupt == "retract",

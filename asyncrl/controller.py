@@ -189,8 +189,14 @@ class Controller:
             not self.state.is_over
             and self.queue.can_admit()
             and self.oversampling.may_admit(self.generator.num_waiting)
-            and self.fleet.pick(self.recipe.trajectories_per_group(), is_new=True) is not None
+            and self._has_room()
         )
+
+    def _has_room(self) -> bool:
+        """Whether a server takes one more group."""
+        size = self.recipe.trajectories_per_group()
+        tokens = self.generator.expects_of_new_group(size)
+        return self.fleet.pick(size, tokens=tokens, is_new=True) is not None
 
     def _start_group(self, group: Group) -> None:
         self.loops.start(self.completion.run(group), f"group {group.group_id}")

@@ -3,7 +3,6 @@
 AsyncrlError
 ├── InputError            the user's recipe, data, model folder or machine: one sentence, exit code 2
 ├── ServerError           a rollout server refused, died or answered something unreadable
-│   ├── ServerSilent      a stream was silent for too long: the server hangs
 │   └── WeightMismatch    a server's weights are not the published ones
 ├── DiskError             a file of the run could not be written: no space, or no permission
 ├── Diverged              a gradient is not finite
@@ -23,10 +22,6 @@ class InputError(AsyncrlError, ValueError):
 
 class ServerError(AsyncrlError):
     """A rollout server failed one request; the trajectory it carried is not lost."""
-
-
-class ServerSilent(ServerError):
-    """A server accepted a request and was then silent for too long, whatever its health check says."""
 
 
 class WeightMismatch(ServerError):

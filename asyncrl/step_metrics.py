@@ -40,6 +40,11 @@ class Reading:
     """Requests running times seconds, summed over servers."""
     squared_stream_seconds: float
     """Requests running on a server, squared, times seconds, summed over servers."""
+    cache_held_share: float
+    """This and the next one as `Speed` has them."""
+    cache_expected_share: float
+    retractions: int
+    """Summed over servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Meters:
             self.fleet.busy_seconds(),
             len(self.fleet.servers),
             *self.fleet.stream_seconds(),
+            *self.fleet.cache_shares(),
+            self.fleet.num_retractions(),
         )
 
 
@@ -75,6 +82,13 @@ class Speed(TypedDict):
     requests_together: float
     """How many ran on its server while a request ran, mean over requests and time: above
     `requests_per_server` where servers are full at times and empty at others. 0 where none ran."""
+    cache_held_share: float
+    """Of the servers' key-value caches: what running requests hold when the step ends."""
+    cache_expected_share: float
+    """What they are expected to hold before they end; above 1 the servers will retract some."""
+    retractions: int
+    """How often a server took a request's cache back and computed it again; counted as the request ends. A
+    publish with rollout.interrupt: retract does it, too."""
 
 
 class Trained(TypedDict):
@@ -138,6 +152,10 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "rollout_idle_share": min(1.0, max(0.0, 1.0 - busy / seconds)),
         "requests_per_server": streamed / seconds / num_servers,
         "requests_together": squared / streamed if streamed > 0 else 0.0,
+        "cache_held_share": after.cache_held_share,
+        "cache_expected_share": after.cache_expected_share,
+        # What a server counted leaves with it.
+        "retractions": max(0, after.retractions - before.retractions),
     }
 
 

@@ -28,8 +28,8 @@ class FakeGrader:
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
-    before = Reading(10.0, 1000, 100, 3.0, 2, stream_seconds=20.0, squared_stream_seconds=100.0)
-    after = Reading(14.0, 5000, 1100, 9.0, 2, stream_seconds=60.0, squared_stream_seconds=420.0)
+    before = Reading(10.0, 1000, 100, 3.0, 2, 20.0, 100.0, 0.5, 0.9, retractions=3)
+    after = Reading(14.0, 5000, 1100, 9.0, 2, 60.0, 420.0, 0.25, 0.75, retractions=7)
     # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
     assert rollout_metrics(before, after) == {
         "step_seconds": 4.0,
@@ -40,6 +40,9 @@ def test_speed_and_idleness_are_differences_of_two_readings() -> None:
         # 40 request-seconds in 8 server-seconds; 320 / 40 as each of them saw it
         "requests_per_server": pytest.approx(5.0),
         "requests_together": pytest.approx(8.0),
+        "cache_held_share": 0.25,
+        "cache_expected_share": 0.75,
+        "retractions": 4,
     }
 
 
@@ -102,7 +105,8 @@ def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -
 def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() -> None:
     notebook = Notebook()
     # Two requests, 10 s apart.
-    readings = [Reading(0.0, 0, 0, 0.0, 1, 0.0, 0.0), Reading(10.0, 500, 0, 9.0, 1, 9.0, 9.0)]
+    readings = [Reading(0.0, 0, 0, 0.0, 1, 0.0, 0.0, 0.0, 0.0, 0)]
+    readings.append(Reading(10.0, 500, 0, 9.0, 1, 9.0, 9.0, 0.0, 0.0, 0))
     report = StepReport(notebook, FakeMeters(readings), FakeGrader(), [])
     report.asked(TakeRequest(0))
     report.given({"correct_mean": 0.5})

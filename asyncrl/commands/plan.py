@@ -157,7 +157,7 @@ def check_fits(
     world = recipe.trainer.num_processes
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     is_recomputing = recipe.trainer.recompute == "full"
-    server = sum(server_memory(shape, recipe).values())
+    server = sum(server_memory(shape, recipe, on_gpu=gpu_memory_gb is not None).values())
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
         rank = memory.computing(is_recomputing=is_recomputing)
@@ -182,8 +182,7 @@ def check_fits(
 def first_token_staleness(recipe: Recipe) -> tuple[float, int]:
     """(batches in flight on full servers, groups in flight): how many versions pass while a group is made."""
     rollout, serving = recipe.rollout, recipe.serving
-    num_servers = len(serving.servers) or serving.num_servers
-    fitting = num_servers * serving.max_running_requests // rollout.samples_per_group
+    fitting = serving.fleet_size() * serving.max_running_requests // rollout.samples_per_group
     allowed = (rollout.max_staleness + 1) * rollout.groups_per_batch
     if rollout.oversampling is not None:
         allowed = min(allowed, math.ceil(rollout.oversampling * rollout.groups_per_batch))
@@ -283,9 +282,10 @@ def _memory_line(name: str, computing: int, host: int, remark: str, on_gpu: bool
 
 
 def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
-    serving, memory = recipe.serving, server_memory(shape, recipe)
+    serving, memory = recipe.serving, server_memory(shape, recipe, on_gpu=on_gpu)
     what = f"{len(serving.servers)} external" if serving.servers else f"{serving.num_servers} here"
-    cache = f"{serving.max_total_tokens} tokens"
+    cache_tokens = serving.cache_tokens(has_gpu=on_gpu)
+    cache = "what the engine finds free" if cache_tokens is None else f"{cache_tokens} tokens"
     return [
         f"servers    {what}, {serving.tensor_parallel_size} rank(s) each; each rank "
         f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",

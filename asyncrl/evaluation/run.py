@@ -7,8 +7,8 @@ responses amount to is result.py's.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.result import (
@@ -21,13 +21,14 @@ from asyncrl.evaluation.result import (
 )
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Task
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.rollout.stop import cut
 from asyncrl.rollout.text import TextCodec
 from asyncrl.serving import sglang
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.serving.server import Server
-from asyncrl.serving.sglang_messages import Prefix, StreamEnd, generate_body
+from asyncrl.serving.sglang_messages import Chunk, Prefix, StreamEnd, generate_body
 from asyncrl.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,6 @@ class Evaluator:
     codec: TextCodec
     sampling: SamplingParams
     context_tokens: int
-    silence_seconds: float
     run_id: str
     counter: "itertools.count[int]"
     """Of request ids, shared by the evaluations of a run."""
@@ -58,6 +58,7 @@ class Evaluator:
     """The prompt and its response are graded together."""
     on_graded: Callable[[int], None] = _nothing
     """Told how many more responses are graded."""
+    lengths: ResponseLengths = field(default_factory=ResponseLengths)
 
     async def greedy(self, tasks: Sequence[Task]) -> Greedy:
         """Raises EvaluationFailed."""
@@ -73,8 +74,8 @@ class Evaluator:
     ) -> list[list[GradedResponse]]:
         """For each task its graded responses. Raises EvaluationFailed.
 
-        Requests spread over the servers, and only as many go out at once as these can run: one that waits in
-        a server's own queue is silent, as one is whose server hangs.
+        Requests spread over the servers, and only as many go out at once as these can run: the next goes to
+        the server that has room first.
         """
         wanted = [(task, sample) for task in tasks for sample in range(num_samples)]
         parts = [wanted[i : i + PROMPTS_PER_REQUEST] for i in range(0, len(wanted), PROMPTS_PER_REQUEST)]
@@ -120,7 +121,7 @@ class Evaluator:
             if not self._may_ask():
                 reasons = "; ".join(server.reason for server in self.fleet.servers.values())
                 raise EvaluationFailed(f"no server is left to answer: {reasons}")
-            server = min(self.fleet.serving(), key=lambda s: s.num_running)
+            server = min(self.fleet.serving(), key=self.fleet.load)
             try:
                 return await self._ask(server, tasks, is_greedy)
             except ServerError as error:
@@ -145,12 +146,12 @@ class Evaluator:
         tokens: dict[str, list[int]] = {name: [] for name in ids}
         versions: dict[str, list[PolicyVersion]] = {name: [] for name in ids}
         are_cut = dict.fromkeys(ids, False)
+        expected = sum(map(self._expected_tokens, prefixes))
         self.fleet.acquire(server, len(tasks))
+        server.expect(expected, held=0)
         try:
-            with self.waits.waiting("evaluation", f"tokens from {server.url}"):
-                async for chunk in sglang.stream(
-                    self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
-                ):
+            async with server.pulse.streaming():
+                async for chunk in self._chunks(server, body):
                     name, search = chunk.request_id, searches[chunk.request_id]
                     if chunk.end is StreamEnd.ABORT and search.end is None:
                         raise ServerError(f"{server.url} aborted request {name}")
@@ -167,6 +168,7 @@ class Evaluator:
                     if has_stopped and chunk.end is None:
                         await sglang.abort(self.fleet.session, server.url, name)
         finally:
+            server.expect(-expected, held=0)
             self.fleet.release(server, len(tasks))
         with self.waits.waiting("evaluation", f"{len(tasks)} verdicts"):
             async with asyncio.TaskGroup() as verdicts:
@@ -176,13 +178,24 @@ class Evaluator:
                 ]
         return [verdict.result() for verdict in graded]
 
+    async def _chunks(self, server: Server, body: dict[str, object]) -> AsyncIterator[Chunk]:
+        with self.waits.waiting("evaluation", f"tokens from {server.url}"):
+            async for chunk in sglang.stream(self.fleet.session, server.url, body):
+                server.pulse.beat()
+                yield chunk
+
     async def _grade(
         self, task: Task, tokens: list[int], versions: list[PolicyVersion], is_cut: bool
     ) -> GradedResponse:
         text = self.codec.decode(tokens)
         score = await self.grader.grade(task, task.prompt + text if self.is_completion else text)
         self.on_graded(1)
+        self.lengths.add(len(tokens))
         return GradedResponse(text, len(tokens), tuple(versions), score, is_cut)
+
+    def _expected_tokens(self, prefix: Prefix) -> int:
+        """What it will hold of a cache."""
+        return len(prefix.tokens) + self.lengths.expected(0, limit_tokens=prefix.max_new_tokens)
 
     def _prefix(self, request_id: str, task: Task) -> Prefix:
         room = self.context_tokens - len(task.prompt_tokens)

@@ -65,8 +65,7 @@ def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int |
 
 def num_local_servers(recipe: Recipe) -> int:
     """Rollout and evaluation servers that the run starts itself."""
-    rollout = 0 if recipe.serving.servers else recipe.serving.num_servers
-    return rollout + recipe.evaluation.num_servers
+    return recipe.serving.num_started() + recipe.evaluation.num_servers
 
 
 def gpu_bytes(
@@ -75,7 +74,7 @@ def gpu_bytes(
     """(GPU, bytes, process) of each process that computes on one."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
-    server = sum(server_memory(shape, recipe).values())
+    server = sum(server_memory(shape, recipe, on_gpu=True).values())
     return [
         (gpu, rank if name.startswith("trainer ") else server, name)
         for name, given in gpus.processes()

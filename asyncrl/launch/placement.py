@@ -139,7 +139,7 @@ def gpus_needed(recipe: Recipe, role: Role) -> int:
         case "trainer":
             return recipe.trainer.num_processes
         case "servers":
-            num_servers = 0 if recipe.serving.servers else recipe.serving.num_servers
+            num_servers = recipe.serving.num_started()
         case "evaluation":
             num_servers = recipe.evaluation.num_servers
     return num_servers * recipe.serving.tensor_parallel_size

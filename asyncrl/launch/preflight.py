@@ -46,6 +46,7 @@ from asyncrl.rollout.tasks import read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
 
 log = logging.getLogger(__name__)
 
@@ -214,6 +215,7 @@ def check_machine(
 ) -> None:
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
     bounds what a batch can hold. The memory of other nodes is not known."""
+    _check_cache(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
     if gpus.uses_gpus:
         _check_gpus(recipe, shape, gpus, longest_prompt)
     if recipe.cluster.backend == "local":
@@ -237,6 +239,22 @@ def check_machine(
     _check_addresses(recipe.cluster)
     for url in recipe.serving.servers:
         _check_reachable(url)
+
+
+def _check_cache(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:
+    """Raises InputError where the cache of a local server cannot hold one trajectory."""
+    tokens = recipe.serving.cache_tokens(has_gpu=has_gpu)
+    if tokens is None or not recipe.serving.num_started():
+        return
+    context = recipe.model.context_tokens or shape.max_positions
+    longest = min(context, (longest_prompt or 1) + recipe.rollout.max_new_tokens)
+    if not Capacity(tokens, recipe.serving.max_running_requests).holds(longest):
+        raise InputError(
+            f"serving.max_total_tokens is {tokens}, but the longest prompt of the data and a response of "
+            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens} have {longest}, and a server keeps "
+            f"{SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest + SPARE_TOKENS} or more, or "
+            f"lower rollout.max_new_tokens."
+        )
 
 
 def _check_host(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:

@@ -137,14 +137,16 @@ def rank_memory(
     )
 
 
-def server_memory(shape: ModelShape, recipe: Recipe) -> dict[str, int]:
-    """Bytes of one rank of one server where it computes: weights and key-value cache."""
+def server_memory(shape: ModelShape, recipe: Recipe, *, on_gpu: bool = False) -> dict[str, int]:
+    """Bytes of one rank of one server where it computes: weights and key-value cache. A cache of which the
+    engine decides counts nothing: it takes what is free."""
     width = 4 if find_dtype(recipe, shape).name == "float32" else 2
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * width
     ranks = recipe.serving.tensor_parallel_size
+    cache_tokens = recipe.serving.cache_tokens(has_gpu=on_gpu) or 0
     return {
         "weights": shape.num_parameters() * width // ranks,
-        "kv_cache": recipe.serving.max_total_tokens * per_token // ranks,
+        "kv_cache": cache_tokens * per_token // ranks,
     }
 
 

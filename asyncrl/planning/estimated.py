@@ -11,6 +11,7 @@ from asyncrl.model.folder import ModelShape
 from asyncrl.planning.lengths import Lengths, LogNormalLengths
 from asyncrl.planning.settings import Costs
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.serving import CPU_CACHE_TOKENS
 
 TRAINING_SHARE = 0.35
 """Of the peak operations that training reaches (MFU)."""
@@ -29,6 +30,8 @@ MEAN_SHARE = 0.25
 SPREAD = 0.8
 """Standard deviation of the logarithm of lengths, where nobody says."""
 PROMPT_TOKENS = 256.0
+STATIC_SHARE = 0.85
+"""Of a GPU's memory: SGLang's weights and cache, about, where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,15 @@ def estimate_costs(
             f"{LINK_BYTES_PER_SECOND / 1e9:g} GB/s between devices"
         ),
     )
+
+
+def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
+    """Of a server of which the engine decides; one at least."""
+    if device.name == "CPU":
+        return CPU_CACHE_TOKENS
+    per_token = 2.0 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size
+    room = recipe.serving.tensor_parallel_size * STATIC_SHARE * device.memory_gb * 1e9
+    return max(1.0, (room - 2.0 * shape.num_parameters()) / per_token)
 
 
 def assumed_lengths(

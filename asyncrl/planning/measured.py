@@ -102,7 +102,7 @@ def admission_seconds(groups: Sequence[GroupLengths]) -> float:
 def fit_costs(rows: Sequence[Row], recipe: Recipe, *, origin: str = "measured") -> Costs:
     """Before the last scaling; the first row counts for no cost, as it holds the start."""
     rows = rows[1:]
-    num_servers = len(recipe.serving.servers) or recipe.serving.num_servers
+    num_servers = recipe.serving.fleet_size()
     fixed, per_request, speed = _fit_decoding(rows, num_servers)
     train, per_token = fit_line(_column(rows, "num_packed_tokens"), _column(rows, "train_seconds"))
     publish, install = (float(_column(rows, key).mean()) for key in ("publish_seconds", "install_seconds"))

@@ -4,6 +4,7 @@ The rules (queue, requests, interrupts) are the recipe's own. The costs are meas
 `origin` of each `Costs` says which.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 from asyncrl.recipe import Recipe
@@ -82,17 +83,24 @@ class PlannedRun:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, costs: Costs, *, tokens_held: float, no_signal_share: float = 0.0
+        cls,
+        recipe: Recipe,
+        costs: Costs,
+        *,
+        tokens_held: float,
+        cache_tokens: float = math.inf,
+        no_signal_share: float = 0.0,
     ) -> "PlannedRun":
-        """`tokens_held` by a running request on average, prompt included."""
+        """`tokens_held` by a running request on average, prompt included; `cache_tokens` of a server where
+        the recipe leaves them to the engine."""
         serving, rollout = recipe.serving, recipe.rollout
         is_evaluated = recipe.data.heldout is not None and not recipe.evaluation.num_servers
         return cls(
             queue=QueueSettings.of(recipe),
             costs=costs,
-            num_servers=len(serving.servers) or serving.num_servers,
+            num_servers=serving.fleet_size(),
             max_running_requests=serving.max_running_requests,
-            decode_slots=serving.max_total_tokens / max(tokens_held, 1.0),
+            decode_slots=(serving.max_total_tokens or cache_tokens) / max(tokens_held, 1.0),
             oversampling=rollout.oversampling,
             interrupt=rollout.interrupt,
             checkpoint_every_steps=recipe.trainer.checkpoint_every_steps,

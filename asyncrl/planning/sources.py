@@ -3,13 +3,14 @@
 What a file states wins over what a run measured, and that over an estimate.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asyncrl.errors import InputError
 from asyncrl.model.folder import ModelShape
-from asyncrl.planning.estimated import DEVICES, assumed_lengths, estimate_costs
+from asyncrl.planning.estimated import DEVICES, assumed_lengths, engine_cache_tokens, estimate_costs
 from asyncrl.planning.lengths import Lengths
 from asyncrl.planning.measured import can_be_measured, measure
 from asyncrl.planning.settings import Costs, Failures, PlannedRun
@@ -46,6 +47,7 @@ def find_source(
     no_signal = 0.0
     costs_of: Callable[[int], Costs]
     lengths: Lengths
+    cache_tokens = math.inf
     if measured_run is not None:
         measured = measure(measured_run)
         lengths, no_signal = measured.lengths, measured.no_signal_share
@@ -66,6 +68,7 @@ def find_source(
             prompt_tokens=prompt_tokens if section.prompt_tokens is None else section.prompt_tokens,
         )
         costs_of = _estimates(recipe, shape, lengths, device)
+        cache_tokens = engine_cache_tokens(shape, recipe, DEVICES[device])
         assumptions = [
             f"lengths are log-normal with a mean of {assumed.mean_tokens:.0f} tokens and a spread of "
             f"{assumed.spread:g}, cut at {assumed.limit}; prompts have {assumed.prompt_tokens:.0f} tokens"
@@ -75,7 +78,13 @@ def find_source(
         costs_of = _with_stated(costs_of, changes)
     assumptions.append("evaluations during training are left out")
     costs = costs_of(recipe.trainer.num_processes)
-    run = PlannedRun.of(recipe, costs, tokens_held=lengths.tokens_held(), no_signal_share=no_signal)
+    run = PlannedRun.of(
+        recipe,
+        costs,
+        tokens_held=lengths.tokens_held(),
+        cache_tokens=cache_tokens,
+        no_signal_share=no_signal,
+    )
     run = replace(run, failures=Failures(**stated.failures.model_dump()))
     return Source(recipe, run, lengths, costs_of, [f"costs are {costs.origin}", *assumptions])
 

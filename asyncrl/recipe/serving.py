@@ -6,6 +6,9 @@ from pydantic import Field
 
 from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
 
+CPU_CACHE_TOKENS = 32768
+"""Of a server on a CPU, where nobody says."""
+
 
 class Serving(Section):
     """The rollout servers (SGLang)."""
@@ -23,8 +26,9 @@ class Serving(Section):
     tensor_parallel_size: Positive = 1
     """Tensor-parallel ranks (GPUs) per local server. Above 1 only `eval` and `chat` work: what such a server
     loaded cannot be compared with the trainer's weights yet."""
-    max_total_tokens: Positive = 32768
-    """KV cache size per server, in tokens."""
+    max_total_tokens: Positive | None = None
+    """KV cache size per server, in tokens. Default: on a GPU what the engine finds free; on a CPU 32768,
+    because the engine would take most of the machine's memory."""
     max_running_requests: Positive = 128
     """Requests decoded at once per server."""
     first_port: Annotated[int, Field(ge=0, le=65535)] = 0
@@ -49,3 +53,15 @@ class Serving(Section):
     distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs)."""
     extra_arguments: list[str] = []
     """Appended to the command line of local servers."""
+
+    def cache_tokens(self, *, has_gpu: bool) -> int | None:
+        """Of each local server; None where the engine decides."""
+        return self.max_total_tokens or (None if has_gpu else CPU_CACHE_TOKENS)
+
+    def fleet_size(self) -> int:
+        """Rollout servers of the run, wherever they run."""
+        return len(self.servers) or self.num_servers
+
+    def num_started(self) -> int:
+        """Rollout servers that the run starts itself."""
+        return 0 if self.servers else self.num_servers

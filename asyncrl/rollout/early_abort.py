@@ -83,5 +83,6 @@ class EarlyAbort:
     def _is_hedged(self, connection: Connection) -> bool:
         if self.hedge_seconds is None or connection.silence_seconds() < self.hedge_seconds:
             return False
-        other = self.generator.fleet.pick(len(connection.requests), shunned=connection.server)
+        tokens = self.generator.expected_tokens(connection.group)
+        other = self.generator.fleet.pick(len(connection.requests), tokens=tokens, shunned=connection.server)
         return other is not None and other is not connection.server

@@ -13,6 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import DropReason, Finish, SamplingParams, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.rollout.response_lengths import ResponseLengths
 from asyncrl.rollout.stop import StopSearch, StopStrings, cut
 from asyncrl.run_state import RunState
 from asyncrl.serving import sglang
@@ -37,6 +38,10 @@ class _Request:
     """Through the whole response, the part that earlier requests brought included."""
     moved_seconds: float
     """When it last got a token, as `now_seconds`."""
+    num_held: int
+    """Response tokens in its server's cache, as far as they have arrived."""
+    num_expected: int
+    """Of them at its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +71,8 @@ class Connection:
     def cut(self) -> None:
         """Leaves the connection now; unconfirmed tokens are lost, confirmed ones stay."""
         self.is_ending = True
-        self.limit.reschedule(now_seconds())
+        if not self.limit.expired():
+            self.limit.reschedule(now_seconds())
 
 
 @dataclass
@@ -78,7 +84,6 @@ class Generator:
     waits: Waits
     sampling: SamplingParams
     context_tokens: int
-    silence_seconds: float
     max_retries: int
     run_id: str
     """Opens every request id and cache salt, so that runs on shared servers do not meet."""
@@ -98,6 +103,7 @@ class Generator:
     connections: list[Connection] = field(default_factory=list)
     num_waiting: int = 0
     """Groups that wait for a server."""
+    lengths: ResponseLengths = field(default_factory=ResponseLengths)
     _num_requests: int = 0
 
     async def run(self, group: Group) -> AsyncIterator[Trajectory]:
@@ -179,10 +185,16 @@ class Generator:
         None when the run ends or the group was dropped meanwhile.
         """
         newest = max((t.segments[-1].version for t in _pending(group) if t.segments), default=0)
+        tokens = self.expected_tokens(group)
 
         def found() -> Server | None:
             return self.fleet.pick(
-                num_requests, before=before, at_least=newest, shunned=shunned, is_new=group.num_tokens() == 0
+                num_requests,
+                tokens=tokens,
+                before=before,
+                at_least=newest,
+                shunned=shunned,
+                is_new=group.num_tokens() == 0,
             )
 
         def is_over() -> bool:
@@ -207,6 +219,8 @@ class Generator:
                 Confirmation(server.version, self.is_cache_recomputed),
                 self.stop.search(t.response_tokens()),
                 now_seconds(),
+                t.num_response_tokens(),
+                self._expected_length(t),
             )
             for t in pending
         }
@@ -217,25 +231,21 @@ class Generator:
         prefixes = [self._prefix(request_id, request.trajectory) for request_id, request in requests.items()]
         body = generate_body(prefixes, self.sampling, salt=f"{self.run_id}-{self.fleet.salt(server)}")
         self.queue.stream_from(server.url, pending)
-        self.fleet.acquire(server, len(requests))
-        self.running.update(dict.fromkeys(requests, server))
-        self.connections.append(connection)
+        self._acquire(connection)
         try:
-            async with connection.limit:
-                async for chunk in sglang.stream(
-                    self.fleet.session, server.url, body, silence_seconds=self.silence_seconds
-                ):
+            async with server.pulse.streaming(connection.limit):
+                async for chunk in sglang.stream(self.fleet.session, server.url, body):
                     request = requests.get(chunk.request_id)
                     if request is None:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
-                    server.count_tokens(len(chunk.tokens))
+                    self._count(server, request, chunk)
                     has_stopped = request.search.feed(chunk.tokens)
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
                         del requests[chunk.request_id]
-                        self._release(server, chunk.request_id)
+                        self._release(server, chunk.request_id, request)
                     elif has_stopped:
                         # What the server does not confirm in each chunk, it confirms at the end.
                         await self._try(sglang.abort(self.fleet.session, server.url, chunk.request_id))
@@ -246,9 +256,34 @@ class Generator:
             log.info("group %d leaves %s and resumes from its prefixes", group.group_id, server.url)
         finally:
             self.connections.remove(connection)
+            prompt = len(group.task.prompt_tokens)
+            server.expect(-prompt, held=-prompt)
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
-                self._release(server, request_id)
+                self._release(server, request_id, request)
+
+    def _acquire(self, connection: Connection) -> None:
+        server, requests = connection.server, connection.requests
+        prompt = len(connection.group.task.prompt_tokens)
+        self.fleet.acquire(server, len(requests))
+        server.expect(prompt, held=prompt)
+        for request in requests.values():
+            server.expect(request.num_expected, held=request.num_held)
+        self.running.update(dict.fromkeys(requests, server))
+        self.connections.append(connection)
+
+    def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
+        """Tokens as they come, and what that says of how many will come."""
+        server.count_tokens(len(chunk.tokens))
+        request.num_held += len(chunk.tokens)
+        before = request.num_expected
+        if request.num_held > before:
+            # Over a round's end by nothing: it ends there.
+            limit = max(request.num_held, self.limit_tokens(request.trajectory))
+            request.num_expected = self.lengths.expected(request.num_held, limit_tokens=limit)
+        server.expect(request.num_expected - before, held=len(chunk.tokens))
+        if chunk.end is not None:
+            server.num_retractions += chunk.num_retractions
 
     def _receive(self, group: Group, request: _Request, chunk: Chunk) -> Finish | None:
         if chunk.tokens:
@@ -274,10 +309,13 @@ class Generator:
             return None
         if segments or finish is not None:
             self.queue.append(group, request.trajectory, segments, finish)
+        if finish is not None:
+            self.lengths.add(request.trajectory.num_response_tokens())
         return finish
 
-    def _release(self, server: Server, request_id: str) -> None:
+    def _release(self, server: Server, request_id: str, request: _Request) -> None:
         if self.running.pop(request_id, None) is not None:
+            server.expect(-request.num_expected, held=-request.num_held)
             self.fleet.release(server)
 
     def _request_id(self, trajectory: Trajectory) -> str:
@@ -289,6 +327,23 @@ class Generator:
         num_left = self._num_left(trajectory)
         limit = min(num_left, self.tokens_per_round or num_left)
         return Prefix(request_id, tokens, limit, trajectory.is_greedy)
+
+    def expected_tokens(self, group: Group) -> int:
+        """What the unfinished trajectories of a group will hold of a cache; they share their prompt."""
+        return len(group.task.prompt_tokens) + sum(map(self._expected_length, _pending(group)))
+
+    def expects_of_new_group(self, num_trajectories: int) -> int:
+        """The same of a group without a task yet."""
+        limit = min(self.sampling.max_new_tokens, self.context_tokens)
+        return num_trajectories * self.lengths.expected(0, limit_tokens=self._in_round(0, limit))
+
+    def _expected_length(self, trajectory: Trajectory) -> int:
+        """Response tokens at the end of its next request."""
+        num_tokens, limit = trajectory.num_response_tokens(), self.limit_tokens(trajectory)
+        return self.lengths.expected(num_tokens, limit_tokens=self._in_round(num_tokens, limit))
+
+    def _in_round(self, num_tokens: int, limit: int) -> int:
+        return limit if self.tokens_per_round is None else min(limit, num_tokens + self.tokens_per_round)
 
     def limit_tokens(self, trajectory: Trajectory) -> int:
         """Response tokens after which a trajectory is cut off."""

@@ -17,7 +17,7 @@ import aiohttp
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.handover import Handover
-from asyncrl.serving.lifecycle import ServerLifecycle
+from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
@@ -43,7 +43,9 @@ class Fleet:
     says where it is now if that is another URL; `stop` ends the process of a server that was removed (and
     leaves an external one alone).
 
-    `install_seconds` limits each request of an install: a server that hangs then is restarted.
+    `install_seconds` limits each request of an install: a server that hangs then is restarted. So is one of
+    which nothing comes for `silence_seconds` although it has requests. A server whose cache is smaller than
+    `longest_tokens`, a prompt with its response, does not join.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Fleet:
         restart: Callable[[str], Awaitable[str | None]],
         stop: Callable[[str], Awaitable[None]] = leave_alone,
         install_seconds: float = INSTALL_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+        longest_tokens: int = 0,
         interrupt: str = "continue",
         load: Load = load_from_disk,
     ) -> None:
@@ -74,6 +78,8 @@ class Fleet:
             install=functools.partial(
                 install, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
             ),
+            longest_tokens=longest_tokens,
+            silence_seconds=silence_seconds,
         )
         self.servers = {url: Server(url) for url in urls}
         self._lifecycles = {url: self._make_lifecycle(server) for url, server in self.servers.items()}
@@ -94,6 +100,7 @@ class Fleet:
         self,
         num_requests: int,
         *,
+        tokens: int = 0,
         before: Server | None = None,
         at_least: PolicyVersion = 0,
         shunned: Server | None = None,
@@ -101,8 +108,10 @@ class Fleet:
     ) -> Server | None:
         """The least loaded serving server with room for `num_requests` more, or None.
 
+        These will hold `tokens` of its cache. A server that is expected to need more than it has would take
+        keys and values of some requests back, to compute them twice; an idle one takes any group.
         `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
-        unless another one has less to do by more than `num_requests`. `at_least` is the newest version among
+        unless another one has less to do by more than these requests. `at_least` is the newest version among
         their tokens, which must not go back to an older one: a publish reaches one server before the next, so
         tokens of a version may arrive before it is announced, and then wait for that.
         `shunned` is taken only when no other one serves, a slow one `is_new` only when all are slow.
@@ -117,14 +126,34 @@ class Fleet:
         fitting = [
             server
             for server in serving
-            if server.num_running + num_requests <= max(self.max_running_requests, num_requests)
+            if self._has_room(server, num_requests, tokens)
             and server.version is not None
             and server.version >= at_least
         ]
-        least = min(fitting, key=lambda server: server.num_running, default=None)
+        least = min(fitting, key=self.load, default=None)
         if least is None or before is None or before not in fitting:
             return least
-        return before if before.num_running - least.num_running <= num_requests else least
+        own = self._share(before, num_requests, tokens)
+        return before if self.load(before) - self.load(least) <= own + 1e-9 else least
+
+    def load(self, server: Server) -> float:
+        """How full a server is, by its requests or by what they are expected to hold; 1 is full."""
+        return self._share(server, server.num_running, server.expected_tokens)
+
+    def _share(self, server: Server, num_requests: int, tokens: int) -> float:
+        requests = num_requests / self._most_requests(server)
+        return requests if server.capacity is None else max(requests, tokens / server.capacity.cache_tokens)
+
+    def _most_requests(self, server: Server) -> int:
+        most = self.max_running_requests
+        return most if server.capacity is None else min(most, server.capacity.running_requests)
+
+    def _has_room(self, server: Server, num_requests: int, tokens: int) -> bool:
+        if not server.num_running:
+            return True
+        has_places = server.num_running + num_requests <= self._most_requests(server)
+        room = None if server.capacity is None else server.capacity.cache_tokens - server.expected_tokens
+        return has_places and (room is None or tokens <= room)
 
     def salt(self, server: Server) -> str:
         """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
@@ -132,6 +161,7 @@ class Fleet:
         return f"{server.num_joins}-v{server.version}"
 
     def acquire(self, server: Server, num_requests: int) -> None:
+        """These stream from it now. Who sends them says what they will hold (`Server.expect`)."""
         server.begin(num_requests)
         self.num_in_flight += num_requests
 
@@ -152,6 +182,16 @@ class Fleet:
             server.count_streams()
         servers = self.servers.values()
         return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
+
+    def cache_shares(self) -> tuple[float, float]:
+        """Of the caches of the servers that said their size: what requests hold now, and are expected to."""
+        known = [(s, s.capacity.cache_tokens) for s in self.servers.values() if s.capacity is not None]
+        room = max(1, sum(tokens for _, tokens in known))
+        held, expected = sum(s.held_tokens for s, _ in known), sum(s.expected_tokens for s, _ in known)
+        return held / room, expected / room
+
+    def num_retractions(self) -> int:
+        return sum(server.num_retractions for server in self.servers.values())
 
     def has_hope(self) -> bool:
         """False when every server was given up."""

@@ -1,12 +1,13 @@
 """The life of one rollout server, from its start until it has left or is given up."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from asyncrl.errors import ServerError, ServerSilent, WeightMismatch
+from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.serving.handover import Handover
@@ -22,6 +23,8 @@ REPUBLISH_SECONDS = 30.0
 """Longest wait for a trainer that is not in a step to write a publication again."""
 MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
+SILENCE_SECONDS = 300.0
+"""Longest silence of a server with requests, where nobody says."""
 
 
 class ServerLifecycle:
@@ -50,6 +53,7 @@ class ServerLifecycle:
     asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
     restarted (`_restart_process`), joins with the latest publication (`_join`) and serves with a new salt.
     Without a trainer it joins with the weights that its new process loaded (`serve_fixed`).
+    When a server hangs, no stream breaks. While it serves, the loop watches its pulse (`_guard`).
     """
 
     def __init__(
@@ -62,10 +66,13 @@ class ServerLifecycle:
         restart: Callable[[str], Awaitable[None]],
         stop: Callable[[str], Awaitable[None]],
         install: Callable[[str, Publication], Awaitable[None]],
+        longest_tokens: int = 0,
+        silence_seconds: float = SILENCE_SECONDS,
         predecessor: "ServerLifecycle | None" = None,
     ) -> None:
-        """`restart`, `stop` and `install` act on the server at a URL; see `Fleet`. `predecessor` is a life of
-        the same URL that ends first; its process is then started again."""
+        """`restart`, `stop` and `install` act on the server at a URL; see `Fleet`, also for `longest_tokens`
+        and `silence_seconds`. `predecessor` is a life of the same URL that ends first; its process is then
+        started again."""
         self.server = server
         self._handover = handover
         self._waits = waits
@@ -73,6 +80,8 @@ class ServerLifecycle:
         self._restart = restart
         self._stop = stop
         self._install = install
+        self._longest_tokens = longest_tokens
+        self._silence_seconds = silence_seconds
         self._predecessor = predecessor
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -130,12 +139,9 @@ class ServerLifecycle:
         """A stream of this server broke. Returns once it is known whether it serves on.
 
         It is restarted unless it answers that it is ready, and verified again unless it holds the weights
-        that it should: somebody else may have restarted its process. One that went silent is restarted
-        whatever it answers: its front end may outlive its scheduler.
+        that it should: somebody else may have restarted its process.
         """
-        if isinstance(error, ServerSilent):
-            self.fail(str(error))
-        elif self.server.state is ServerState.SERVING:
+        if self.server.state is ServerState.SERVING:
             self._move(ServerState.SUSPECT, str(error))
         await self._waits.wait_until(
             lambda: self.server.state is not ServerState.SUSPECT,
@@ -144,11 +150,12 @@ class ServerLifecycle:
         )
 
     def fail(self, why: str) -> None:
-        """Takes a serving server out of service and restarts it."""
+        """Takes a serving server out of service and restarts it; what streams from it breaks off now."""
         if self.server.is_serving():
             log.warning("server %s leaves: %s", self.server.url, why)
             self._is_announced_change = True
             self._move(ServerState.RESTARTING, why)
+            self.server.pulse.cut_streams(why)
 
     def leave(self) -> None:
         """It gets nothing new; its process ends once nothing streams from it."""
@@ -180,12 +187,14 @@ class ServerLifecycle:
             match self.server.state:
                 case ServerState.STALE:
                     await self._join()
+                case ServerState.SERVING:
+                    await self._guard()
                 case ServerState.SUSPECT:
                     await self._question()
                 case ServerState.RESTARTING:
                     await self._restart_process()
                 case _:
-                    # Not a wait that is listed: nothing is owed to a server that serves or was given up.
+                    # Not a wait that is listed: nothing is owed to a server that was given up.
                     await self._changed.wait()
         await self._end_process()
 
@@ -254,12 +263,24 @@ class ServerLifecycle:
         try:
             with self._waits.waiting(f"server {url}", f"the install of version {publication.version}"):
                 await self._install(url, publication)
+                await self._measure()
         except ServerError as error:
             return error
         finally:
             self._is_installing = False
             self._waits.notify()
         return None
+
+    async def _measure(self) -> None:
+        """Reads what it takes at once. Raises ServerError where that is less than one trajectory needs."""
+        found = await sglang.capacity(self._session, self.server.url)
+        if not found.holds(self._longest_tokens):
+            raise ServerError(
+                f"{self.server.url} holds {found.cache_tokens} tokens in its cache, but a prompt and its "
+                f"response may have {self._longest_tokens}. Raise serving.max_total_tokens or lower "
+                f"rollout.max_new_tokens."
+            )
+        self.server.capacity = found
 
     async def _join_failed(self, publication: Publication, error: ServerError) -> None:
         """Other bytes than were published: first the files are doubted, then the server, which is restarted.
@@ -283,6 +304,29 @@ class ServerLifecycle:
             # In the middle of a step the trainer cannot answer; its next publication comes for certain.
             if not is_over and not handover.is_with_trainer:
                 self._move(ServerState.RESTARTING, server.reason)
+
+    async def _guard(self) -> None:
+        """Until its state changes. Half-way into a silence the scheduler is asked: what it answers is a sign
+        of life. Its front end alone is none, for it may outlive the scheduler."""
+        server, limit = self.server, self._silence_seconds
+        while not self._changed.is_set():
+            silence = server.pulse.silence_seconds() if server.num_running else 0.0
+            patience = 0.5 * limit - silence
+            # A wait shorter than the clock resolves would end where it began.
+            if patience > 1e-3 * limit:
+                await self._change_within(patience)
+            elif silence >= limit:
+                self.fail(f"{server.url} streamed nothing for {silence:.0f} s and does not answer")
+            elif await sglang.answers(self._session, server.url, timeout_seconds=limit - silence):
+                server.pulse.beat()
+            else:
+                # One that refuses does so at once.
+                await self._change_within(0.05 * limit)
+
+    async def _change_within(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     async def _question(self) -> None:
         """Asks a server whose stream broke which weights it holds."""

@@ -1,10 +1,12 @@
 """What is known of one rollout server: its state, which its lifecycle alone changes, and its load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from asyncrl.records import PolicyVersion
+from asyncrl.serving.capacity import Capacity
+from asyncrl.serving.pulse import Pulse
 from asyncrl.waits import now_seconds
 
 
@@ -38,6 +40,15 @@ class Server:
     num_joins: int = 0
     num_tokens: int = 0
     """Streamed from it."""
+    capacity: Capacity | None = None
+    """None until it has joined, and where nobody asked."""
+    expected_tokens: int = 0
+    """What its requests will hold of the cache before they end, prompts that they share counted once."""
+    held_tokens: int = 0
+    """What they hold now, as far as it has arrived."""
+    num_retractions: int = 0
+    """How often it took a request's cache back for others, counted as requests end."""
+    pulse: Pulse = field(default_factory=Pulse)
     stream_seconds: float = 0.0
     """Requests running, times seconds."""
     squared_stream_seconds: float = 0.0
@@ -63,6 +74,7 @@ class Server:
         """Requests start to stream."""
         if self.num_running == 0:
             self.busy_since_seconds = now_seconds()
+            self.pulse.beat()
         self.count_streams()
         self.num_running += num_requests
 
@@ -76,6 +88,12 @@ class Server:
     def count_tokens(self, num_tokens: int) -> None:
         """It streamed this many more."""
         self.num_tokens += num_tokens
+        self.pulse.beat()
+
+    def expect(self, num_tokens: int, *, held: int) -> None:
+        """Its requests will hold this many more tokens, or fewer, and hold `held` more now."""
+        self.expected_tokens += num_tokens
+        self.held_tokens += held
 
     def mark_slow(self, is_slow: bool) -> None:
         """Whether it is far slower than the others; `serving.speed` judges."""
@@ -92,6 +110,9 @@ class Server:
             "state": self.state.value,
             "version": self.version,
             "num_running": self.num_running,
+            "held_tokens": self.held_tokens,
+            "expected_tokens": self.expected_tokens,
+            "cache_tokens": None if self.capacity is None else self.capacity.cache_tokens,
             "is_slow": self.is_slow,
             "reason": self.reason,
         }

@@ -8,14 +8,17 @@ import asyncio
 import base64
 import io
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from asyncrl.access import Keys, bearer
-from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion
+from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang_messages import Chunk, parse_event
 
 PAUSE_MODES = {"continue": "in_place", "retract": "retract", "abort": "abort", "drain": "in_place"}
@@ -40,10 +43,25 @@ def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
         middlewares=() if keys is None else (_showing(keys),),
         # SGLang closes connections that were idle for 5 s. Reusing one at that moment would look like a
         # server that died.
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, socket_factory=_probed_socket),
         read_bufsize=2**22,
         timeout=aiohttp.ClientTimeout(total=None),
     )
+
+
+def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """One that breaks within minutes when the machine at its other end is gone, or has forgotten it: a stream
+    may be silent for long."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, 60),
+        (socket.TCP_KEEPINTVL, 20),
+        (socket.TCP_KEEPCNT, 6),
+    ):
+        made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
 
 
 def _showing(keys: Keys) -> aiohttp.ClientMiddlewareType:
@@ -60,11 +78,12 @@ def _showing(keys: Keys) -> aiohttp.ClientMiddlewareType:
 
 
 async def stream(
-    session: aiohttp.ClientSession, url: str, body: dict[str, object], *, silence_seconds: float
+    session: aiohttp.ClientSession, url: str, body: dict[str, object], *, silence_seconds: float | None = None
 ) -> AsyncIterator[Chunk]:
     """Chunks of a streamed /generate, until every request in it has ended.
 
-    Raises ServerError on a refusal or a broken connection; ServerSilent after `silence_seconds` without one.
+    Raises ServerError on a refusal, on a broken connection and after `silence_seconds` without a chunk.
+    Without these it waits as long as the connection stands: a request may wait for others on its server.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence_seconds)
     try:
@@ -80,7 +99,7 @@ async def stream(
                     return
                 yield parse_event(data)
     except aiohttp.SocketTimeoutError as error:
-        raise ServerSilent(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
+        raise ServerError(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
     except _FAILURES as error:
         raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
     raise ServerError(f"{url} closed a stream before its end")
@@ -158,6 +177,41 @@ async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None
             return str(answer["weight_version"]) if response.status == 200 else None
     except (*_FAILURES, KeyError, TypeError):
         return None
+
+
+async def answers(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> bool:
+    """Whether the scheduler of the server answers, as it does also while generation is paused."""
+    try:
+        await _server_info(session, url, timeout_seconds)
+    except ServerError:
+        return False
+    return True
+
+
+async def capacity(session: aiohttp.ClientSession, url: str) -> Capacity:
+    """What the server takes at once."""
+    answer = await _server_info(session, url, CALL_SECONDS)
+    try:
+        running = answer["internal_states"][0]["effective_max_running_requests_per_dp"]
+        return Capacity(int(answer["max_total_num_tokens"]), int(running))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ServerError(
+            f"{url}/server_info does not say what the server takes at once ({type(error).__name__}: "
+            f"{error}). Is it an SGLang 0.5.23 server?"
+        ) from None
+
+
+async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> Mapping[str, Any]:
+    """What the server was started with, and what its scheduler says of itself."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        async with session.get(f"{url}/server_info", timeout=timeout) as response:
+            if response.status != 200:
+                raise ServerError(f"{url}/server_info answered {response.status}")
+            answer: Mapping[str, Any] = await response.json(content_type=None)
+            return answer
+    except _FAILURES as error:
+        raise ServerError(f"{url}/server_info failed: {type(error).__name__}: {error}") from error
 
 
 # Weights

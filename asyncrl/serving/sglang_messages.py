@@ -59,6 +59,8 @@ class Chunk:
     num_cached_tokens: int
     num_tokens_so_far: int | None = None
     """Of this request with this chunk, as the server counts; None when it does not say."""
+    num_retractions: int = 0
+    """How often the server took this request's cache back so far."""
 
 
 def generate_body(
@@ -88,6 +90,8 @@ def generate_body(
 class _FinishReason(msgspec.Struct):
     type: str
     message: str | None = None
+    status_code: int | None = None
+    """Of a request that the server refused or gave up; an abort that somebody asked for has none."""
 
 
 class _Span(msgspec.Struct):
@@ -103,6 +107,7 @@ class _Meta(msgspec.Struct):
     weight_versions: list[_Span] | None = None
     cached_tokens: int = 0
     completion_tokens: int | None = None
+    num_retractions: int = 0
 
 
 class _Event(msgspec.Struct):
@@ -145,6 +150,7 @@ def parse_event(data: bytes) -> Chunk:
         end=None if meta.finish_reason is None else _end(meta),
         num_cached_tokens=meta.cached_tokens,
         num_tokens_so_far=meta.completion_tokens,
+        num_retractions=meta.num_retractions,
     )
 
 
@@ -170,6 +176,8 @@ def _span(request_id: str, span: _Span) -> Span:
 
 def _end(meta: _Meta) -> StreamEnd:
     assert meta.finish_reason is not None
+    if meta.finish_reason.status_code is not None:
+        raise ServerError(f"request {meta.id} was refused: {meta.finish_reason.message}")
     try:
         return StreamEnd(meta.finish_reason.type)
     except ValueError:

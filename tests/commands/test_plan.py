@@ -53,11 +53,17 @@ def test_a_large_model_is_refused_on_a_gpu_it_cannot_fit(recipe: Path, capsys: p
     assert "trainer.tokens_per_micro_batch" in captured.err
 
 
+def test_a_cache_whose_size_the_recipe_says_counts(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["plan", str(recipe), "serving.max_total_tokens=32768"]
+    assert cli.main([*arguments, "--gpu-memory-gb", "1000"]) == 0
+    # 32768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes
+    assert "key-value cache             4.5 GiB             32768 tokens" in capsys.readouterr().out
+
+
 def test_it_fits_where_there_is_room(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     output = capsys.readouterr().out
-    # 32768 tokens x 36 layers x 2 x 8 heads x 128 x 2 bytes
-    assert "key-value cache             4.5 GiB             32768 tokens" in output
+    assert "what the engine finds free" in output
     assert "16 groups x 8 samples = 128 trajectories, at most 8,192 response tokens" in output
 
 

@@ -77,7 +77,7 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
         fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 4000, codec.stop_token_ids)
-        evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, 30.0, "run", itertools.count())
+        evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, "run", itertools.count())
         row = await evaluation.greedy([make_task(1), make_task(2)])
         assert reader.texts == ["12+3=15;;q"] * 2
         assert (row["response_tokens_mean"], row["version_min"], row["version_max"]) == (10, 0, 0)
@@ -98,7 +98,7 @@ async def evaluator_on(
         fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=32, restart=restart)
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, max_new_tokens, codec.stop_token_ids)
-        yield Evaluator(fleet, waits, Reader(), codec, sampling, 5000, 30.0, "run", itertools.count())
+        yield Evaluator(fleet, waits, Reader(), codec, sampling, 5000, "run", itertools.count())
         await fleet.close()
 
 

@@ -42,7 +42,7 @@ async def test_benchmarks_are_measured_before_and_after_and_one_that_fails_stops
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits, notebook = Waits(), Notebook()
-    evaluator = Evaluator(None, waits, None, None, None, 8, 1.0, "run", itertools.count())
+    evaluator = Evaluator(None, waits, None, None, None, 8, "run", itertools.count())
     exams = [FixedExam("first", "no verdicts"), FixedExam("second")]
     async with Loops(waits, dict) as loops:
         state = RunState(waits)

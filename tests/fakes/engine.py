@@ -25,6 +25,9 @@ class FakeEngine:
         self.version = "default"
         self.script: list[int] | None = None
         """Every response, however often it is resumed; longer than what is asked for."""
+        self.cache_tokens = 10**6
+        self.running_requests = 1000
+        """What it says that it takes at once."""
         self.num_prompt_tokens = 3
         """Of each task, so that a prefix says how much of the script it holds."""
         self.digests: dict[str, str] = {}
@@ -32,6 +35,8 @@ class FakeEngine:
         self.may_generate.set()
         self.break_streams = 0
         self.is_ready = True
+        self._is_scheduling = asyncio.Event()
+        self._is_scheduling.set()
         self._may_answer = asyncio.Event()
         self._may_answer.set()
         self.is_corrupt = False
@@ -52,6 +57,7 @@ class FakeEngine:
         app = web.Application()
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/model_info", self._info)
+        app.router.add_get("/server_info", self._server_info)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         for path in ("/pause_generation", "/continue_generation"):
@@ -66,7 +72,7 @@ class FakeEngine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.may_generate.set()
+        self.recover()
         self._may_answer.set()
         assert self._runner is not None
         await self._runner.cleanup()
@@ -76,6 +82,15 @@ class FakeEngine:
 
     def release(self) -> None:
         self.may_generate.set()
+
+    def hang(self) -> None:
+        """Its scheduler is stuck until `recover`: nothing is generated, and what asks it gets no answer."""
+        self._is_scheduling.clear()
+        self.hold()
+
+    def recover(self) -> None:
+        self._is_scheduling.set()
+        self.release()
 
     def hold_answers(self) -> None:
         """Nobody is told whether it is ready until `answer_again`."""
@@ -90,6 +105,12 @@ class FakeEngine:
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.version})
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        await self._may_answer.wait()
+        await self._is_scheduling.wait()
+        state = {"effective_max_running_requests_per_dp": self.running_requests}
+        return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
 
     async def _flow(self, request: web.Request) -> web.Response:
         self.calls.append(request.path)

@@ -94,8 +94,8 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew_on(engines: list[FakeEngine], folder: Path) -> AsyncIterator[Crew]:
-    """Nothing is announced yet."""
+async def crew_on(engines: list[FakeEngine], folder: Path, **settings: float) -> AsyncIterator[Crew]:
+    """Nothing is announced yet; `settings` as of `Fleet`."""
     waits = Waits()
     async with new_session() as session:
         fleet = Fleet(
@@ -105,6 +105,7 @@ async def crew_on(engines: list[FakeEngine], folder: Path) -> AsyncIterator[Crew
             max_running_requests=10,
             restart=lambda url: crew.restart(url),
             stop=lambda url: crew.stop(url),
+            **settings,  # type: ignore[arg-type]
         )
         crew = Crew(fleet, waits, folder)
         fleet.start()

@@ -68,7 +68,7 @@ async def stage(folder: Path, *, hedge_seconds: float | None = None) -> AsyncIte
         )
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 1000, (STOP,))
-        generator = Generator(queue, fleet, waits, sampling, 2000, 30.0, 1, "run", state=RunState(waits))
+        generator = Generator(queue, fleet, waits, sampling, 2000, 1, "run", state=RunState(waits))
         early_abort = EarlyAbort(generator, Oversampling(queue, None), waits, hedge_seconds=hedge_seconds)
         group = queue.admit(make_task())
 

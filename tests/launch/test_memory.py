@@ -23,6 +23,7 @@ from asyncrl.launch.preflight import check_machine
 from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
+from asyncrl.recipe.serving import CPU_CACHE_TOKENS
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")
 
@@ -62,6 +63,13 @@ def test_a_micro_batch_is_no_larger_than_batch_and_sequences_allow(
 def test_short_prompts_make_the_plan_smaller() -> None:
     recipe = make_recipe(8192)
     assert run_bytes(recipe, tiny_shape(), longest_prompt=50) < run_bytes(recipe, tiny_shape())
+
+
+def test_a_cache_that_cannot_hold_the_longest_trajectory_is_refused() -> None:
+    recipe = make_recipe(600, serving={"max_total_tokens": 157})
+    with pytest.raises(InputError, match=r"have 150, .*Raise serving.max_total_tokens to 158"):
+        check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=50)
+    check_machine(recipe, tiny_shape(), ON_CPU, longest_prompt=49)
 
 
 def test_a_run_that_needs_more_than_memory_gib_is_refused_and_one_that_may_have_it_is_not() -> None:
@@ -127,4 +135,8 @@ def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> Non
         (2, "server 0"),
     ]
     assert needs[0][1] == memory.computing(is_recomputing=False)
-    assert needs[2][1] == sum(server_memory(tiny_shape(), recipe).values())
+    # The engine takes for its cache what is free; on a CPU it would take everything.
+    assert needs[2][1] == server_memory(tiny_shape(), recipe)["weights"]
+    sized = make_recipe(600, serving={"max_total_tokens": 1000})
+    on_both = [server_memory(tiny_shape(), sized, on_gpu=on_gpu)["kv_cache"] for on_gpu in (True, False)]
+    assert on_both == 2 * [server_memory(tiny_shape(), recipe)["kv_cache"] * 1000 // CPU_CACHE_TOKENS]

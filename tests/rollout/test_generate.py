@@ -1,10 +1,12 @@
 """One group's trajectories over streams that end early: rounds, aborts, moves between servers."""
 
+import asyncio
 from pathlib import Path
 
 from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
+from fakes.stage import stage
 
 from asyncrl.records import Finish, PublishOutcome, SamplingParams
 from asyncrl.rollout.generate import Generator
@@ -25,7 +27,7 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 8, (STOP,))
         generator = Generator(
-            queue, fleet, waits, sampling, 64, 30.0, 1, "run", state=RunState(waits), tokens_per_round=3
+            queue, fleet, waits, sampling, 64, 1, "run", state=RunState(waits), tokens_per_round=3
         )
         group = queue.admit(make_task())
         ended = [trajectory async for trajectory in generator.run(group)]
@@ -57,3 +59,21 @@ async def test_a_trajectory_with_tokens_of_a_version_waits_for_a_server_announce
         # Both may hold version 2; only of the second one the trainer said so.
         await fleet.announce(Publication(2, Path("v2"), {}), {second.url: PublishOutcome(True, 0.0)})
         assert fleet.pick(1, at_least=2) is second
+
+
+async def test_a_server_is_told_what_a_group_holds_and_will_hold_until_it_has_ended(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        engine, _ = await scene.stream_some()
+        (server,) = (s for s in scene.fleet.servers.values() if s.num_running)
+        streamed = server.num_tokens
+        # Two trajectories that share a prompt of 3 tokens.
+        assert server.held_tokens == 3 + streamed
+        # A quarter of 1000 tokens is expected of each.
+        assert server.expected_tokens == 3 + 2 * 250
+        engine.release()
+        while server.num_tokens < 2 * 300:
+            await asyncio.sleep(0)
+        # Over 250 tokens a response is expected to double.
+        assert server.expected_tokens >= 3 + 2 * 500
+        await scene.work
+        assert (server.held_tokens, server.expected_tokens, server.num_running) == (0, 0, 0)

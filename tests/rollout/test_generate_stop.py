@@ -68,7 +68,6 @@ async def scene(
             waits,
             sampling,
             5000,
-            30.0,
             1,
             "run",
             state=RunState(waits),

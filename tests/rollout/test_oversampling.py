@@ -76,7 +76,6 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
             waits,
             sampling,
             2000,
-            30.0,
             1,
             "run",
             state=RunState(waits),

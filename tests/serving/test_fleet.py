@@ -33,6 +33,54 @@ async def test_the_least_loaded_server_with_room_is_picked(pair: Crew) -> None:
     assert fleet.pick(8) is first
 
 
+async def test_a_group_goes_where_what_it_will_hold_fits_best(
+    one: FakeEngine, two: FakeEngine, tmp_path: Path
+) -> None:
+    one.cache_tokens, two.cache_tokens = 1000, 3000
+    async with crew_on([one, two], tmp_path) as crew:
+        await crew.announce(0)
+        await crew.until_serving(2)
+        fleet = crew.fleet
+        small, large = fleet.servers[one.url], fleet.servers[two.url]
+        for server in (small, large):
+            fleet.acquire(server, 1)
+            server.expect(600, held=100)
+        # 600 of 1000 tokens, and of 3000.
+        assert fleet.load(small) == 0.6 and fleet.load(large) == 0.2
+        assert fleet.pick(1, tokens=400) is large
+        # The prefix is worth as much as the group is of the server: 400 of 1000.
+        assert fleet.pick(1, tokens=400, before=small) is small
+        assert fleet.pick(1, tokens=390, before=small) is large
+        assert fleet.pick(1, tokens=2400) is large
+        assert fleet.pick(1, tokens=2401) is None
+        assert fleet.cache_shares() == (200 / 4000, 1200 / 4000)
+        # What never fits is generated alone.
+        small.expect(-600, held=-100)
+        fleet.release(small)
+        assert fleet.pick(8, tokens=10**6) is small
+
+
+async def test_a_server_that_takes_fewer_requests_than_the_recipe_gets_fewer(
+    one: FakeEngine, tmp_path: Path
+) -> None:
+    one.running_requests = 4
+    async with crew_on([one], tmp_path) as crew:
+        await crew.announce(0)
+        await crew.until_serving(1)
+        crew.fleet.acquire(crew.fleet.servers[one.url], 3)
+        assert crew.fleet.pick(1) is not None and crew.fleet.pick(2) is None
+
+
+async def test_a_server_whose_cache_cannot_hold_a_trajectory_never_serves(
+    one: FakeEngine, tmp_path: Path
+) -> None:
+    one.cache_tokens = 107
+    async with crew_on([one], tmp_path, longest_tokens=100) as crew:
+        await crew.announce(0)
+        await crew.until(lambda: not crew.fleet.has_hope())
+        assert "107 tokens in its cache" in crew.fleet.servers[one.url].reason
+
+
 async def test_no_install_runs_while_the_trainer_owns_the_wire(
     pair: Crew, one: FakeEngine, two: FakeEngine
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fakes.engine import FakeEngine
 from fakes.fleets import TAKEN, Crew, nothing
 
-from asyncrl.errors import ServerError, ServerSilent
+from asyncrl.errors import ServerError
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
@@ -73,7 +73,7 @@ async def test_a_server_that_was_given_up_gets_another_chance_when_it_is_added(
     assert solo.fleet.servers[one.url].num_restarts == 1
     # What is left of the first life ends none of the second.
     solo.fleet.fail(given_up, "late")
-    await solo.fleet.suspect(given_up, ServerSilent("late"))
+    await solo.fleet.suspect(given_up, ServerError("late"))
     assert [server.state for server in solo.fleet.servers.values()] == [ServerState.SERVING]
 
 
@@ -134,14 +134,6 @@ async def test_a_server_whose_stream_broke_and_that_does_not_answer_is_restarted
     one.is_ready = False
     await solo.fleet.suspect(server, ServerError("a stream broke"))
     assert not server.is_serving() and server.reason == "a stream broke"
-    await solo.until_serving(1)
-    assert solo.processes == [("restart", one.url)]
-
-
-async def test_a_silent_server_is_restarted_although_its_health_check_answers(
-    solo: Crew, one: FakeEngine
-) -> None:
-    await solo.fleet.suspect(solo.fleet.servers[one.url], ServerSilent("nothing for 300 s"))
     await solo.until_serving(1)
     assert solo.processes == [("restart", one.url)]
 

@@ -183,6 +183,10 @@ class SimulatedServer:
                 return 200, ""
             case "/model_info":
                 return 200, {"weight_version": self.version}
+            case "/server_info":
+                await self._wait(lambda: not (self.is_stalled or self.is_updating))
+                state = {"effective_max_running_requests_per_dp": 10**6}
+                return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
             case "/pause_generation":
                 await self._pause(body["mode"])
                 return 200, {"status": "ok"}

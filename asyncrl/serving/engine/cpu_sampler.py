@@ -36,8 +36,9 @@ def _sample_shortly(
         or sampling_info.need_min_p_sampling
         or sampling_info.sampling_seed is not None
         or sampling_info.sampling_mask_batch_indices is not None
-        or any(top_logprobs_nums)
-        or any(ids is not None for ids in token_ids_logprobs)
+        # Both are None where no request of the batch asks for log-probs, such as one that is refused.
+        or any(top_logprobs_nums or ())
+        or any(ids is not None for ids in token_ids_logprobs or ())
     )
     if needs_more:
         return original(

@@ -61,8 +61,9 @@ def engine_arguments(
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
     arguments += ["--host", host, "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
-    # Without a size the cache takes most of the machine's memory.
-    arguments += ["--max-total-tokens", str(serving.max_total_tokens)]
+    cache_tokens = serving.cache_tokens(has_gpu=has_gpu)
+    if cache_tokens is not None:
+        arguments += ["--max-total-tokens", str(cache_tokens)]
     arguments += ["--max-running-requests", str(serving.max_running_requests)]
     # Tokens go in and out, never text; each chunk holds the new tokens only.
     arguments += ["--skip-tokenizer-init", "--incremental-streaming-output"]

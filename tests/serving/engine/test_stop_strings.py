@@ -41,7 +41,6 @@ async def generate(
             waits,
             sampling,
             2048,
-            60.0,
             1,
             folder.name,
             state=RunState(waits),

@@ -1,0 +1,85 @@
+"""A real server whose cache holds a small part of what it is asked for: requests wait, and none is lost."""
+
+import asyncio
+
+import pytest
+from fakes.fleets import restart
+from fakes.records import make_queue, make_task
+from serving.engine.servers import STOP, running_server, write_model
+
+from asyncrl.errors import ServerError
+from asyncrl.records import SamplingParams, Trajectory
+from asyncrl.replay.group import Group
+from asyncrl.rollout.generate import Generator
+from asyncrl.run_state import RunState
+from asyncrl.serving import sglang
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.sglang_messages import Prefix, generate_body
+from asyncrl.waits import Waits
+
+CACHE_TOKENS = 200
+RESPONSE_TOKENS = 90
+SAMPLES = 8
+GROUPS = 3
+SILENCE_SECONDS = 1.0
+"""Far shorter than the last requests wait for the first ones."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small-cache")
+    model = write_model(folder / "model", seed=0)
+    # The engine then begins requests that its cache cannot hold to their ends, and has to take some back.
+    eager = ("--schedule-conservativeness", "0.05")
+    sizes = {"max_total_tokens": CACHE_TOKENS, "max_running_requests": 64}
+    with running_server(model, folder / "log", *eager, **sizes) as (url, _):
+        yield url
+
+
+async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(url, tmp_path):
+    queue, waits = make_queue(tmp_path, batch=GROUPS, samples=SAMPLES), Waits()
+    queue.announce(0)
+    async with sglang.new_session() as session:
+        fleet = Fleet(
+            [url],
+            session=session,
+            waits=waits,
+            max_running_requests=64,
+            restart=restart,
+            silence_seconds=SILENCE_SECONDS,
+        )
+        fleet.serve_fixed(0)
+        (server,) = fleet.serving()
+        server.capacity = await sglang.capacity(session, url)
+        assert server.capacity.cache_tokens == CACHE_TOKENS
+        sampling = SamplingParams(1.0, RESPONSE_TOKENS, (STOP,))
+        generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunState(waits))
+
+        async def run(group: Group) -> list[Trajectory]:
+            return [trajectory async for trajectory in generator.run(group)]
+
+        groups = [queue.admit(make_task(number)) for number in range(GROUPS)]
+        ended = await asyncio.gather(*map(run, groups))
+        await fleet.close()
+    assert [len(trajectories) for trajectories in ended] == GROUPS * [SAMPLES]
+    assert all(trajectory.finish is not None for group in groups for trajectory in group.trajectories)
+    assert (server.held_tokens, server.expected_tokens, server.num_running) == (0, 0, 0)
+    generated, dropped = (
+        queue.counters["tokens_generated"],
+        queue.counters.get("tokens_dropped:unconfirmed", 0),
+    )
+    assert generated == sum(t.num_response_tokens() for g in groups for t in g.trajectories)
+    assert dropped == 0
+    assert server.num_retractions > 0
+
+
+async def test_a_prompt_that_the_cache_cannot_take_is_refused_and_the_server_lives_on(url):
+    async def ask(num_tokens: int, name: str) -> int:
+        body = generate_body([Prefix(name, [5] * num_tokens, 4)], SamplingParams(1.0, 4, (STOP,)), salt="s")
+        return sum([len(chunk.tokens) async for chunk in sglang.stream(session, url, body)])
+
+    async with sglang.new_session() as session:
+        for number in range(2):
+            with pytest.raises(ServerError, match="was refused: Input length"):
+                await ask(CACHE_TOKENS, f"long-{number}")
+        assert await ask(CACHE_TOKENS - 8, "fits") > 0

@@ -1,0 +1,87 @@
+"""Silence is a server's, not a stream's: who is left, and who only keeps a request waiting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakes.engine import FakeEngine
+from fakes.fleets import Crew, crew_on
+
+from asyncrl.errors import ServerError
+from asyncrl.serving.server import Server
+
+LIMIT_SECONDS = 0.08
+
+
+@pytest.fixture
+async def solo(one: FakeEngine, tmp_path: Path) -> AsyncIterator[Crew]:
+    async with crew_on([one], tmp_path, silence_seconds=LIMIT_SECONDS) as crew:
+        await crew.announce(0)
+        await crew.until_serving(1)
+        yield crew
+
+
+async def stream_nothing(crew: Crew, server: Server) -> None:
+    """One request that gets no token as long as its server is not left."""
+    crew.fleet.acquire(server, 1)
+    try:
+        async with server.pulse.streaming():
+            await asyncio.Event().wait()
+    finally:
+        crew.fleet.release(server)
+
+
+async def test_a_server_that_answers_may_let_a_request_wait(solo: Crew, one: FakeEngine) -> None:
+    # It is paused for weights, or computes others first.
+    one.hold()
+    (server,) = solo.fleet.serving()
+    waiting = asyncio.create_task(stream_nothing(solo, server))
+    await solo.never(lambda: not server.is_serving() or waiting.done())
+    waiting.cancel()
+
+
+async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_once(
+    solo: Crew, one: FakeEngine
+) -> None:
+    async def recover(url: str) -> None:
+        one.recover()
+
+    solo.on_restart = recover
+    (server,) = solo.fleet.serving()
+    one.hang()
+    # Its front end answers on that it is ready.
+    with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
+        await asyncio.wait_for(stream_nothing(solo, server), 10.0)
+    await solo.until_serving(1)
+    assert solo.processes == [("restart", one.url)] and server.num_running == 0
+
+
+async def test_any_token_of_any_stream_is_a_sign_of_life(solo: Crew, one: FakeEngine) -> None:
+    (server,) = solo.fleet.serving()
+    one.hang()
+    waiting = asyncio.create_task(stream_nothing(solo, server))
+    for _ in range(20):
+        await solo.waits.wait_until(
+            lambda: False, owner="test", blocker="", timeout_seconds=0.25 * LIMIT_SECONDS
+        )
+        server.count_tokens(1)
+    assert server.is_serving()
+    solo.on_restart = lambda url: asyncio.sleep(0, one.recover())  # type: ignore[func-returns-value]
+    with pytest.raises(ServerError, match="streamed nothing"):
+        await asyncio.wait_for(waiting, 10.0)
+
+
+async def test_an_idle_server_is_not_asked_and_never_silent(solo: Crew, one: FakeEngine) -> None:
+    one.hang()
+    await solo.never(lambda: len(solo.fleet.serving()) == 0)
+    one.recover()
+
+
+async def test_a_stream_that_its_own_client_ends_is_no_failure_of_its_server() -> None:
+    server, limit = Server("http://a"), asyncio.timeout(None)
+    with pytest.raises(TimeoutError):
+        async with server.pulse.streaming(limit):
+            limit.reschedule(0.0)
+            server.pulse.cut_streams("late")
+            await asyncio.Event().wait()
