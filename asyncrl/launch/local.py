@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from asyncrl.access import Keys, new_token, read_key, write_token
+from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
@@ -173,8 +173,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
     """With a new token, which is in its file until `stack` is closed."""
-    external = read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
-    keys = Keys(new_token(), external=external)
+    keys = read_keys(new_token(), recipe.serving.api_key_variable)
     write_token(token_file, keys.token)
     stack.callback(token_file.unlink, missing_ok=True)
     return keys

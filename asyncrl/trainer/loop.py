@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from asyncrl.access import Keys, own_token, read_key
+from asyncrl.access import own_token, read_keys
 from asyncrl.disk import writing
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
@@ -118,7 +118,7 @@ def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publish
         transport=serving.weight_transport,
         interrupt=recipe.rollout.interrupt,
         files=load_from_disk if is_shared else load_over_http(lambda: queue_url, run_folder),
-        keys=Keys(own_token(), external=read_key(serving.api_key_variable, "serving.api_key_variable")),
+        keys=read_keys(own_token(), serving.api_key_variable),
     )
 
 
