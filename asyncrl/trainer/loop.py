@@ -42,6 +42,8 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     log.info("ready: version %d of %d", version, section.num_steps)
     while True:
         watch = Stopwatch()
+        if recipe.placement.colocated:
+            learner.free_cached_memory()
         with watch("wait_seconds"):
             request = TakeRequest(version, outcomes, str(publication.folder), metrics)
             while (reply := _take(queue, request)).must_republish:
