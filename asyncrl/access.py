@@ -44,17 +44,16 @@ def write_token(path: Path, token: str) -> None:
         file.write(token)
 
 
-def read_key(variable: str | None, key: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The secret in an environment variable that the recipe's `key` names; empty where it names none.
-
-    Raises InputError when the variable is not set.
+def external_key(variable: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The key of the servers that the user named, in the environment variable serving.api_key_variable; empty
+    where there is none. Raises InputError when the variable is not set.
     """
     if variable is None:
         return ""
     if not (secret := environment.get(variable)):
         raise InputError(
-            f"{key} is {variable}, but no such environment variable is set. Set it to the key of the servers "
-            f"in serving.servers, or leave {key} out if they have none."
+            f"serving.api_key_variable is {variable}, but no such environment variable is set. Set it to the "
+            f"key of the servers in serving.servers, or leave serving.api_key_variable out if they have none."
         )
     return secret
 
@@ -76,6 +75,11 @@ class Keys:
 
     def of(self, url: str) -> str:
         return self.token if self.is_own(url) else self.external
+
+
+def read_keys(token: str, variable: str | None) -> Keys:
+    """Those of a process of a run that has `token`. Raises InputError, as `external_key` does."""
+    return Keys(token, external=external_key(variable))
 
 
 def _origin(url: str) -> str:

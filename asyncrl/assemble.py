@@ -33,6 +33,7 @@ from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
+from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.tasks import title_of
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
@@ -287,18 +288,35 @@ def _make_desk(
         keep_checkpoints=recipe.trainer.keep_checkpoints,
         repeat_reach=recipe.rollout.max_staleness if recipe.replay.repeated_groups_per_batch else 0,
     )
+    drainer = Drain(queue, fleet, generator, waits)
     return TakeDesk(
         recipe=recipe,
         queue=queue,
         fleet=fleet,
         generator=generator,
-        drainer=Drain(queue, fleet, generator, waits),
+        drainer=drainer,
         heldout=heldout,
         report=report,
         zero_reward=ZeroReward(inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens),
         compaction=compaction,
         waits=waits,
         state=state,
+        shared_gpus=_make_shared_gpus(recipe, fleet, drainer, heldout, waits, state),
         is_own_server=keys.is_own,
         is_resumed=queue.num_steps_taken > 0,
+    )
+
+
+def _make_shared_gpus(
+    recipe: Recipe, fleet: Fleet, drainer: Drain, heldout: HeldOutSchedule, waits: Waits, state: RunState
+) -> SharedGpus | None:
+    if not recipe.placement.colocated:
+        return None
+    return SharedGpus(
+        fleet,
+        drainer,
+        waits,
+        state,
+        is_evaluating=heldout.is_on_rollout_servers,
+        ends_with_its_version=recipe.rollout.interrupt == "drain",
     )

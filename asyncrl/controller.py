@@ -15,6 +15,8 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | take        | `take`        | a batch of scored sequences        | enough ready groups   | rollout         |
 | drain       | `drain`       | servers that generate nothing      | what is in flight, for| rollout         |
 |             |               |                                    | interrupt: drain      |                 |
+| sleep (in   | `take`        | servers that hold no memory, for   | an evaluation; what is| rollout, the    |
+| take)       |               | placement: colocated               | in flight; servers    | servers         |
 | train (the  | a batch       | a new version                      | `take`; its last      | take; replies   |
 | trainer's)  |               |                                    | publish               | of the servers  |
 
@@ -28,8 +30,9 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 |-----------------|----------------------------------------|-------------------------------------------------|
 | Controller      | launcher: run, stop                    | all loops; `train` of the launcher              |
 | QueueService    | trainer (wire 2); `asyncrl servers`    | TakeDesk, ServerDesk                            |
-| TakeDesk        | QueueService: take, drain, commit      | ReplayQueue, Fleet, Drain, HeldOutSchedule,     |
-|                 |                                        | StepReport, ZeroReward, Compaction              |
+| TakeDesk        | QueueService: take, drain, commit      | ReplayQueue, Fleet, Drain, SharedGpus, HeldOut- |
+|                 |                                        | Schedule, StepReport, ZeroReward, Compaction    |
+| SharedGpus      | TakeDesk: before a batch               | Drain: is_idle; Fleet: sleep                    |
 | ServerDesk      | QueueService: change                   | Fleet: add, remove; Supervisor: record          |
 | ReplayQueue     | feed, GroupCompletion, Generator,      | Journal; Waits: notify                          |
 |                 | TakeDesk                               |                                                 |

@@ -22,6 +22,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
+from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, read_publication
@@ -50,6 +51,8 @@ class TakeDesk:
     compaction: Compaction
     waits: Waits
     state: RunState
+    shared_gpus: SharedGpus | None
+    """None where the trainer has GPUs of its own."""
     is_own_server: Callable[[str], bool]
     """Whether a URL is that of a process of the run."""
     is_resumed: bool
@@ -127,13 +130,10 @@ class TakeDesk:
         return await self._give(request, batch, verdicts)
 
     async def _give(self, request: TakeRequest, batch: Batch, verdicts: dict[str, Any]) -> TakeReply:
-        """The reply with a batch: once a server serves and the take is on disk."""
-        await self.waits.wait_until(
-            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
-            owner="take",
-            blocker="a serving server",
-        )
-        if not self.fleet.serving():
+        """The reply with a batch: once the take is on disk and a server serves, or all sleep."""
+        if self.shared_gpus is not None:
+            await self.shared_gpus.hand_to_trainer()
+        elif not await self._has_server():
             return self._ask_to_republish()
         with self.waits.waiting("take", "the journal's disk"):
             await self.queue.journal.barrier()
@@ -141,12 +141,24 @@ class TakeDesk:
             lambda: not self.fleet.has_late_joiner(), owner="take", blocker="a server that joins"
         )
         self._check_is_newest(request)
+        if self.shared_gpus is not None and self.state.is_stopped:
+            # It was waited for meanwhile; the next start gives this batch again.
+            return self._end_of_run()
         servers = self.fleet.hand_wire_to_trainer()
         self.report.given({**batch_metrics(batch), **verdicts})
         # Now, while the trainer is busy: the next barrier is a step away.
         self.compaction.run()
         own = [url for url in servers if self.is_own_server(url)]
         return TakeReply(batch, servers, dict(self.heldout.accuracies), own_servers=own)
+
+    async def _has_server(self) -> bool:
+        """Waits until one serves; False when none does and the publication may be damaged."""
+        await self.waits.wait_until(
+            lambda: bool(self.fleet.serving()) or self.fleet.wants_publication,
+            owner="take",
+            blocker="a serving server",
+        )
+        return bool(self.fleet.serving())
 
     def _end_of_run(self) -> TakeReply:
         return TakeReply(None, heldout=dict(self.heldout.accuracies))

@@ -44,7 +44,7 @@ class RolloutSide:
     def progress(self) -> Any:
         """Raises AsyncrlError when every server was given up: nothing will move."""
         verdicts = sum(len(group.scores) for group in self._queue.live.values())
-        servers = [(server.is_serving(), server.num_restarts) for server in self._fleet.servers.values()]
+        servers = [(s.state, s.is_asleep, s.num_restarts) for s in self._fleet.servers.values()]
         if not self._fleet.has_hope():
             reasons = "; ".join(f"{s.url}: {s.reason}" for s in self._fleet.servers.values())
             raise AsyncrlError(f"No rollout server is left. {reasons}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.access import Keys, bearer, is_shown, new_token, read_key, write_token
+from asyncrl.access import Keys, bearer, external_key, is_shown, new_token, read_keys, write_token
 from asyncrl.errors import InputError
 
 
@@ -45,8 +45,13 @@ def test_the_token_goes_to_processes_of_the_run_and_the_users_key_to_all_others(
     assert bearer(Keys("token").of("http://10.0.0.9:1")) == {}
 
 
-def test_a_key_is_read_from_the_variable_that_the_recipe_names() -> None:
-    assert read_key(None, "serving.api_key_variable", {}) == ""
-    assert read_key("MY_KEY", "serving.api_key_variable", {"MY_KEY": "secret"}) == "secret"
+def test_the_users_key_is_read_from_the_variable_that_the_recipe_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert external_key(None, {}) == ""
+    assert external_key("MY_KEY", {"MY_KEY": "secret"}) == "secret"
+    monkeypatch.setenv("MY_KEY", "secret")
+    keys = read_keys("token", "MY_KEY")
+    assert (keys.token, keys.external) == ("token", "secret")
     with pytest.raises(InputError, match=r"serving.api_key_variable is MY_KEY, but .* Set it to the key"):
-        read_key("MY_KEY", "serving.api_key_variable", {"MY_KEY": ""})
+        external_key("MY_KEY", {"MY_KEY": ""})

@@ -14,6 +14,7 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.local import first_cause
+from asyncrl.serving.publication import Publication
 from asyncrl.zero_reward import NUM_STEPS
 
 LIMIT_SECONDS = 60.0
@@ -244,6 +245,35 @@ async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_s
             assert row["version_min"] == row["version_max"]
         table = controller.queue.conservation()
         assert table["generated"] == table["trained"] == 8 * 2 * 2 * 8
+
+
+@pytest.mark.parametrize("interrupt", ["continue", "drain"])
+async def test_colocated_servers_sleep_while_the_trainer_has_a_batch_and_evaluations_find_them_awake(
+    interrupt: str, engine: FakeEngine, tmp_path: Path
+) -> None:
+    recipe = make_recipe(
+        placement={"colocated": True}, rollout={"interrupt": interrupt}, evaluation={"every_steps": 1}
+    )
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
+        slept: list[bool] = []
+
+        class Watchful(FakeTrainer):
+            def _publish(self) -> Publication:
+                slept.append(engine.is_asleep)
+                return super()._publish()
+
+        trainer = Watchful(controller.queue_url, tmp_path, is_draining=interrupt == "drain")
+        await controller.run(trainer.run)
+        # The first publication comes before any batch.
+        assert slept == [False, True, True, True, True]
+        assert [batch.step for batch in trainer.batches] == [0, 1, 2, 3]
+        rows = [(row["when"], row["step"]) for row in notebook.evaluations]
+        assert rows == [("before", 0), ("during", 1), ("during", 2), ("during", 3), ("after", 4)]
+        assert all(row["step"] == row["version_min"] == row["version_max"] for row in notebook.evaluations)
+        table = controller.queue.conservation()
+        assert table["generated"] == table["trained"] + sum(
+            tokens for name, tokens in table.items() if name.startswith("dropped")
+        )
 
 
 async def test_a_server_that_generates_nothing_is_restarted_then_given_up_and_named(

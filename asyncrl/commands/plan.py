@@ -140,6 +140,7 @@ def describe(
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
             *_server_lines(recipe, shape, on_gpu),
+            *_shared_lines(recipe, shape, longest_prompt, on_gpu),
             *_token_lines(recipe),
             *_staleness_lines(recipe),
         ]
@@ -161,6 +162,9 @@ def check_fits(
     if gpu_memory_gb is not None:
         room = FULL_SHARE * gpu_memory_gb * 1e9
         rank = memory.computing(is_recomputing=is_recomputing)
+        if recipe.placement.colocated:
+            both = memory.resident() + server
+            _check_device("a trainer's state with a server", both, room, "serving.max_total_tokens")
         _check_device("a trainer rank", rank, room, "trainer.tokens_per_micro_batch")
         _check_device("a server rank", server, room, "serving.max_total_tokens")
         return
@@ -210,12 +214,19 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
         first, *rest = gpus.lines()
         return [f"gpus       {first}", *rest]
     needed = {role: gpus_needed(recipe, role) for role in RUN}
+    if recipe.placement.colocated:
+        needed["servers"] = 0
     servers = needed["servers"] + needed["evaluation"]
     elsewhere = ", those of external servers apart" if recipe.serving.servers else ""
     line = (
         f"gpus       {needed['trainer'] + servers} where every process has its own: {needed['trainer']} for "
         f"the trainer, {servers} for servers{elsewhere}"
     )
+    if recipe.placement.colocated:
+        line = (
+            f"gpus       {needed['trainer'] + servers}: {needed['trainer']} for trainer and rollout servers, "
+            f"{servers} for evaluation servers"
+        )
     if gpus is None:
         return [line]
     return [line, *(f"  {'here':24s} {remark}" for remark in gpus.lines())]
@@ -291,6 +302,22 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
         f"{_size(sum(memory.values()))} and about {_size(SERVER_PROCESS_BYTES)} of process",
         _memory_line("weights", memory["weights"], 0, "", on_gpu),
         _memory_line("key-value cache", memory["kv_cache"], 0, cache, on_gpu),
+    ]
+
+
+def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
+    """Of one rank and one server that take turns."""
+    if not recipe.placement.colocated:
+        return []
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
+    server = sum(server_memory(shape, recipe).values())
+    where = "each shared GPU" if on_gpu else "a rank and a server"
+    return [
+        f"shared     {where} {_size(max(rank, memory.resident() + server))} (placement.colocated)",
+        f"  {'while the trainer steps':24s} {_size(rank):>10s}  the server sleeps",
+        f"  {'while servers generate':24s} {_size(memory.resident() + server):>10s}  "
+        f"{_size(memory.resident())} of it the trainer's weights, gradients and optimizer",
     ]
 
 

@@ -67,6 +67,10 @@ class HeldOutSchedule:
         if self.pinned is not None:
             await self.pinned.fleet.close()
 
+    def is_on_rollout_servers(self) -> bool:
+        """Whether an evaluation runs that needs the rollout servers awake."""
+        return self.pinned is None and not all(task.done() for task in self._started.values())
+
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
         """Whether this version is one to evaluate during training."""
         every = self._section.every_steps
@@ -78,6 +82,7 @@ class HeldOutSchedule:
         if key not in self._started:
             kept = self.pinned.pin(publication) if self.pinned else None
             self._started[key] = self._loops.start(self._run(*key, kept), f"evaluation {key}")
+            self._started[key].add_done_callback(lambda _: self._waits.notify())
         return self._started[key]
 
     async def wait(
@@ -86,7 +91,6 @@ class HeldOutSchedule:
         """Starts it and waits until it is done, or until `unless` is true."""
         if self._tasks or self._exams:
             task = self.start(publication, when)
-            task.add_done_callback(lambda _: self._waits.notify())
             await self._waits.wait_until(
                 lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 
-from asyncrl.access import Keys, new_token, read_key
+from asyncrl.access import new_token, read_keys
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite
@@ -40,8 +40,7 @@ async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[Serv
     """
     async with contextlib.AsyncExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-")))
-        external = read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
-        keys = Keys(new_token(), external=external)
+        keys = read_keys(new_token(), recipe.serving.api_key_variable)
         session = await stack.enter_async_context(new_session(keys))
         fixed = recipe.serving.model_copy(
             update={"extra_arguments": [*recipe.serving.extra_arguments, "--weight-version", "0"]}

@@ -4,6 +4,7 @@ The launcher and the controller share one process: when it dies, by whatever sig
 others with it, and the same command resumes from the journal and the last checkpoint.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from asyncrl.access import Keys, new_token, read_key, write_token
+from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
@@ -30,7 +31,7 @@ from asyncrl.journal.starts import (
 )
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.restarts import keep_training, wait_for_start
+from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
@@ -180,8 +181,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
     """With a new token, which is in its file until `stack` is closed."""
-    external = read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
-    keys = Keys(new_token(), external=external)
+    keys = read_keys(new_token(), recipe.serving.api_key_variable)
     write_token(token_file, keys.token)
     stack.callback(token_file.unlink, missing_ok=True)
     return keys
@@ -244,11 +244,7 @@ async def _run(
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
     async with stopping as stopped:
         with stage(f"starting {len(servers.urls)} rollout server(s) and {num_ranks} trainer rank(s)"):
-            await trainers.start(controller.queue_url)
-            try:
-                await wait_for_start(servers.start(), stopped, trainers)
-            except (ServerError, TrainerFailed) as error:
-                raise InputError(f"The run cannot start: {error}") from error
+            await _start_both(controller, servers, trainers, stopped)
         if not stopped.is_set():
             metrics.event("ready")
             train = functools.partial(
@@ -265,6 +261,22 @@ async def _run(
                 _write_post_mortem(folder, first_cause(error), controller.describe(), events)
                 raise
         return stopped.is_set()
+
+
+async def _start_both(
+    controller: Controller, servers: LocalServers, trainers: TrainerRanks, stopped: asyncio.Event
+) -> None:
+    """Side by side, or servers first where they share GPUs: each measures what is free while it starts."""
+    is_colocated = controller.recipe.placement.colocated
+    try:
+        if is_colocated:
+            await wait_for_servers(servers.start(), stopped)
+        if not stopped.is_set():
+            await trainers.start(controller.queue_url)
+        if not is_colocated:
+            await wait_for_start(servers.start(), stopped, trainers)
+    except (ServerError, TrainerFailed) as error:
+        raise InputError(f"The run cannot start: {error}") from error
 
 
 def _write_post_mortem(

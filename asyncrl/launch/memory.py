@@ -71,15 +71,22 @@ def num_local_servers(recipe: Recipe) -> int:
 def gpu_bytes(
     recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
 ) -> list[tuple[Gpu, int, str]]:
-    """(GPU, bytes, process) of each process that computes on one."""
+    """(GPU, bytes, whose they are) of each GPU that something computes on. Where trainer and server take
+    turns, of the turn that needs more: next to a server there is a rank's state between two steps."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
-    return [
-        (gpu, rank if name.startswith("trainer ") else server, name)
-        for name, given in gpus.processes()
-        for gpu in given
-    ]
+    owners: dict[Gpu, list[str]] = {}
+    for name, given in gpus.processes():
+        for gpu in given:
+            owners.setdefault(gpu, []).append(name)
+
+    def needed(names: list[str]) -> int:
+        if len(names) > 1:
+            return max(rank, memory.resident() + server)
+        return rank if names[0].startswith("trainer ") else server
+
+    return [(gpu, needed(names), " with ".join(names)) for gpu, names in owners.items()]
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
@@ -97,12 +104,16 @@ def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
 
 def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
     """All servers and trainer ranks on one CPU machine; `longest_prompt` as of `trainer_memory`."""
-    rank = trainer_memory(recipe, shape, longest_prompt=longest_prompt).total(
-        is_recomputing=recipe.trainer.recompute == "full"
-    )
-    memory = server_memory(shape, recipe)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
+    num_ranks, num_servers = recipe.trainer.num_processes, num_local_servers(recipe)
+    processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
+    training = num_ranks * memory.total(is_recomputing=recipe.trainer.recompute == "full")
+    serving = server_memory(shape, recipe)
     # On a CPU a second copy of the weights, in the layout of the products.
-    server = recipe.serving.tensor_parallel_size * (sum(memory.values()) + memory["weights"])
-    return recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + rank) + num_local_servers(recipe) * (
-        SERVER_PROCESS_BYTES + server
-    )
+    server = recipe.serving.tensor_parallel_size * (sum(serving.values()) + serving["weights"])
+    if not recipe.placement.colocated:
+        return processes + training + num_servers * server
+    # Evaluation servers never sleep.
+    awake, num_sleeping = recipe.evaluation.num_servers * server, recipe.serving.num_servers
+    generating = num_ranks * (memory.resident() + memory.copies()) + num_sleeping * server
+    return processes + awake + max(training, generating)

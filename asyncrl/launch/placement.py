@@ -1,9 +1,10 @@
 """Which process gets which GPUs of this machine: a recipe and the visible GPUs -> a map of all of them.
 
 Owns CUDA_VISIBLE_DEVICES of servers and trainer ranks, and every refusal that concerns GPUs. No GPU belongs
-to two processes: a server keeps its memory while the trainer steps, so they could not take turns.
+to two processes, unless a trainer rank and a server take turns on it (placement.colocated).
 """
 
+import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ class GpuMap:
     """Of each local rollout server, by its index."""
     evaluation: tuple[tuple[Gpu, ...], ...] = ()
     """Of each evaluation server."""
+    is_colocated: bool = False
+    """Servers sleep while the trainer steps."""
 
     @property
     def uses_gpus(self) -> bool:
@@ -56,14 +59,16 @@ class GpuMap:
 
     def lines(self) -> list[str]:
         """For `check` and `plan`: what is there, then a line per process."""
+        turns = ["  servers sleep while the trainer steps (placement.colocated)"] if self.is_colocated else []
         if self.why_cpu is not None:
-            return [f"every process on the CPU: {self.why_cpu}"]
+            return [f"every process on the CPU: {self.why_cpu}", *turns]
         used = {gpu.number for _, gpus in self.processes() for gpu in gpus}
         idle = [str(gpu.number) for gpu in self.visible if gpu.number not in used]
         rest = f"; unused: {', '.join(idle)}" if idle else ""
         return [
             f"{len(self.visible)} visible, {_kinds(self.visible)}{rest}",
             *(f"  {name:24s} {_names(gpus)}" for name, gpus in self.processes()),
+            *turns,
         ]
 
     def processes(self) -> list[tuple[str, tuple[Gpu, ...]]]:
@@ -85,10 +90,10 @@ def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
     if not any(gpus_needed(recipe, role) for role in roles):
         return GpuMap("none of them runs here")
     if recipe.placement.device == "cpu":
-        return GpuMap("placement.device is cpu")
+        return GpuMap("placement.device is cpu", is_colocated=_take_turns(recipe, roles))
     visible = find_gpus()
     if not visible:
-        return _without_gpus(recipe)
+        return GpuMap(_why_no_gpus(recipe), is_colocated=_take_turns(recipe, roles))
     if torch_is_cpu_build():
         raise InputError(
             f"this machine has {_kinds(visible)}, but torch {importlib.metadata.version('torch')} is a build "
@@ -103,14 +108,11 @@ def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) 
 
     Raises InputError where one that the recipe names is not visible, or where there are too few.
     """
+    if _take_turns(recipe, roles):
+        return _assign_shared(recipe, visible, roles)
     named: dict[Role, list[int]] = {role: _numbers(recipe, role) for role in roles}
     for role, numbers in named.items():
-        missing = next((number for number in numbers if number >= len(visible)), None)
-        if missing is not None:
-            raise InputError(
-                f"placement.{role} names GPU {missing}, but {_range(len(visible))} visible"
-                f"{_variable()}. Name another one."
-            )
+        _check_visible(role, numbers, len(visible))
     taken = {number for numbers in named.values() for number in numbers}
     free = [gpu for gpu in visible if gpu.number not in taken]
     needs = {role: gpus_needed(recipe, role) for role in roles}
@@ -131,6 +133,36 @@ def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) 
     )
     _check_slices(found)
     return found
+
+
+def _check_visible(role: Role, numbers: Sequence[int], num_visible: int) -> None:
+    missing = next((number for number in numbers if number >= num_visible), None)
+    if missing is not None:
+        raise InputError(
+            f"placement.{role} names GPU {missing}, but {_range(num_visible)} visible{_variable()}. Name "
+            f"another one."
+        )
+
+
+def _take_turns(recipe: Recipe, roles: Sequence[Role]) -> bool:
+    """Whether servers and trainer share GPUs. Without the trainer they have theirs alone."""
+    return recipe.placement.colocated and "trainer" in roles
+
+
+def _assign_shared(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role]) -> GpuMap:
+    """Servers on GPUs of the trainer: those that the recipe names for them, else the first."""
+    numbers, size = recipe.placement.servers, recipe.serving.tensor_parallel_size
+    section = recipe.placement
+    _check_visible("servers", numbers, len(visible))
+    if numbers and not section.trainer:
+        # Named for the servers alone: the trainer gets them first, then others.
+        rest = [gpu.number for gpu in visible if gpu.number not in numbers]
+        ranks = [*numbers, *rest][: recipe.trainer.num_processes]
+        section = section.model_copy(update={"trainer": ranks})
+    alone = recipe.model_copy(update={"placement": section.model_copy(update={"colocated": False})})
+    found = assign(alone, visible, [role for role in roles if role != "servers"])
+    given = [visible[number] for number in numbers] or found.trainer[: gpus_needed(recipe, "servers")]
+    return dataclasses.replace(found, servers=_dealt(tuple(given), size), is_colocated=True)
 
 
 def gpus_needed(recipe: Recipe, role: Role) -> int:
@@ -154,7 +186,8 @@ def _dealt(gpus: tuple[Gpu, ...], size: int) -> tuple[tuple[Gpu, ...], ...]:
     return tuple(gpus[first : first + size] for first in range(0, len(gpus), size))
 
 
-def _without_gpus(recipe: Recipe) -> GpuMap:
+def _why_no_gpus(recipe: Recipe) -> str:
+    """Raises InputError where the recipe asks for some."""
     section = recipe.placement
     why = f"{VISIBLE} hides all GPUs" if hides_all() else "no NVIDIA GPU is here"
     asked = next((f"placement.{role} names GPUs" for role in RUN if _numbers(recipe, role)), None)
@@ -165,7 +198,7 @@ def _without_gpus(recipe: Recipe) -> GpuMap:
             f"{asked}, but {why}; nvidia-smi, which comes with the driver, lists none. Run on a machine with "
             f"GPUs, or set placement.device to cpu and name none."
         )
-    return GpuMap(why)
+    return why
 
 
 def _check_server_ranks(recipe: Recipe) -> None:
@@ -202,7 +235,8 @@ def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:
     return (
         f"this needs {sum(needs.values())} GPUs ({', '.join(parts)}), each process its own, and "
         f"{_range(num_visible)} visible{_variable()}. Lower {lower}, name servers on other machines in "
-        f"serving.servers, or set placement.device to cpu. Trainer and server cannot share a GPU yet."
+        f"serving.servers, let trainer and servers share GPUs with placement.colocated, or set "
+        f"placement.device to cpu."
     )
 
 

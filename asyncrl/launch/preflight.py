@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 import verifiers
-from asyncrl.access import read_key
+from asyncrl.access import external_key
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
 from asyncrl.data.order import MixturePart
@@ -234,7 +234,7 @@ def check_machine(
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
     _check_backend(recipe)
-    read_key(recipe.serving.api_key_variable, "serving.api_key_variable")
+    external_key(recipe.serving.api_key_variable)
     check_ports(recipe)
     _check_addresses(recipe.cluster)
     for url in recipe.serving.servers:

@@ -44,6 +44,19 @@ async def wait_for_start(
         await asyncio.gather(ready, asked, ended, return_exceptions=True)
 
 
+async def wait_for_servers(starting: Coroutine[Any, Any, None], stopped: asyncio.Event) -> None:
+    """Waits for servers that start before any trainer, or until somebody asks to stop."""
+    ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait((ready, asked), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+    finally:
+        ready.cancel()
+        asked.cancel()
+        await asyncio.gather(ready, asked, return_exceptions=True)
+
+
 async def keep_training(
     trainers: TrainerRanks,
     controller: Controller,

@@ -89,6 +89,7 @@ class LocalServers:
                 stream_interval=recipe.rollout.stream_interval_tokens,
                 seed=role.seed,
                 host=place.bind_address,
+                can_sleep=recipe.placement.colocated,
             ),
             environment={
                 **engine_environment(

@@ -69,8 +69,11 @@ class RankMemory:
     def computing(self, *, is_recomputing: bool = False) -> int:
         """Where the rank computes: all but the copies, which a rank on a GPU has in host memory."""
         activations = self.activations_recomputed if is_recomputing else self.activations
-        state = self.weights + self.gradients + self.optimizer + self.critic + self.reference
-        return state + activations + self.logits + self.output_gradient
+        return self.resident() + activations + self.logits + self.output_gradient
+
+    def resident(self) -> int:
+        """What stays where the rank computes between two steps."""
+        return self.weights + self.gradients + self.optimizer + self.critic + self.reference
 
     def copies(self) -> int:
         """What a checkpoint is written from."""

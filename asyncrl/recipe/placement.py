@@ -10,17 +10,24 @@ from asyncrl.recipe.section import Count, Section
 class Placement(Section):
     """Which GPUs of this machine the processes get. Numbers count from 0 what nvidia-smi lists, or what
     CUDA_VISIBLE_DEVICES names where it is set. By default trainer ranks get the first GPUs, servers the next,
-    then evaluation servers; each GPU belongs to one process. `asyncrl check` prints the map."""
+    then evaluation servers; each GPU belongs to one process, unless colocated. `asyncrl check` prints the
+    map."""
 
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """What servers and trainer compute on.
     auto: GPUs where this machine has any, else the CPU.
     gpu: GPUs; a machine without one is refused.
     cpu: the CPU, also where there are GPUs; they are hidden from every process."""
+    colocated: bool = False
+    """Trainer ranks and local rollout servers share GPUs, where there are one or two. Servers sleep while the
+    trainer steps: they release weights and KV cache, and wake with the new weights. In-flight trajectories
+    then resume from their prefixes, or end before the step with rollout.interrupt drain. Evaluation servers
+    keep GPUs of their own. Works on a CPU too."""
     trainer: list[Count] = []
     """One GPU per trainer rank, in the order of ranks."""
     servers: list[Count] = []
-    """GPUs of the local rollout servers, serving.tensor_parallel_size each."""
+    """GPUs of the local rollout servers, serving.tensor_parallel_size each; with `colocated` some of the
+    trainer's, by default the first."""
     evaluation: list[Count] = []
     """GPUs of the evaluation servers (evaluation.num_servers), serving.tensor_parallel_size each."""
 
@@ -36,11 +43,17 @@ class Placement(Section):
             for number in numbers:
                 if owners.get(number) == key:
                     raise ValueError(f"placement.{key} names GPU {number} twice. Name each GPU once.")
-                if number in owners:
+                if number in owners and not (self.colocated and key == "servers"):
                     raise ValueError(
-                        f"placement.{owners[number]} and placement.{key} both name GPU {number}. Sharing one "
-                        f"is not supported: a server keeps its memory while the trainer steps. Name another "
-                        f"GPU in one of the two."
+                        f"placement.{owners[number]} and placement.{key} both name GPU {number}. Name "
+                        f"another GPU in one of the two, or let trainer and rollout servers share with "
+                        f"placement.colocated."
                     )
                 owners[number] = key
+        if self.colocated and self.trainer and not set(self.servers) <= set(self.trainer):
+            raise ValueError(
+                f"placement.colocated is true, but placement.servers {self.servers} are not all among "
+                f"placement.trainer {self.trainer}: a server that shares no GPU would sleep for nothing. "
+                f"Name GPUs of the trainer, or set placement.colocated to false."
+            )
         return self

@@ -240,9 +240,44 @@ class Recipe(Section):
                     f"placement.{key} names {len(numbers)} GPU(s), {numbers}, but {why} is {count}. Name "
                     f"{count}, or change what needs them."
                 )
+        if self.placement.colocated:
+            self._check_colocated()
         for option in ("--base-gpu-id", "--gpu-id-step"):
             if any(argument.split("=")[0] == option for argument in serving.extra_arguments):
                 raise ValueError(
                     f"serving.extra_arguments has {option}, but each server sees its own GPUs only. Remove "
                     f"it, and name the GPUs in placement.servers."
+                )
+
+    def _check_colocated(self) -> None:
+        serving, trainer = self.serving, self.trainer
+        num_gpus = serving.num_servers * serving.tensor_parallel_size
+        for is_wrong, what, remedy in (
+            (
+                bool(serving.servers),
+                "serving.servers names servers that run already, which share no GPU with the trainer",
+                "serving.servers",
+            ),
+            (
+                serving.weight_transport != "disk",
+                f"serving.weight_transport is {serving.weight_transport}: servers sleep while the trainer "
+                f"could send, and read the weights when they wake",
+                "serving.weight_transport",
+            ),
+            (
+                self.cluster.backend == "ray",
+                "cluster.backend is ray, which gives each process GPUs of its own",
+                "cluster.backend",
+            ),
+            (
+                num_gpus > trainer.num_processes,
+                f"serving.num_servers x serving.tensor_parallel_size is {num_gpus} and trainer.num_processes "
+                f"{trainer.num_processes}: a server that shares no GPU would sleep for nothing",
+                "serving.num_servers",
+            ),
+        ):
+            if is_wrong:
+                raise ValueError(
+                    f"placement.colocated is true but {what}. Change {remedy}, or set placement.colocated to "
+                    f"false."
                 )

@@ -40,7 +40,7 @@ class Drain:
             raise QueueError(f"The drain for version {version} was given up: no batch is out.")
         self.fleet.start_drain()
         await self.waits.wait_until(
-            lambda: self.fleet.gate is Gate.OPEN or self._is_idle(),
+            lambda: self.fleet.gate is Gate.OPEN or self.is_idle(),
             owner=f"the publish of version {version}",
             blocker="trajectories in flight",
         )
@@ -51,7 +51,8 @@ class Drain:
         with self.waits.waiting(f"the publish of version {version}", "the journal's disk"):
             await self.queue.journal.barrier()
 
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """Whether nothing is generated, nor would be while the gate lets groups end."""
         if self.generator.state.is_ending:
             return not self.generator.running
         if self.fleet.num_in_flight:

@@ -1,9 +1,10 @@
 """Which streams end before their trajectories do, and the loop that ends them.
 
-A stream is aborted early when its group is parked or was dropped, when its server was removed, or when one of
-its trajectories got no token for `hedge_seconds` and another server has room for them. The server is asked to
-end it, so that the stream still carries what the server has; a server that does not answer is left after
-GRACE_SECONDS. Confirmed tokens stay: the trajectory resumes from its prefix, so none is confirmed twice.
+A stream is aborted early when its group is parked or was dropped, when its server was removed or sleeps, or
+when one of its trajectories got no token for `hedge_seconds` and another server has room for them. The server
+is asked to end it, so that the stream still carries what the server has; a server that does not answer is
+left after GRACE_SECONDS. Confirmed tokens stay: the trajectory resumes from its prefix, so none is confirmed
+twice.
 """
 
 import asyncio
@@ -77,6 +78,8 @@ class EarlyAbort:
             self.oversampling.is_over()
             or connection.group.state is not GroupState.OPEN
             or connection.server.state is ServerState.LEAVING
+            # A request that reached it after the others had ended waits until it wakes.
+            or connection.server.is_asleep
             or self._is_hedged(connection)
         )
 

@@ -212,6 +212,23 @@ class Fleet:
         """Nobody gets a server until the next announcement."""
         self._gate = Gate.CLOSED
 
+    # Shared GPUs
+
+    async def sleep(self) -> None:
+        """Nobody gets a server until the next announcement, which wakes them all. Returns when none of them
+        holds memory; may be cancelled and called again."""
+        self._handover.must_sleep = True
+        self.close_gate()
+        await self._waits.wait_until(
+            self._are_asleep, owner="take", blocker="the memory of servers that fall asleep"
+        )
+
+    def _are_asleep(self) -> bool:
+        for lifecycle in self._lifecycles.values():
+            # Again and again: one that restarts cannot before its process is there.
+            lifecycle.sleep()
+        return not any(lifecycle.holds_memory() for lifecycle in self._lifecycles.values())
+
     # Publications
 
     @property
@@ -252,6 +269,8 @@ class Fleet:
             # A server the trainer did not reach must not serve an older version than the announced one.
             elif server.url in handed or server.version != publication.version:
                 lifecycle.missed_publish()
+        for lifecycle in self._lifecycles.values():
+            lifecycle.wake()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""

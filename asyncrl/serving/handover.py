@@ -20,6 +20,8 @@ class Handover:
         """URLs that the trainer was last told to publish to, until it reports the outcome."""
         self.is_with_trainer = False
         """The trainer has a batch: its next publication will come."""
+        self.must_sleep = False
+        """Servers fall asleep or sleep, because the trainer needs their GPUs for the batch that it gets."""
         self.wants_publication = False
         """A server loaded other bytes than were published. The files may be damaged: the trainer
         writes its weights again."""
@@ -39,8 +41,12 @@ class Handover:
         """Whether the trainer may be writing to this server."""
         return url in self._handed
 
+    def may_start_process(self) -> bool:
+        """Whether a server's process may take memory now."""
+        return not (self.must_sleep and self.is_with_trainer)
+
     def may_install(self, url: str) -> bool:
-        return self._publication is not None and url not in self._handed
+        return self._publication is not None and url not in self._handed and not self.must_sleep
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""
@@ -58,6 +64,7 @@ class Handover:
 
     def take_back(self) -> set[str]:
         """The trainer has reported, or another one came; the URLs that it was given."""
-        handed, self.is_with_trainer, self._handed = self._handed, False, set()
+        handed, self._handed = self._handed, set()
+        self.is_with_trainer = self.must_sleep = False
         self._waits.notify()
         return handed

@@ -48,6 +48,8 @@ class ServerLifecycle:
 
         any state -- removed --> leaving: its streams resume elsewhere, then its process ends
 
+        serving, suspect, stale -- the trainer needs the GPUs --> sleeping -- announced --> stale
+
     A suspect that holds other weights is stale too: somebody restarted its process.
     When a server dies in the middle of a chunk, the stream breaks and its reader calls `suspect`. The loop
     asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
@@ -91,6 +93,8 @@ class ServerLifecycle:
         """Joins in a row that were too late: training published meanwhile."""
         self._num_mismatches = 0
         """Publications in a row whose loaded digests were not the published ones."""
+        self._has_ended = False
+        """It left, and so has its process."""
         self._is_announced_change = False
         """Somebody was told that it left or was added, and is told when it serves."""
         self._fixed_version: PolicyVersion | None = None
@@ -173,6 +177,22 @@ class ServerLifecycle:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def sleep(self) -> None:
+        """Its memory is needed: what streams from it ends, to resume from its prefix. Until `wake`."""
+        if self.server.is_serving() or self.server.state is ServerState.STALE:
+            self._move(ServerState.SLEEPING, "the trainer has its GPUs")
+
+    def wake(self) -> None:
+        """It has its GPUs again, and joins with what was announced."""
+        if self.server.state is ServerState.SLEEPING:
+            self._move(ServerState.STALE, "wakes up")
+
+    def holds_memory(self) -> bool:
+        """Whether its process may hold weights or cache."""
+        if self.server.state is ServerState.LEAVING:
+            return self._task is not None and not self._has_ended
+        return self.server.state is not ServerState.DEAD and not self.server.is_asleep
+
     # What each state asks for
 
     def _run_loop(self) -> None:
@@ -193,6 +213,8 @@ class ServerLifecycle:
                     await self._question()
                 case ServerState.RESTARTING:
                     await self._restart_process()
+                case ServerState.SLEEPING if not self.server.is_asleep:
+                    await self._fall_asleep()
                 case _:
                     # Not a wait that is listed: nothing is owed to a server that was given up.
                     await self._changed.wait()
@@ -224,7 +246,7 @@ class ServerLifecycle:
         )
         if server.state is not ServerState.STALE:
             return
-        publication = handover.published()
+        publication, was_asleep = handover.published(), server.is_asleep
         error = await self._try_install(publication)
         if server.state is not ServerState.STALE:
             return
@@ -236,6 +258,8 @@ class ServerLifecycle:
             return
         server.version = publication.version
         server.num_joins += 1
+        if was_asleep:
+            self.took_publish(publication.version)
         self._num_mismatches = 0
         self._serve(f"version {publication.version}, digests verified")
 
@@ -262,6 +286,10 @@ class ServerLifecycle:
         self._is_installing = True
         try:
             with self._waits.waiting(f"server {url}", f"the install of version {publication.version}"):
+                if self.server.is_asleep:
+                    # Before it is asked: without an answer it may hold memory.
+                    self.server.is_asleep = False
+                    await sglang.wake(self._session, url)
                 await self._install(url, publication)
                 await self._measure()
         except ServerError as error:
@@ -341,8 +369,29 @@ class ServerLifecycle:
         else:
             self._move(ServerState.SERVING)
 
+    async def _fall_asleep(self) -> None:
+        server = self.server
+        try:
+            with self._waits.waiting(f"server {server.url}", "the end of its streams, to fall asleep"):
+                await sglang.sleep(self._session, server.url)
+        except ServerError as error:
+            log.warning("server %s does not fall asleep: %s", server.url, error)
+            if server.state is not ServerState.LEAVING:
+                self._is_announced_change = True
+                self._move(ServerState.RESTARTING, str(error))
+            return
+        server.is_asleep = True
+        self._waits.notify()
+
     async def _restart_process(self) -> None:
         server = self.server
+        await self._waits.wait_until(
+            lambda: self._handover.may_start_process() or server.state is not ServerState.RESTARTING,
+            owner=f"server {server.url}",
+            blocker="the trainer, which has its GPUs",
+        )
+        if server.state is not ServerState.RESTARTING:
+            return
         if server.num_restarts == MAX_RESTARTS:
             log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
             return self._move(ServerState.DEAD, server.reason)
@@ -350,6 +399,7 @@ class ServerLifecycle:
         try:
             with self._waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
                 await self._restart(server.url)
+                server.is_asleep = False
         except ServerError as error:
             log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
             if server.state is ServerState.RESTARTING:
@@ -367,3 +417,5 @@ class ServerLifecycle:
             blocker="its streams and the trainer's publication, before it ends",
         )
         await self._stop(server.url)
+        self._has_ended = True
+        self._waits.notify()

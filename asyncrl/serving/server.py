@@ -21,6 +21,8 @@ class ServerState(StrEnum):
     SUSPECT = "suspect"
     """A stream broke: it serves on while it is asked whether it is ready."""
     RESTARTING = "restarting"
+    SLEEPING = "sleeping"
+    """The trainer has its GPUs (placement.colocated): it joins again when they are handed back."""
     LEAVING = "leaving"
     """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
     DEAD = "dead"
@@ -57,6 +59,8 @@ class Server:
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     is_slow: bool = False
     """No new group goes there while another one serves."""
+    is_asleep: bool = False
+    """Its process holds neither weights nor cache."""
     reason: str = "starting"
     """Why it does not serve."""
 

@@ -27,10 +27,13 @@ UPDATE_SECONDS = 300.0
 """Longest wait for the answer to one request of a weight update."""
 CALL_SECONDS = 30.0
 """Longest wait for the answer to a call that loads nothing."""
+IDLE_SECONDS = 20.0
+"""Longest wait for a scheduler to be idle once all streams have ended."""
 PROBE_SECONDS = 5.0
 READY_PATH = "/ready"
 """Says whether a server can serve, and makes it compute nothing. Servers of a run tell it to everybody."""
 _JSON = {"Content-Type": "application/json"}
+_SLEEP = {"tags": ["kv_cache", "weights"]}
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
@@ -129,6 +132,25 @@ async def continue_generation(
 async def flush_cache(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> None:
     """Forgets all keys and values; a server refuses while requests hold some."""
     await post(session, url, "/flush_cache", None, timeout_seconds=timeout_seconds)
+
+
+# Memory
+
+
+async def sleep(session: aiohttp.ClientSession, url: str) -> None:
+    """Aborts what runs, whose streams carry what they have, and gives back the memory of weights and cache.
+    The server stays paused."""
+    await pause_generation(session, url, interrupt="abort", timeout_seconds=CALL_SECONDS)
+    # The scheduler dies of a release while it is not idle, and its last step may end after the last stream.
+    wait = f"/flush_cache?timeout={IDLE_SECONDS:g}"
+    await post(session, url, wait, None, timeout_seconds=CALL_SECONDS)
+    await post(session, url, "/release_memory_occupation", _SLEEP, timeout_seconds=CALL_SECONDS)
+
+
+async def wake(session: aiohttp.ClientSession, url: str) -> None:
+    """Takes the memory back, for a server that sleeps. Its weights are undefined until some are loaded; it
+    stays paused."""
+    await post(session, url, "/resume_memory_occupation", _SLEEP, timeout_seconds=CALL_SECONDS)
 
 
 # Health

@@ -95,6 +95,12 @@ class Learner:
         """Call it after writing into the model's weights: updates the optimizer's float32 copies, if any."""
         self.optimizer.reload_model_params()
 
+    def free_cached_memory(self) -> None:
+        """Gives back what the allocator keeps of passes that are over, for the servers on the same GPU.
+        Weights, gradients and optimizer stay."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def utilisation(self, seconds: float) -> dict[str, float]:
         """The share of all devices' peak that the passes since the last call used; {} of unknown devices.
 

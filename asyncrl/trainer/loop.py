@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from asyncrl.access import Keys, own_token, read_key
+from asyncrl.access import own_token, read_keys
 from asyncrl.disk import writing
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
@@ -42,6 +42,8 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     log.info("ready: version %d of %d", version, section.num_steps)
     while True:
         watch = Stopwatch()
+        if recipe.placement.colocated:
+            learner.free_cached_memory()
         with watch("wait_seconds"):
             request = TakeRequest(version, outcomes, str(publication.folder), metrics)
             while (reply := _take(queue, request)).must_republish:
@@ -121,7 +123,7 @@ def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publish
         interrupt=recipe.rollout.interrupt,
         files=load,
         timeout_seconds=serving.request_timeout_seconds,
-        keys=Keys(own_token(), external=read_key(serving.api_key_variable, "serving.api_key_variable")),
+        keys=read_keys(own_token(), serving.api_key_variable),
     )
 
 

@@ -76,6 +76,24 @@ def test_gpus_are_counted_for_what_runs_here(recipe: Path, capsys: pytest.Captur
     assert "4 for the trainer, 0 for servers, those of external servers apart" in capsys.readouterr().out
 
 
+def test_a_colocated_plan_says_what_each_turn_needs(recipe: Path, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000", "placement.colocated=true"]) == 0
+    output = capsys.readouterr().out
+    assert "gpus       1: 1 for trainer and rollout servers, 0 for evaluation servers\n" in output
+    assert "shared     each shared GPU " in output and "  while servers generate" in output
+    # 8.19 billion parameters: 18 bytes of state each, and 2 in the server, with 4.5 GiB of cache.
+    over = [
+        "plan",
+        str(recipe),
+        "placement.colocated=true",
+        "trainer.recompute=full",
+        "--longest-prompt",
+        "9",
+    ]
+    assert cli.main([*over, "--gpu-memory-gb", "180"]) == 2
+    assert "a trainer's state with a server needs 168.6 GB, 90% of" in capsys.readouterr().err
+
+
 def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     assert "  reference  " not in capsys.readouterr().out

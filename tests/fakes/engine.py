@@ -2,7 +2,8 @@
 
 Every token is 10 + (weight version % 50), the last one the stop token, so a token itself says which version
 made it; with a `script` it writes that instead, from where a prompt's prefix of it ends. Tests steer it:
-`hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights.
+`hold` stops generation, `break_streams` cuts the next streams off, `corrupt` loads wrong weights. While it
+sleeps it refuses weights, and a wake-up when it does not.
 """
 
 import asyncio
@@ -37,6 +38,9 @@ class FakeEngine:
         self.is_ready = True
         self._is_scheduling = asyncio.Event()
         self._is_scheduling.set()
+        self.is_asleep = False
+        self.refused_sleeps = 0
+        """How many of the next calls to release its memory it refuses."""
         self._may_answer = asyncio.Event()
         self._may_answer.set()
         self.is_corrupt = False
@@ -62,6 +66,9 @@ class FakeEngine:
         app.router.add_post("/abort_request", self._abort)
         for path in ("/pause_generation", "/continue_generation"):
             app.router.add_post(path, self._flow)
+        app.router.add_post("/flush_cache", self._flow)
+        for path in ("/release_memory_occupation", "/resume_memory_occupation"):
+            app.router.add_post(path, self._sleep_or_wake)
         app.router.add_post("/update_weights_from_disk", self._update)
         app.router.add_post("/weights_checker", self._check)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -114,7 +121,20 @@ class FakeEngine:
 
     async def _flow(self, request: web.Request) -> web.Response:
         self.calls.append(request.path)
+        if request.path == "/pause_generation" and (await request.json())["mode"] == "abort":
+            self.aborted.update(rid for body in self.bodies for rid in body["rid"])
         return web.json_response({"status": "ok"})
+
+    async def _sleep_or_wake(self, request: web.Request) -> web.Response:
+        self.calls.append(request.path)
+        is_sleep = "release" in request.path
+        if self.is_asleep is is_sleep:
+            return web.Response(status=500)
+        if is_sleep and self.refused_sleeps:
+            self.refused_sleeps -= 1
+            return web.Response(status=500, text="it is not idle")
+        self.is_asleep = is_sleep
+        return web.json_response(None)
 
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborted.add((await request.json())["rid"])
@@ -124,6 +144,8 @@ class FakeEngine:
     async def _update(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.calls.append(request.path)
+        if self.is_asleep:
+            return web.json_response({"success": False, "message": "it sleeps"}, status=400)
         with open(f"{body['model_path']}/publication.json") as file:
             self.digests = json.load(file)["digests"]
         self._is_damaged = Path(body["model_path"], "damaged").exists()

@@ -108,6 +108,24 @@ def test_a_gpu_without_room_for_what_computes_there_is_refused(two_gpus: GpuMap)
     check_machine(larger, tiny_shape(), GpuMap(visible=(server, trainer), servers=((trainer,),)))
 
 
+def test_a_shared_gpu_needs_the_larger_of_both_turns() -> None:
+    gpu = Gpu(0, "0", "NVIDIA H100")
+    shared = GpuMap(trainer=(gpu,), servers=((gpu,),), is_colocated=True)
+    for cache_tokens, is_server_larger in ((1, False), (2**20, True)):
+        recipe = make_recipe(600, placement={"colocated": True}, serving={"max_total_tokens": cache_tokens})
+        memory = trainer_memory(recipe, tiny_shape(), on_gpu=True)
+        server = sum(server_memory(tiny_shape(), recipe).values())
+        state = memory.weights + memory.gradients + memory.optimizer
+        ((_, needed, name),) = gpu_bytes(recipe, tiny_shape(), shared)
+        assert name == "trainer 0 with server 0"
+        assert needed == (state + server if is_server_larger else memory.computing())
+        # On a CPU processes and the copy of a checkpoint come on top; a server has its weights twice there.
+        processes = TRAINER_PROCESS_BYTES + SERVER_PROCESS_BYTES + memory.copies()
+        server += server_memory(tiny_shape(), recipe)["weights"]
+        expected = state + server if is_server_larger else memory.computing()
+        assert run_bytes(recipe, tiny_shape()) == processes + expected
+
+
 def test_gpus_of_which_nobody_knows_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert free_gpu_bytes() == {}

@@ -74,6 +74,38 @@ def test_what_the_recipe_names_is_given_in_its_order_and_the_rest_is_filled_up()
     assert numbers(assign(recipe_with(placement=section), whole_gpus(8))) == ([7, 0], [[2], [3], [4]], [[1]])
 
 
+@pytest.mark.parametrize(
+    ("section", "num_servers", "expected"),
+    [
+        ({}, 2, ([0, 1], [[0], [1]], [[2]])),
+        ({}, 1, ([0, 1], [[0]], [[2]])),
+        ({"trainer": [3, 2]}, 2, ([3, 2], [[3], [2]], [[0]])),
+        ({"trainer": [3, 2], "servers": [2]}, 1, ([3, 2], [[2]], [[0]])),
+        # Named for the servers alone, the trainer has them too.
+        ({"servers": [3]}, 1, ([3, 0], [[3]], [[1]])),
+        ({"evaluation": [0]}, 2, ([1, 2], [[1], [2]], [[0]])),
+    ],
+)
+def test_colocated_servers_have_gpus_of_the_trainer(
+    section: dict[str, Any], num_servers: int, expected: Any
+) -> None:
+    recipe = recipe_with(placement={"colocated": True, **section}, serving={"num_servers": num_servers})
+    found = assign(recipe, whole_gpus(4))
+    assert numbers(found) == expected
+    assert found.environment_of("server 0")["CUDA_VISIBLE_DEVICES"] == str(expected[1][0][0])
+    assert found.lines()[-1] == "  servers sleep while the trainer steps (placement.colocated)"
+
+
+def test_one_gpu_is_enough_for_a_colocated_run_and_a_server_alone_has_it_to_itself() -> None:
+    recipe = make_recipe(Path("m"), placement={"colocated": True})
+    found = assign(recipe, whole_gpus(1))
+    assert numbers(found) == ([0], [[0]], [])
+    alone = assign(recipe, whole_gpus(1), ("servers",))
+    assert numbers(alone) == ([], [[0]], []) and not alone.is_colocated
+    with pytest.raises(InputError, match="placement.servers names GPU 5, but only GPU 0 is visible"):
+        assign(make_recipe(Path("m"), placement={"colocated": True, "servers": [5]}), whole_gpus(1))
+
+
 def test_external_servers_take_no_gpu_here() -> None:
     found = assign(recipe_with(serving={"servers": ["http://a:1"]}), whole_gpus(3))
     assert numbers(found) == ([0, 1], [], [[2]])
@@ -123,6 +155,9 @@ def test_a_build_of_torch_for_cpus_next_to_a_gpu_is_refused(
         place(recipe_with())
     found = place(recipe_with(placement={"device": "cpu"}))
     assert found.lines() == ["every process on the CPU: placement.device is cpu"]
+    colocated = {"device": "cpu", "colocated": True}
+    found = place(recipe_with(placement=colocated, serving={"num_servers": 2}))
+    assert found.lines()[1:] == ["  servers sleep while the trainer steps (placement.colocated)"]
 
 
 def test_the_cpu_of_a_machine_with_gpus_is_used_where_the_recipe_or_the_shell_says_so(

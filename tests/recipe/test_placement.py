@@ -14,7 +14,34 @@ from asyncrl.errors import InputError
     [
         (
             {"placement": {"trainer": [0], "servers": [0]}},
-            "placement.trainer and placement.servers both name GPU 0. Sharing one is not supported: .* Name",
+            "placement.trainer and placement.servers both name GPU 0. Name another .* or let .*colocated",
+        ),
+        (
+            {
+                "placement": {"colocated": True, "trainer": [0], "evaluation": [0]},
+                "evaluation": {"every_steps": 0, "num_servers": 1},
+            },
+            "placement.trainer and placement.evaluation both name GPU 0",
+        ),
+        (
+            {"placement": {"colocated": True, "trainer": [0], "servers": [1]}},
+            r"placement.servers \[1\] are not all among placement.trainer \[0\].* Name GPUs of the trainer",
+        ),
+        (
+            {"placement": {"colocated": True}, "serving": {"servers": ["http://a:1"]}},
+            "names servers that run already, which share no GPU.* Change serving.servers, or set",
+        ),
+        (
+            {"placement": {"colocated": True}, "serving": {"weight_transport": "tensor"}},
+            "serving.weight_transport is tensor: servers sleep .* Change serving.weight_transport",
+        ),
+        (
+            {"placement": {"colocated": True}, "cluster": {"backend": "ray"}},
+            "cluster.backend is ray, which gives each process GPUs of its own",
+        ),
+        (
+            {"placement": {"colocated": True}, "serving": {"num_servers": 2}},
+            "serving.tensor_parallel_size is 2 and trainer.num_processes 1.* Change serving.num_servers",
         ),
         ({"placement": {"trainer": [1, 1]}, "trainer": {"num_processes": 2}}, "names GPU 1 twice"),
         ({"placement": {"device": "cpu", "servers": [0]}}, "but placement.device is cpu. Remove one"),

@@ -64,6 +64,8 @@ class Plan:
     """Of chunks that say which version made their tokens."""
     are_servers_external: bool
     """They outlive a controller that is killed."""
+    is_colocated: bool = False
+    """Servers sleep while the trainer has a batch."""
     repeated_groups: int = 0
     """Per batch."""
     max_uses: int = 2
@@ -95,6 +97,8 @@ def draw(seed: int) -> Plan:
     _draw_repetition(plan, more)
     if more.random() < 0.2:
         plan.interrupt, plan.oversampling = "drain", None
+    if more.random() < 0.25:
+        plan.is_colocated, plan.are_servers_external = True, False
     return plan
 
 

@@ -183,7 +183,9 @@ class Schedule:
         await self.servers[url].restart()
 
     async def end_server(self, url: str) -> None:
-        """Its process outlives its place in the fleet."""
+        """Where it shares no GPU, its process outlives its place in the fleet."""
+        if self.plan.is_colocated:
+            self.servers[url].die()
 
     def record_server_change(self, action: str, url: str) -> None:
         """Every life of the controller starts with all servers."""
@@ -207,9 +209,10 @@ class Schedule:
             if self.plan.are_servers_external:
                 asyncio.get_running_loop().call_later(2.0, server.start)
         elif kind == "bounce":
-            # Somebody restarted it, and nobody was told.
+            # Somebody restarted it, and nobody was told. Not one that shares a GPU: that is the run's own.
             server.die()
-            server.start()
+            if not self.plan.is_colocated:
+                server.start()
         elif kind == "hang":
             server.hang(self.world.rng.choice((1.0, 50.0, 500.0)))
         elif kind == "stall":
@@ -244,7 +247,13 @@ def make_recipe(plan: Plan) -> Recipe:
                 "max_uses": plan.max_uses,
                 "keep_steps": plan.keep_steps,
             },
-            "trainer": {"num_steps": plan.num_steps, "step_timeout_seconds": 60, "keep_checkpoints": 1},
+            "placement": {"colocated": plan.is_colocated},
+            "trainer": {
+                "num_processes": plan.num_servers,
+                "num_steps": plan.num_steps,
+                "step_timeout_seconds": 60,
+                "keep_checkpoints": 1,
+            },
             "evaluation": {"every_steps": 2 if plan.has_evaluation else 0, "samples_per_task": 2},
             "serving": {
                 "request_timeout_seconds": 30,

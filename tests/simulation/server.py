@@ -79,6 +79,8 @@ class SimulatedServer:
         self.version = "default"
         self.weights = "default"
         self.is_paused = False
+        self.is_asleep = False
+        """Weights and cache have no memory."""
         self.is_updating = False
         self.is_stalled = False
         """The scheduler is stuck; the front end answers on."""
@@ -178,7 +180,7 @@ class SimulatedServer:
                 reply.set_result(answer)
 
     async def _act(self, path: str, body: Any) -> Reply:
-        match path:
+        match path.partition("?")[0]:
             case "/ready":
                 return 200, ""
             case "/model_info":
@@ -207,6 +209,21 @@ class SimulatedServer:
                 return 200, ""
             case "/update_weights_from_disk":
                 return await self._update(body)
+            case "/release_memory_occupation":
+                # What waits does so in the front end.
+                if self.running or not self.is_paused:
+                    self.world.violate(f"{self.url} is told to sleep while it is busy")
+                self.is_asleep, self.weights, self.cache = True, "undefined", {}
+                return 200, None
+            case "/resume_memory_occupation":
+                if not self.is_asleep:
+                    # SGLang's scheduler dies of it.
+                    self.die()
+                    await asyncio.sleep(0)
+                if self.world.is_trainer_computing:
+                    self.world.violate(f"{self.url} wakes up while the trainer computes")
+                self.is_asleep = False
+                return 200, None
             case "/weights_checker":
                 return 200, {"success": True, "ranks": [{"checksums": {"w": self.weights}}]}
         raise AssertionError(path)
@@ -229,6 +246,8 @@ class SimulatedServer:
         async with self._update_lock:
             if not self.is_paused:
                 await self._wait(lambda: not self.running)
+            if self.is_asleep:
+                self.world.violate(f"{self.url} loads weights while it sleeps")
             self.is_updating = True
             try:
                 await asyncio.sleep(self.world.delay(0.05))

@@ -20,6 +20,7 @@ from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.lifecycle import ServerLifecycle
 from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
@@ -184,7 +185,11 @@ def repetitions_that_are_not_journaled() -> Any:
 
 
 def a_publish_that_does_not_drain() -> Any:
-    return mock.patch.object(Drain, "_is_idle", lambda *_: True)
+    return mock.patch.object(Drain, "is_idle", lambda *_: True)
+
+
+def servers_that_are_not_waited_for_until_they_sleep() -> Any:
+    return mock.patch.object(ServerLifecycle, "holds_memory", lambda _: False)
 
 
 def trajectories_that_continue_after_a_drain() -> Any:
@@ -214,6 +219,7 @@ def trajectories_that_continue_after_a_drain() -> Any:
         repeated_groups_that_are_compacted,
         repetitions_that_are_not_journaled,
         a_publish_that_does_not_drain,
+        servers_that_are_not_waited_for_until_they_sleep,
         trajectories_that_continue_after_a_drain,
     ],
 )

@@ -92,6 +92,7 @@ class SimulatedTrainer:
     def __init__(self, world: World, service: SimulatedService, servers: dict[str, SimulatedServer]) -> None:
         self.world = world
         self._service = service
+        self._servers = servers
         # What aiohttp gives a session that asks for nothing else.
         self._session = SimulatedSession(world, servers, timeout=aiohttp.ClientTimeout(total=300.0))
         crashes = world.plan.trainer_crashes
@@ -106,6 +107,7 @@ class SimulatedTrainer:
         try:
             await self._run()
         finally:
+            self.world.is_trainer_computing = False
             self._session.cut()
 
     async def _run(self) -> None:
@@ -128,8 +130,11 @@ class SimulatedTrainer:
             if reply.batch is None or version >= plan.num_steps:
                 break
             check_batch(world, reply.batch, version)
+            world.is_trainer_computing = True
+            self._check_alone()
             await self._point("after take")
             await asyncio.sleep(world.delay(plan.step_seconds))
+            self._check_alone()
             version += 1
             self.trained.append(reply.batch)
             self.weights.append(f"v{version}.{self.life}")
@@ -141,8 +146,16 @@ class SimulatedTrainer:
             await self._point("after publish")
             if version % plan.commit_every == 0 or version == plan.num_steps:
                 saved = await self._save(version)
+            world.is_trainer_computing = False
         if saved != version:
             await self._save(version)
+
+    def _check_alone(self) -> None:
+        """On shared GPUs no server may hold memory now; one whose process is gone holds none."""
+        if self.world.plan.is_colocated:
+            awake = [s.url for s in self._servers.values() if s.is_up and not s.is_asleep]
+            if awake:
+                self.world.violate(f"the trainer computes while {awake} hold memory")
 
     async def _restore(self) -> int:
         await asyncio.sleep(self.world.delay(0.5))

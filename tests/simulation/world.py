@@ -58,6 +58,8 @@ class World:
     valid_weights: tuple[str, ...] | None = None
     """History of the trainer that was answered last: servers must not sample from anything else."""
     num_trainer_lives: int = 0
+    is_trainer_computing: bool = False
+    """The trainer has a batch and has not published what it makes of it."""
     batches: dict[int, Batch] = field(default_factory=dict)
     """Step -> what its first take was answered."""
     first_steps: dict[str, int] = field(default_factory=dict)

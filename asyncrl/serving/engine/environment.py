@@ -56,8 +56,12 @@ def engine_arguments(
     stream_interval: int,
     seed: int,
     host: str = "127.0.0.1",
+    can_sleep: bool = False,
 ) -> list[str]:
-    """The command line after the interpreter: `-m sglang.launch_server ...`. The server listens on `host`."""
+    """The command line after the interpreter: `-m sglang.launch_server ...`. The server listens on `host`.
+
+    One that `can_sleep` can release the memory of its GPU; on a CPU each can.
+    """
     arguments = ["-m", "sglang.launch_server", "--model-path", str(model_folder), "--dtype", model.dtype]
     arguments += ["--host", host, "--port", str(port), "--random-seed", str(seed)]
     arguments += ["--tensor-parallel-size", str(serving.tensor_parallel_size)]
@@ -72,6 +76,8 @@ def engine_arguments(
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:
         arguments += _cpu_arguments()
+    elif can_sleep:
+        arguments += ["--enable-memory-saver"]
     return arguments + serving.extra_arguments
 
 

@@ -9,7 +9,7 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, version spans, short aborts,
     clean ends, shared prompts; on a CPU lighter processes, batched attention, packed weights, shorter ways to
-    norm, rotate and sample, and digests in threads too."""
+    norm, rotate and sample, digests in threads, and sleep too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -30,13 +30,21 @@ def load() -> None:
     leftovers.install()
     prompt_sharing.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_digests, cpu_layers, cpu_processes, cpu_products, cpu_sampler
+        from asyncrl.serving.engine import (
+            cpu_digests,
+            cpu_layers,
+            cpu_processes,
+            cpu_products,
+            cpu_sampler,
+            cpu_sleep,
+        )
 
         cpu_processes.install()
         cpu_digests.install()
         cpu_sampler.install()
         cpu_products.install()
         cpu_layers.install()
+        cpu_sleep.install()
         _register_cpu_attention()
 
 

@@ -1,0 +1,41 @@
+"""Servers and trainer on the same GPUs (placement.colocated): the trainer's from the reply with a batch until
+its next take, the servers' in between.
+
+A take announces a version, which wakes the servers: they join with it, as after any absence. Before the reply
+they sleep. What is in flight then is aborted and resumes from its prefix, or with rollout.interrupt drain it
+ends first; a running evaluation ends first too, so that it has one version.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from asyncrl.rollout.drain import Drain
+from asyncrl.run_state import RunState
+from asyncrl.serving.fleet import Fleet
+from asyncrl.waits import Waits
+
+
+@dataclass(frozen=True)
+class SharedGpus:
+    """One per run whose trainer shares its GPUs."""
+
+    fleet: Fleet
+    drainer: Drain
+    waits: Waits
+    state: RunState
+    is_evaluating: Callable[[], bool]
+    """Whether an evaluation runs on the servers."""
+    ends_with_its_version: bool
+    """Whether trajectories end before the next version (rollout.interrupt: drain)."""
+
+    async def hand_to_trainer(self) -> None:
+        """Returns when no server holds memory. May be cancelled and called again."""
+        await self._wait(lambda: not self.is_evaluating(), "an evaluation, before the servers sleep")
+        if self.ends_with_its_version:
+            self.fleet.start_drain()
+            await self._wait(self.drainer.is_idle, "trajectories in flight, before the servers sleep")
+        await self.fleet.sleep()
+
+    async def _wait(self, is_over: Callable[[], bool], blocker: str) -> None:
+        """A run that was asked to stop waits for nothing here."""
+        await self.waits.wait_until(lambda: self.state.is_stopped or is_over(), owner="take", blocker=blocker)

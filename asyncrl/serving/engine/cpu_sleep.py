@@ -1,0 +1,79 @@
+"""A server on a CPU that is told to release its memory does: SGLang 0.5.23 leaves that to torch_memory_saver,
+which needs a GPU.
+
+The tensors stay, their memory goes: whatever refers to them finds it again. Weights that come back are
+undefined until some are loaded, as on a GPU; buffers of the model keep their values, which SGLang does.
+"""
+
+import ctypes
+from collections.abc import Iterable
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from torch import Tensor
+
+from asyncrl.serving.engine import packed_weights
+
+MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+
+_released: dict[str, list[tuple[Tensor, int]]] = {}
+"""Tag -> tensors and the bytes of their storage, while they have none."""
+
+
+def install() -> None:
+    """Registers the hooks; SGLang applies them when all plugins are loaded."""
+    HookRegistry.register(f"{MANAGER}.release_memory_occupation", _release, HookType.AROUND)
+    HookRegistry.register(f"{MANAGER}.resume_memory_occupation", _resume, HookType.AROUND)
+
+
+def _release(original, manager, request):
+    reply = original(manager, request)
+    runner = manager.tp_worker.model_runner
+    for tag in request.tags:
+        _released[tag] = free(_tensors(runner, tag))
+    # Its packed copies are as large as the weights.
+    for parameter in runner.model.parameters():
+        vars(parameter).pop("packed", None)
+    packed_weights.forget()
+    give_back()
+    return reply
+
+
+def _resume(original, manager, request):
+    for tag in request.tags:
+        allocate(_released.pop(tag))
+    if "kv_cache" in request.tags:
+        pool = manager.tp_worker.model_runner.token_to_kv_pool
+        for tensor in _tensors(manager.tp_worker.model_runner, "kv_cache"):
+            # As at the start: padding reads rows that nobody wrote, and NaN survives its mask.
+            tensor.zero_()
+        pool._init_data_ptrs_and_strides()
+    return original(manager, request)
+
+
+def _tensors(runner, tag) -> Iterable[Tensor]:
+    if tag == "weights":
+        return runner.model.parameters()
+    pool = runner.token_to_kv_pool
+    return [*pool.k_buffer, *pool.v_buffer]
+
+
+def free(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
+    """Takes the memory of tensors away; each with the bytes that its storage had. Tied ones come once."""
+    freed = []
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            freed.append((tensor, storage.nbytes()))
+            storage.resize_(0)
+    return freed
+
+
+def allocate(freed: Iterable[tuple[Tensor, int]]) -> None:
+    """Gives back what `free` took; the values are undefined."""
+    for tensor, num_bytes in freed:
+        tensor.untyped_storage().resize_(num_bytes)
+
+
+def give_back() -> None:
+    """Freed tensors of megabytes stay with the process otherwise (see engine_environment)."""
+    ctypes.CDLL(None).malloc_trim(0)

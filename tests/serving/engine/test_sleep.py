@@ -1,0 +1,91 @@
+"""A real server sleeps and wakes with other weights: its memory is gone meanwhile, its answers are right."""
+
+import asyncio
+import random
+import uuid
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+from serving.engine.servers import VOCABULARY, load_model, new_session, reference_logprobs, stream
+
+from asyncrl.errors import WeightMismatch
+from asyncrl.serving import sglang
+from asyncrl.serving.publication import Publication, install
+
+ENDLESS = 1900
+TOLERANCE = 1e-5
+
+
+def body(prompt: list[int], num_tokens: int) -> dict[str, Any]:
+    return {
+        "input_ids": [prompt],
+        "rid": [uuid.uuid4().hex],
+        "sampling_params": [{"temperature": 1.0, "max_new_tokens": num_tokens, "ignore_eos": True}],
+        "return_logprob": True,
+        # The salt that the server's cache would answer for, if any of it were left.
+        "cache_salt": ["the same"],
+    }
+
+
+async def generate(session: aiohttp.ClientSession, url: str, request: dict[str, Any]) -> tuple[Any, ...]:
+    """Tokens, log-probs, cached prompt tokens and why it ended."""
+    tokens, logprobs, meta = [], [], {}
+    async for event in stream(session, url, request):
+        meta = event["meta_info"]
+        tokens += event["output_ids"]
+        logprobs += [entry[0] for entry in meta["output_token_logprobs"]]
+    return tokens, logprobs, meta["cached_tokens"], meta["finish_reason"]["type"]
+
+
+def scheduler_bytes(url: str) -> int:
+    """Resident, of the process that computes for the server at `url`."""
+    port = url.rpartition(":")[2]
+    (front,) = (
+        process for process in psutil.Process().children() if f"--port {port}" in " ".join(process.cmdline())
+    )
+    return max(child.memory_info().rss for child in front.children(recursive=True))
+
+
+def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_cache(
+    shared_engine: Any,
+) -> None:
+    url, folders = shared_engine
+    prompt = random.Random(12).choices(range(2, VOCABULARY), k=30)
+
+    async def run() -> None:
+        async with new_session() as session:
+            digests = await sglang.weight_digests(session, url, timeout_seconds=60)
+            endless = asyncio.create_task(generate(session, url, body(prompt, ENDLESS)))
+            await asyncio.wait({endless}, timeout=0.3)
+            awake = scheduler_bytes(url)
+            await sglang.sleep(session, url)
+            assert awake - scheduler_bytes(url) > 2**20
+            # What streamed has ended, and carries what it has.
+            tokens, logprobs, _, finish = await endless
+            assert finish == "abort" and len(tokens) < ENDLESS
+            expected = reference_logprobs(prompt, tokens, [load_model(folders[0])] * len(tokens))
+            assert logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+            await sglang.wake(session, url)
+            # Until weights are loaded it holds none: a publication of those that it slept with is refused.
+            with pytest.raises(WeightMismatch):
+                await install(session, url, Publication(0, folders[0], digests), load=nothing)
+            await install(session, url, Publication(1, folders[1], await digests_of(folders[1])))
+            tokens, logprobs, num_cached, _ = await generate(session, url, body(prompt, 8))
+            assert num_cached == 0
+            expected = reference_logprobs(prompt, tokens, [load_model(folders[1])] * 8)
+            assert logprobs == pytest.approx(expected, abs=TOLERANCE)
+            await install(session, url, Publication(0, folders[0], digests))
+
+    async def nothing(*_: object) -> None:
+        """As if the weights were still there."""
+
+    async def digests_of(folder: Any) -> dict[str, str]:
+        """What the engine says of `folder`, loaded on the way."""
+        async with new_session() as session:
+            await sglang.update_weights_from_disk(session, url, folder, 1)
+            return await sglang.weight_digests(session, url, timeout_seconds=60)
+
+    asyncio.run(run())
