@@ -179,6 +179,6 @@ def test_a_prefill_that_the_template_drops_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_template_sets_does_not_last_until_the_next_conversation(tmp_path: Path) -> None:
-    source = "{% if seen is defined %}again {% endif %}{% set seen = 1 %}{{ messages[0].content }}{{ bos_token }}"
+    source = "{% if seen is defined %}again {% endif %}{% set seen = 1 %}{{ messages[0].content }}"
     codec = TextCodec(model_folder(tmp_path, source))
-    assert [codec.render_prompt([USER])[0] for _ in range(2)] == [f"{USER['content']}<s>"] * 2
+    assert [codec.render_prompt([USER])[0] for _ in range(2)] == [USER["content"]] * 2
