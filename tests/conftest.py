@@ -35,7 +35,7 @@ HEAVY = (
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # Each loads reasoning-gym in processes of its own.
-    *("data/test_gym.py", "verifiers/gym"),
+    *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
 """What `make quick` leaves out."""
 LONGEST_FIRST = ("sandbox", "end_to_end", "engines", "trainer", "simulation")

@@ -1,4 +1,4 @@
-"""Reasoning pays on a gym's tasks: from the base model that a recipe makes to one that works before it answers."""
+"""Reasoning pays on a gym's tasks: a base model that mostly guesses learns to work first."""
 
 import json
 import subprocess

@@ -176,9 +176,3 @@ def test_a_prefill_that_the_template_drops_is_refused(tmp_path: Path) -> None:
     folder = model_folder(tmp_path, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     with pytest.raises(InputError, match="where it ends cannot be found"):
         TextCodec(folder).render_prompt([USER, {"role": "assistant", "content": "<think>\n"}])
-
-
-def test_what_a_template_sets_does_not_last_until_the_next_conversation(tmp_path: Path) -> None:
-    source = "{% if seen is defined %}again {% endif %}{% set seen = 1 %}{{ messages[0].content }}{{ bos_token }}"
-    codec = TextCodec(model_folder(tmp_path, source))
-    assert [codec.render_prompt([USER])[0] for _ in range(2)] == [f"{USER['content']}<s>"] * 2
