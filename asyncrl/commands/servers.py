@@ -84,6 +84,8 @@ def _line(server: dict[str, Any]) -> str:
     words = [
         f"{server['url']:<28} {server['state']:<10} version {version:<5} {server['num_running']:>4} requests"
     ]
+    if server["cache_tokens"] is not None:
+        words += [f"{server['held_tokens']:,} of {server['cache_tokens']:,} tokens"]
     words += ["slow"] if server["is_slow"] else []
     words += [server["reason"]] if server["reason"] else []
     return "  ".join(words)

@@ -94,13 +94,17 @@ async def stream(
             if response.status != 200:
                 text = await response.text()
                 raise ServerError(f"{url}/generate answered {response.status}: {text[:500]}")
-            async for line in response.content:
-                if not line.startswith(b"data:"):
-                    continue
-                data = line[5:].strip()
-                if data == b"[DONE]":
-                    return
-                yield parse_event(data)
+            rest = b""
+            # All that has arrived at once: a read for each line costs more than what is done with it.
+            async for data in response.content.iter_any():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if not line.startswith(b"data:"):
+                        continue
+                    event = line[5:].strip()
+                    if event == b"[DONE]":
+                        return
+                    yield parse_event(event)
     except aiohttp.SocketTimeoutError as error:
         raise ServerError(f"{url} streamed nothing for {silence_seconds:.0f} s") from error
     except _FAILURES as error:

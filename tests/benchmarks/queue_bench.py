@@ -52,10 +52,10 @@ class ReadySession:
         """Nothing is open."""
 
     @property
-    def content(self) -> AsyncIterator[bytes]:
-        return self._lines()
+    def content(self) -> "ReadySession":
+        return self
 
-    async def _lines(self) -> AsyncIterator[bytes]:
+    async def iter_any(self) -> AsyncIterator[bytes]:
         for chunk in range(CHUNKS):
             for rid in self.rids:
                 yield event(rid, chunk)

@@ -86,10 +86,10 @@ class _Exchange:
         return self._answer
 
     @property
-    def content(self) -> AsyncIterator[bytes]:
-        return self._lines()
+    def content(self) -> "_Exchange":
+        return self
 
-    async def _lines(self) -> AsyncIterator[bytes]:
+    async def iter_any(self) -> AsyncIterator[bytes]:
         assert self._channel is not None
         while True:
             try:
