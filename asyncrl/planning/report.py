@@ -1,5 +1,6 @@
 """What a simulation says, for people: `asyncrl plan --simulate`."""
 
+from asyncrl.errors import InputError
 from asyncrl.planning.outcome import Outcome
 from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
@@ -14,7 +15,12 @@ SEARCH_STEPS = 24
 
 
 def forecast(source: Source, *, num_gpus: int | None = None, num_steps: int | None = None) -> str:
-    """All lines. Raises InputError where `num_gpus` cannot hold the recipe's layout."""
+    """All lines. Raises InputError where `num_gpus` cannot hold the recipe's layout, or sides take turns."""
+    if source.recipe.placement.colocated:
+        raise InputError(
+            "placement.colocated is true, but a simulation has servers that generate while the trainer "
+            "steps. Set placement.colocated to false to simulate the recipe on separate GPUs."
+        )
     run = source.run
     if num_steps is not None:
         run = run.with_queue(num_steps=num_steps)
@@ -30,7 +36,10 @@ def forecast(source: Source, *, num_gpus: int | None = None, num_steps: int | No
 
 
 def describe_tail(source: Source) -> list[str]:
-    """The longest response against a step, from where that is known, and a warning where it matters."""
+    """The longest response against a step, from where that is known, and a warning where it matters. Nothing
+    where servers generate nothing during a step."""
+    if source.recipe.placement.colocated:
+        return []
     return [*_tail_lines(source, source.run), f"  {source.assumptions[0]}"]
 
 

@@ -92,6 +92,8 @@ def test_a_colocated_plan_says_what_each_turn_needs(recipe: Path, capsys: pytest
     ]
     assert cli.main([*over, "--gpu-memory-gb", "180"]) == 2
     assert "a trainer's state with a server needs 168.6 GB, 90% of" in capsys.readouterr().err
+    assert cli.main(["plan", str(recipe), "placement.colocated=true", "--simulate"]) == 2
+    assert "Set placement.colocated to false to simulate" in capsys.readouterr().err
 
 
 def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys: pytest.CaptureFixture[str]):

@@ -5,13 +5,13 @@ The tensors stay, their memory goes: whatever refers to them finds it again. Wei
 undefined until some are loaded, as on a GPU; buffers of the model keep their values, which SGLang does.
 """
 
-import ctypes
 from collections.abc import Iterable
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor
 
 from asyncrl.serving.engine import packed_weights
+from asyncrl.serving.engine.tensor_memory import allocate, free, give_back
 
 MANAGER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
 
@@ -55,25 +55,3 @@ def _tensors(runner, tag) -> Iterable[Tensor]:
         return runner.model.parameters()
     pool = runner.token_to_kv_pool
     return [*pool.k_buffer, *pool.v_buffer]
-
-
-def free(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
-    """Takes the memory of tensors away; each with the bytes that its storage had. Tied ones come once."""
-    freed = []
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.nbytes():
-            freed.append((tensor, storage.nbytes()))
-            storage.resize_(0)
-    return freed
-
-
-def allocate(freed: Iterable[tuple[Tensor, int]]) -> None:
-    """Gives back what `free` took; the values are undefined."""
-    for tensor, num_bytes in freed:
-        tensor.untyped_storage().resize_(num_bytes)
-
-
-def give_back() -> None:
-    """Freed tensors of megabytes stay with the process otherwise (see engine_environment)."""
-    ctypes.CDLL(None).malloc_trim(0)
