@@ -107,6 +107,14 @@ def test_gradients_of_a_prompts_copies_are_summed_in_float32():
     assert tokens.grad[0].tolist() == [150.0] * 8
 
 
+@pytest.mark.skipif(has_transformer_engine(), reason="Transformer Engine has norms of its own")
+def test_a_norm_is_one_kernel(tmp_path: Path):
+    learner = make_learner(write(tmp_path, "qwen3"), "bfloat16")
+    with torch.profiler.profile() as profile:
+        learner.step(random_batch(0, vocabulary=96))
+    assert "aten::_fused_rms_norm" in {event.key for event in profile.key_averages()}
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_math_kernel_never_runs(dtype: str, tmp_path: Path):
     learner = make_learner(write(tmp_path, "qwen3"), dtype)

@@ -30,6 +30,7 @@ print(json.dumps([learner.step(random_batch(step)) for step in range(2)]))
 """
 
 
+@pytest.mark.exhaustive
 def test_deterministic_steps_use_nothing_that_torch_cannot_repeat(tmp_path: Path):
     # In a process of its own: the flag is the process's. torch raises where an operation has no such form.
     folder = write_model(tmp_path / "model")
