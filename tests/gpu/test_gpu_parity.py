@@ -99,7 +99,7 @@ def test_gradients_of_a_prompts_copies_are_summed_in_float32():
     from asyncrl.trainer.batch import _moved
 
     # A prompt of one token with 300 responses. A sum of halves in bfloat16 stays at 128, where its next
-    # number is 1 away. On a CPU torch itself keeps float32 sums.
+    # number is 1 away.
     pack = describe_pack([np.array([0, 1 + i]) for i in range(300)], np.array([0] + [1] * 300), kernel="sdpa")
     pack = _moved(pack, torch.device("cuda"))
     tokens = torch.zeros(301, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
