@@ -116,10 +116,11 @@ class _LayOut(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it. Float32,
-        # because a prompt may have hundreds of copies and a bfloat16 sum keeps 8 bits of them.
-        tokens = gradient.new_zeros(context.num_tokens, *gradient.shape[1:], dtype=torch.float32)
-        return tokens.index_add_(0, context.places, gradient.float()).to(gradient.dtype), None
+        # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it. Sums are
+        # float32, because a prompt may have hundreds of copies; on a CPU torch keeps them so by itself.
+        copies = gradient if gradient.device.type == "cpu" else gradient.float()
+        tokens = copies.new_zeros(context.num_tokens, *copies.shape[1:])
+        return tokens.index_add_(0, context.places, copies).to(gradient.dtype), None
 
 
 class _Pack(torch.autograd.Function):

@@ -192,13 +192,14 @@ def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
         return "sdpa"
     faults = {}
     for each in asked:
-        fault = _find_gap(each, device, heads) or _try(KERNELS[each], device, heads)
+        fault = _find_gap(each, device, heads)
         if fault is None:
-            log.info("attention by %s", each)
-            return each
-        faults[each] = fault
-        if KERNELS[each].package == "torch" or _is_installed(KERNELS[each].package):
+            fault = _try(KERNELS[each], device, heads)
+            if fault is None:
+                log.info("attention by %s", each)
+                return each
             log.warning("attention: %s does not work here: %s", each, fault)
+        faults[each] = fault
     reasons = "; ".join(f"{each}: {fault}" for each, fault in faults.items())
     what = f"{heads.count} heads ({heads.kv_count} key-value) of size {heads.size} in {heads.dtype}"
     raise InputError(

@@ -71,7 +71,7 @@ def make_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=layout.is_optimizer_distributed,
         overlap_param_gather=layout.overlaps_weights,
-        **_state_settings(section),
+        **state_settings(section),
     )
     restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)
@@ -83,7 +83,7 @@ def make_optimizer(
     return optimizer
 
 
-def _state_settings(section: Trainer) -> dict[str, Any]:
+def state_settings(section: Trainer) -> dict[str, Any]:
     """Megatron's settings of where Adam's states are and in which type; `check_packages` says what works."""
     types = {"exp_avg_dtype": section.exp_avg_dtype, "exp_avg_sq_dtype": section.exp_avg_sq_dtype}
     if not section.optimizer_cpu_offload and set(types.values()) == {"float32"}:

@@ -1,6 +1,10 @@
 """One GPU in bfloat16 against transformers in float32 on the CPU, with whatever kernels are installed."""
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,12 +103,30 @@ def test_gradients_of_a_prompts_copies_are_summed_in_float32():
     from asyncrl.trainer.batch import _moved
 
     # A prompt of one token with 300 responses. A sum of halves in bfloat16 stays at 128, where its next
-    # number is 1 away. On a CPU torch itself keeps float32 sums.
+    # number is 1 away.
     pack = describe_pack([np.array([0, 1 + i]) for i in range(300)], np.array([0] + [1] * 300), kernel="sdpa")
     pack = _moved(pack, torch.device("cuda"))
     tokens = torch.zeros(301, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     _LayOut.apply(tokens, pack).backward(torch.full((600, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
     assert tokens.grad[0].tolist() == [150.0] * 8
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_deterministic_steps_are_the_same_to_the_last_digit(dtype: str, tmp_path: Path):
+    command = [sys.executable, "-m", "fakes.deterministic_steps", str(write(tmp_path, "qwen3")), dtype, "96"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    first, second = (
+        subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout for _ in range(2)
+    )
+    assert json.loads(first.splitlines()[-1]) == json.loads(second.splitlines()[-1])
+
+
+@pytest.mark.skipif(has_transformer_engine(), reason="Transformer Engine has norms of its own")
+def test_a_norm_is_one_kernel(tmp_path: Path):
+    learner = make_learner(write(tmp_path, "qwen3"), "bfloat16")
+    with torch.profiler.profile() as profile:
+        learner.step(random_batch(0, vocabulary=96))
+    assert "aten::_fused_rms_norm" in {event.key for event in profile.key_averages()}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -14,27 +14,12 @@ from asyncrl.trainer import determinism
 from asyncrl.trainer.determinism import is_exact, is_same
 from asyncrl.trainer.reproduce import differences, table
 
-STEP = """
-import json, sys
-from pathlib import Path
-import torch
-from fakes.models import random_batch
-from fakes.recipes import make_recipe
-from asyncrl.trainer.bootstrap import start_learner
-algorithm = {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"}
-trainer = {"deterministic": True, "learning_rate": 1e-3, "tokens_per_micro_batch": 60}
-learner = start_learner(make_recipe(Path(sys.argv[1]), trainer=trainer, algorithm=algorithm))
-learner.load_base()
-assert torch.are_deterministic_algorithms_enabled() and learner.model.config.deterministic_mode
-print(json.dumps([learner.step(random_batch(step)) for step in range(2)]))
-"""
 
-
+@pytest.mark.exhaustive
 def test_deterministic_steps_use_nothing_that_torch_cannot_repeat(tmp_path: Path):
-    # In a process of its own: the flag is the process's. torch raises where an operation has no such form.
-    folder = write_model(tmp_path / "model")
+    # torch raises where an operation has no deterministic form.
+    command = [sys.executable, "-m", "fakes.deterministic_steps", str(write_model(tmp_path)), "float32", "40"]
     paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-W", "ignore", "-c", STEP, str(folder)]
     run = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     first, second = json.loads(run.stdout.splitlines()[-1])
