@@ -41,3 +41,14 @@ def test_a_port_on_which_somebody_listens_is_not_chosen(monkeypatch: pytest.Monk
 def test_the_kernel_hands_out_no_port_of_the_range() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert listener.getsockname()[1] not in ports.RANGE
+
+
+def test_a_listener_at_an_address_is_not_reached_at_another_one() -> None:
+    (port,) = ports.free_ports(1)
+    descriptor = ports.listen_at("127.0.0.2", port)
+    assert descriptor is not None
+    with socket.socket(fileno=descriptor):
+        socket.create_connection(("127.0.0.2", port), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert ports.listen_at("localhost", port) is None

@@ -24,6 +24,7 @@ def test_the_slurm_script_starts_ray_on_every_node_and_the_run_on_the_first(tmp_
     slurm = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURM_NNODES": "4", "PATH": f"{programs}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-eu", "job.sh"], cwd=tmp_path, env={**os.environ, **slurm}, check=True)
     assert (tmp_path / "calls").read_text() == (
-        "--cpu-bind=none ray symmetric-run --address n1:6379 --min-nodes 4 --disable-usage-stats -- "
+        "--no-kill --cpu-bind=none "
+        "ray symmetric-run --address n1:6379 --min-nodes 4 --disable-usage-stats -- "
         "asyncrl train recipe.yaml cluster.backend=ray cluster.address=n1:6379\n"
     )

@@ -2,13 +2,14 @@
 real SGLang and Megatron over gloo. A node is killed in mid-run; the run ends with every token accounted for
 and with the accuracy that training gives."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from fakes.arithmetic_run import ArithmeticRun
 from fakes.whole_run import WholeRun
 
 from asyncrl.commands.servers import change_servers
@@ -21,7 +22,25 @@ from ray.cluster_utils import Cluster
 
 # Ray leaves sockets and files to the end of the process.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500), pytest.mark.filterwarnings("default")]
+RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_arithmetic_cpu.yaml"
 NUM_STEPS = 30
+
+
+class ArithmeticRun(WholeRun):
+    """The recipe as it is shipped, with a run folder and a layout of its own."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.folder, self.run_folder = folder, folder / "run"
+        self._command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *overrides]
+        self._command.append(f"run_folder={self.run_folder}")
+        self.process = None
+
+    def start(self) -> "ArithmeticRun":
+        with (self.folder / "output").open("a") as output:
+            self.process = subprocess.Popen(
+                self._command, stdout=output, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            )
+        return self
 
 
 @pytest.fixture

@@ -26,9 +26,10 @@ class Keeper:
     """The first process of namespaces: with it all of their processes die, and it dies with the test."""
 
     def __init__(self, *namespaces: str) -> None:
-        """A network and `namespaces`. Raises CalledProcessError where they are refused."""
-        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", *namespaces, "--fork", "--kill-child"]
-        words += ["sh", "-c", "echo up; exec sleep infinity"]
+        """A network, processes and `namespaces`. Raises CalledProcessError where they are refused."""
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--pid", *namespaces]
+        # The shell reaps processes that others leave behind, as the first process of a machine does.
+        words += ["--fork", "--kill-child", "sh", "-c", "echo up; sleep infinity & wait"]
         self._outer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._outer.stdout is not None and self._outer.stderr is not None
         if self._outer.stdout.readline() != "up\n":
@@ -59,7 +60,7 @@ class Host:
         self.address = f"{NETWORK}.{index}"
         self.port = f"port{index}"
         """Of the switch."""
-        self._keeper = Keeper("--mount", "--pid", "--mount-proc")
+        self._keeper = Keeper("--mount", "--mount-proc")
         covers = [f"mount -t tmpfs none '{path}'" for path in (*hidden, "/dev/shm", "/run")]
         try:
             self.run("sh", "-ec", "\n".join([*covers, f"mkdir {TEMPORARY}", "ip link set lo up"]))
