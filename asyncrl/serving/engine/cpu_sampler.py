@@ -36,8 +36,9 @@ def _sample_shortly(
         or sampling_info.need_min_p_sampling
         or sampling_info.sampling_seed is not None
         or sampling_info.sampling_mask_batch_indices is not None
-        or any(top_logprobs_nums)
-        or any(ids is not None for ids in token_ids_logprobs)
+        # Both lists are None in a batch that reports no log-probs.
+        or (return_logprob and any(top_logprobs_nums))
+        or (return_logprob and any(ids is not None for ids in token_ids_logprobs))
     )
     if needs_more:
         return original(
