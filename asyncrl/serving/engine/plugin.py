@@ -8,8 +8,8 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 def load() -> None:
     """A token for each request, weights from a URL, version spans, short aborts, clean ends, shared prompts;
-    on a CPU lighter processes, batched attention, packed weights, shorter ways to norm, rotate and sample,
-    and digests in threads too."""
+    on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm, rotate and
+    sample, and digests in threads too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -50,9 +50,12 @@ def _register_cpu_attention() -> None:
 
 
 def _make_cpu_attention(model_runner):
+    from asyncrl.serving.engine import plain_decoder
     from asyncrl.serving.engine.cpu_attention import BatchedAttention
 
-    return BatchedAttention(model_runner)
+    backend = BatchedAttention(model_runner)
+    plain_decoder.install(model_runner.model, backend)
+    return backend
 
 
 def _last_slots(req_to_token, req_pool_indices_tensor, prefix_lens_tensor):
