@@ -182,13 +182,16 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=SMOLLM2, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--quick", action="store_true", help="one round: a smoke test, not a measurement")
     parser.add_argument("--part", choices=("trainer", "rollouts"), help="default: both")
+    parser.add_argument(
+        "--dtype", choices=("auto", "bfloat16", "float32"), default="auto", help="as model.dtype"
+    )
     arguments = parser.parse_args()
     if not arguments.model.exists():
         print(f"skipped: {arguments.model} is missing. Train by {SMOLLM2_RECIPE} once, or set --model.")
         return
     num_rounds = 1 if arguments.quick else 5
     warnings.filterwarnings("ignore")
-    section = {"path": str(arguments.model.absolute()), "dtype": "auto"}
+    section = {"path": str(arguments.model.absolute()), "dtype": arguments.dtype}
     recipe = make_recipe(arguments.model, model=section, trainer={"learning_rate": 1e-6})
     recipe = fetch_model(recipe)
     folder = model_folder(recipe.model)

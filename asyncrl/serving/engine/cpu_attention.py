@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 from sglang.srt.layers.radix_attention import AttentionType
-from sglang.srt.mem_cache.memory_pool import KVWriteLoc
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc, MHATokenToKVPool
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.serving.engine.decode_attention import attend, heads_at_once
@@ -73,6 +73,7 @@ class BatchedAttention(TorchNativeAttnBackend):
     def __init__(self, model_runner):
         super().__init__(model_runner)
         self._dtype = model_runner.dtype
+        self._has_plain_pool = False
         self._buckets: list[Bucket] = []
         self._workspaces: dict[tuple, torch.Tensor] = {}
         self._spread: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -81,6 +82,7 @@ class BatchedAttention(TorchNativeAttnBackend):
     def init_forward_metadata(self, forward_batch):
         super().init_forward_metadata(forward_batch)
         self._spread.clear()
+        self._has_plain_pool = _is_plain_pool(self.token_to_kv_pool)
         mode = forward_batch.forward_mode
         if forward_batch.encoder_lens is not None or mode.is_idle():
             self._buckets = []
@@ -136,7 +138,7 @@ class BatchedAttention(TorchNativeAttnBackend):
         return output
 
     def _is_at_once(self, layer, bucket):
-        cache = self.token_to_kv_pool.get_key_buffer(layer.layer_id)
+        cache, _ = self._caches(layer)
         return self._dtype == cache.dtype == torch.bfloat16 and bucket.mask.shape[0] >= MANY_REQUESTS
 
     def _decode_at_once(self, queries, layer, place):
@@ -144,13 +146,9 @@ class BatchedAttention(TorchNativeAttnBackend):
         num_requests, num_heads, num_queries, size = queries.shape
         together = heads_at_once(num_heads)
         rows, mask = self._spread_over_heads(place, num_heads // together)
-        pool = self.token_to_kv_pool
         keys, values = (
             self._select(kind, cache.view(-1, together * cache.shape[2]), rows).view(*mask.shape[::2], -1)
-            for kind, cache in (
-                ("key", pool.get_key_buffer(layer.layer_id)),
-                ("value", pool.get_value_buffer(layer.layer_id)),
-            )
+            for kind, cache in zip(("key", "value"), self._caches(layer), strict=True)
         )
         mine = queries.reshape(-1, together, num_queries, size)
         return attend(mine, keys, values, mask, layer.scaling).reshape(num_requests, -1)
@@ -174,20 +172,30 @@ class BatchedAttention(TorchNativeAttnBackend):
         is_causal = not layer.is_cross_attention and layer.attn_type != AttentionType.ENCODER_ONLY
         return bool(self._buckets) and is_causal and not has_window and q.dtype == self._dtype
 
+    def _caches(self, layer):
+        """Keys and values [slots, G, D] of a layer."""
+        pool = self.token_to_kv_pool
+        if self._has_plain_pool:
+            place = layer.layer_id - pool.start_layer
+            return pool.k_buffer[place], pool.v_buffer[place]
+        return pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+
     def _store(self, layer, forward_batch, k, v, save_kv_cache):
-        if save_kv_cache and k is not None and v is not None:
+        if not save_kv_cache or k is None or v is None:
+            return
+        if self._has_plain_pool and k.dtype == self.token_to_kv_pool.dtype:
+            # What the pool does with them, without its questions to each layer.
+            for cache, new in zip(self._caches(layer), (k, v), strict=True):
+                cache.index_copy_(0, forward_batch.out_cache_loc, new.view(-1, *cache.shape[1:]))
+        else:
             slots = KVWriteLoc(forward_batch.out_cache_loc, self.swa_out_cache_loc)
             self.token_to_kv_pool.set_kv_buffer(layer, slots, k, v)
 
     def _gather(self, layer, bucket):
         """The bucket's keys and values, [B, G, K, D] each, valid until the next call."""
-        pool = self.token_to_kv_pool
         shape = (bucket.mask.shape[0], bucket.mask.shape[-1])
         gathered = []
-        for kind, cache in (
-            ("key", pool.get_key_buffer(layer.layer_id)),
-            ("value", pool.get_value_buffer(layer.layer_id)),
-        ):
+        for kind, cache in zip(("key", "value"), self._caches(layer), strict=True):
             out = self._select(kind, cache.view(cache.shape[0], -1), bucket.slots)
             heads = out.view(*shape, cache.shape[1], cache.shape[2]).transpose(1, 2)
             gathered.append(heads.to(self._dtype))
@@ -248,3 +256,14 @@ class BatchedAttention(TorchNativeAttnBackend):
 
     def _mask(self, is_seen):
         return torch.zeros(is_seen.shape, dtype=self._dtype).masked_fill_(~is_seen, float("-inf"))
+
+
+def _is_plain_pool(pool):
+    """Whether each layer of SGLang's pool is one tensor of keys and one of values, [slots, G, D]."""
+    return (
+        type(pool) is MHATokenToKVPool
+        and pool.store_dtype == pool.dtype
+        and not pool.is_quantized_kv_cache
+        and pool.kv_cache_layout == "nhd"
+        and pool.layer_transfer_counter is None
+    )

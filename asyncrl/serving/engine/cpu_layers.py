@@ -14,40 +14,53 @@ def install() -> None:
     HookRegistry.register(f"{layers}.layernorm.RMSNorm.forward_native", _norm, HookType.AROUND)
 
 
+def rotation_of(embedding) -> Rotation | None:
+    """The tables of an embedding that turns whole heads by halves (the usual kind), else None."""
+    rotation = embedding.__dict__.get("rotation")
+    # SGLang replaces its table by a longer one when a position needs it.
+    if rotation is None or rotation.source is not embedding.cos_sin_cache:
+        is_plain = (
+            embedding.is_neox_style
+            and embedding.rotary_dim == embedding.head_size
+            and not hasattr(embedding, "sin_cos_cache")
+        )
+        rotation = Rotation(embedding.cos_sin_cache) if is_plain else None
+        embedding.__dict__["rotation"] = rotation
+    return rotation
+
+
+def has_plain_norm(norm) -> bool:
+    """Whether it is the root mean square and a weight, computed in its usual types."""
+    return (
+        norm.has_weight
+        and norm.override_orig_dtype is None
+        and not norm.fp32_residual
+        and norm.variance_size_override is None
+    )
+
+
 def _rotate(original, embedding, positions, query, key, offsets=None, fused_set_kv_buffer_arg=None):
     size = embedding.head_size
     is_plain = (
-        embedding.is_neox_style
-        and embedding.rotary_dim == size
-        and offsets is None
+        offsets is None
         and fused_set_kv_buffer_arg is None
         and positions.ndim == 1
         and query.ndim == key.ndim == 2
         and embedding.cos_sin_cache.dtype == query.dtype == key.dtype
-        and not hasattr(embedding, "sin_cos_cache")
     )
-    if not is_plain:
+    rotation = rotation_of(embedding) if is_plain else None
+    if rotation is None:
         return original(embedding, positions, query, key, offsets, fused_set_kv_buffer_arg)
-    rotation = embedding.__dict__.get("rotation")
-    # SGLang replaces its table by a longer one when a position needs it.
-    if rotation is None or rotation.source is not embedding.cos_sin_cache:
-        rotation = embedding.__dict__["rotation"] = Rotation(embedding.cos_sin_cache)
-    both = joined(query, key)
+    turn, both = rotation.at(positions), joined(query, key)
     if both is None:
-        parts = (query, key)
-        return tuple(
-            rotation.rotate(part.view(len(part), -1, size), positions).view(part.shape) for part in parts
-        )
-    rotated = rotation.rotate(both.view(len(both), -1, size), positions).view(both.shape)
+        return tuple(turn(part.view(len(part), -1, size)).view(part.shape) for part in (query, key))
+    rotated = turn(both.view(len(both), -1, size)).view(both.shape)
     return rotated.split((query.shape[1], key.shape[1]), -1)
 
 
 def _norm(original, norm, x, residual=None, post_residual_addition=None, quant_linear=None):
     is_plain = (
-        norm.has_weight
-        and norm.override_orig_dtype is None
-        and not norm.fp32_residual
-        and norm.variance_size_override is None
+        has_plain_norm(norm)
         and post_residual_addition is None
         and x.dtype == norm.weight.dtype
         and x.shape[-1] == norm.hidden_size

@@ -36,9 +36,9 @@ def _sample_shortly(
         or sampling_info.need_min_p_sampling
         or sampling_info.sampling_seed is not None
         or sampling_info.sampling_mask_batch_indices is not None
-        # Both are None where no request of the batch asks for log-probs, such as one that is refused.
-        or any(top_logprobs_nums or ())
-        or any(ids is not None for ids in token_ids_logprobs or ())
+        # Both lists are None in a batch that reports no log-probs.
+        or (return_logprob and any(top_logprobs_nums))
+        or (return_logprob and any(ids is not None for ids in token_ids_logprobs))
     )
     if needs_more:
         return original(

@@ -5,12 +5,14 @@ At 64 rows such an operation costs its set-up, not its arithmetic, and SGLang co
 Shapes: N tokens, H heads, D head size, P positions.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 
 class Rotation:
-    """Cosines and sines of all positions, ready for `rotate`; from [P, D] half cosines, half sines."""
+    """Cosines and sines of all positions, ready for `at`; from [P, D] half cosines, half sines."""
 
     def __init__(self, cosines_sines: Tensor) -> None:
         self.source = cosines_sines
@@ -18,11 +20,22 @@ class Rotation:
         self._cosines = torch.cat((cosines, cosines), -1)
         self._sines = torch.cat((-sines, sines), -1)
 
-    def rotate(self, heads: Tensor, positions: Tensor) -> Tensor:
-        """[N, H, D] at positions [N]: the first half of a head turns against its second (Su et al. 2021)."""
+    def at(self, positions: Tensor) -> "Turn":
+        """For positions [N]; one for all layers of a step."""
         cosines = self._cosines.index_select(0, positions).unsqueeze(1)
-        sines = self._sines.index_select(0, positions).unsqueeze(1)
-        return torch.addcmul(heads * cosines, heads.roll(heads.shape[-1] // 2, -1), sines)
+        return Turn(cosines, self._sines.index_select(0, positions).unsqueeze(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The first half of a head turns against its second (Su et al. 2021); [N, 1, D] each."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __call__(self, heads: Tensor) -> Tensor:
+        """[N, H, D] -> [N, H, D]."""
+        return torch.addcmul(heads * self.cosines, heads.roll(heads.shape[-1] // 2, -1), self.sines)
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor | None:

@@ -20,27 +20,27 @@ def sample(logits, temperatures):
     """
     num_rows = max(1, LOGITS_AT_ONCE // logits.shape[1])
     parts = zip(logits.split(num_rows), temperatures.split(num_rows), strict=True)
-    largest, sums = map(torch.cat, zip(*(_block_sums(*part) for part in parts), strict=True))
-    sums = sums.double().cumsum(-1)
-    tokens = _draw(logits, largest, sums)
-    logprobs = (logits.gather(1, tokens) - largest).double() - sums[:, -1:].log()
+    sums = torch.cat([_block_sums(*part) for part in parts]).double().cumsum(-1)
+    tokens = _draw(logits, sums)
+    logprobs = logits.gather(1, tokens).double() - sums[:, -1:].log()
     return tokens.int().squeeze(1), logprobs.float().squeeze(1)
 
 
 def _block_sums(logits, temperatures):
-    """The largest tempered logit of each row [N, 1], and sums of weights relative to it [N, B]."""
-    logits = logits.div_(temperatures)
-    largest = logits.amax(-1, keepdim=True)
+    """Sums of weights, exp(logits) [N, B]; makes logits tempered and relative to the largest of their row."""
+    if not torch.equal(temperatures, torch.ones_like(temperatures)):
+        logits.div_(temperatures)
+    logits.sub_(logits.amax(-1, keepdim=True))
     num_words = logits.shape[1]
     num_blocks = -(-num_words // BLOCK)
     weights = logits.new_empty(len(logits), num_blocks * BLOCK)
     weights[:, num_words:] = 0
-    torch.sub(logits, largest, out=weights[:, :num_words]).exp_()
-    return largest, weights.view(-1, num_blocks, BLOCK).sum(-1)
+    torch.exp(logits, out=weights[:, :num_words])
+    return weights.view(-1, num_blocks, BLOCK).sum(-1)
 
 
-def _draw(logits, largest, sums):
-    """Words [N, 1], each with a probability in proportion to its weight, exp(logits - largest).
+def _draw(logits, sums):
+    """Words [N, 1], each with a probability in proportion to its weight, exp(logits).
 
     `sums` [N, B] are the cumulated float64 sums of the blocks. A word of weight 0 is never drawn: the sum up
     to it does not rise above what the words before it already reached.
@@ -52,7 +52,7 @@ def _draw(logits, largest, sums):
     begins = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
     words = block * BLOCK + torch.arange(BLOCK)
     # The last block may be short.
-    weights = (logits.gather(1, words.clamp(max=logits.shape[1] - 1)) - largest).exp()
+    weights = logits.gather(1, words.clamp(max=logits.shape[1] - 1)).exp()
     within = weights.masked_fill_(words >= logits.shape[1], 0).double().cumsum(-1)
     # As a share of the block, because its float32 sum is rounded in another order than this one.
     rest = ((wanted - begins) / (ends - begins)).clamp_(max=ALMOST_ONE) * within[:, -1:]

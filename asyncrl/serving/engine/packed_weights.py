@@ -24,6 +24,11 @@ def forget() -> None:
     _version += 1
 
 
+def version() -> int:
+    """Another number after each `forget`."""
+    return _version
+
+
 class PackedWeight:
     """A weight [outputs, inputs] that changes in place; the caller says when (`forget`)."""
 
@@ -32,6 +37,8 @@ class PackedWeight:
         self._packed: Tensor | None = None
         self._version = _version
         self._num_products = 0
+        self._least = -(-MANY_NUMBERS // weight.shape[0])
+        """Numbers of the rows from which on a product is large."""
 
     @property
     def is_packed(self) -> bool:
@@ -41,7 +48,7 @@ class PackedWeight:
         """rows @ weight.T + bias, [..., inputs] -> [..., outputs]."""
         if self._version != _version:
             self._packed, self._version, self._num_products = None, _version, 0
-        if rows.numel() // self._weight.shape[1] * self._weight.numel() < MANY_NUMBERS:
+        if rows.numel() < self._least:
             return torch.nn.functional.linear(rows, self._weight, bias)
         if self._packed is None:
             self._num_products += 1

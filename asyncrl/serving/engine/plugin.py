@@ -9,7 +9,7 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, version spans, short aborts,
     clean ends, shared prompts; on a CPU lighter processes, batched attention, packed weights, shorter ways to
-    norm, rotate and sample, digests in threads, and sleep too."""
+    decode, norm, rotate and sample, digests in threads, and sleep too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -60,9 +60,12 @@ def _register_cpu_attention() -> None:
 
 
 def _make_cpu_attention(model_runner):
+    from asyncrl.serving.engine import plain_decoder
     from asyncrl.serving.engine.cpu_attention import BatchedAttention
 
-    return BatchedAttention(model_runner)
+    backend = BatchedAttention(model_runner)
+    plain_decoder.install(model_runner.model, backend)
+    return backend
 
 
 def _last_slots(req_to_token, req_pool_indices_tensor, prefix_lens_tensor):

@@ -36,9 +36,11 @@ def write_model(
     context: int = 2048,
     ffn_size: int = 384,
     stop: int = STOP,
+    family: Literal["qwen3", "qwen2", "llama"] = "qwen3",
 ) -> Path:
-    """A Qwen3 with random weights, of the size that the arithmetic recipe trains."""
-    config = transformers.Qwen3Config(
+    """A model with random weights, of the size that the arithmetic recipe trains."""
+    config = transformers.AutoConfig.for_model(
+        family,
         vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=ffn_size,
@@ -52,11 +54,13 @@ def write_model(
         eos_token_id=stop,
     )
     torch.manual_seed(seed)
-    model = transformers.Qwen3ForCausalLM(config)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             # At the usual scale attention is almost uniform, and a wrong mask would hardly show.
             parameter.mul_(3.0 if parameter.ndim > 1 else 1.0)
+            if name.endswith("bias"):
+                parameter.normal_()
     model.save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

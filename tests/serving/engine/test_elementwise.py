@@ -26,7 +26,7 @@ def test_pairs_turn_by_the_angle_of_their_position(dtype: torch.dtype, heads: in
     table = torch.cat((angles.cos(), angles.sin()), -1).to(dtype)
     positions = torch.tensor([0, 1, 2, 49, 7, 7, 30])
     x = random_numbers(TOKENS, heads, SIZE).to(dtype)
-    rotated = Rotation(table).rotate(x, positions)
+    rotated = Rotation(table).at(positions)(x)
     turn = torch.complex(*table.double()[positions].view(TOKENS, 1, 2, -1).unbind(2))
     pairs = torch.complex(*x.double().view(TOKENS, heads, 2, -1).unbind(2)) * turn
     assert rotated.dtype is dtype and torch.equal(rotated[0], x[0])
