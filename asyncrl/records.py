@@ -4,10 +4,12 @@ Task -> Group of Trajectory (prompt + Segments, growing) -> Batch of Sequence (s
 No torch and no numpy: tokens and log-probs are plain lists, so that every process can read them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 PolicyVersion = int
 """Number of optimizer steps behind the weights; 0 is the base model. Only the trainer increments it."""
@@ -98,7 +100,7 @@ class Trajectory:
     """Sampled at temperature 0 as a baseline; never trained."""
 
     def response_tokens(self) -> list[int]:
-        return [token for segment in self.segments for token in segment.tokens]
+        return _joined(segment.tokens for segment in self.segments)
 
     def num_response_tokens(self) -> int:
         return sum(len(segment.tokens) for segment in self.segments)
@@ -158,12 +160,20 @@ class Sequence:
             sequence_id=trajectory.trajectory_id,
             prompt_tokens=list(trajectory.prompt_tokens),
             response_tokens=trajectory.response_tokens(),
-            behavior_logprobs=[logprob for segment in segments for logprob in segment.behavior_logprobs],
-            token_versions=[segment.version for segment in segments for _ in segment.tokens],
-            are_continued=[segment.is_continued_in_place for segment in segments for _ in segment.tokens],
+            behavior_logprobs=_joined(segment.behavior_logprobs for segment in segments),
+            token_versions=_joined([segment.version] * len(segment.tokens) for segment in segments),
+            are_continued=_joined([s.is_continued_in_place] * len(s.tokens) for s in segments),
             advantage=advantage,
             reward=reward,
         )
+
+
+def _joined(parts: Iterable[list[_T]]) -> list[_T]:
+    """A batch has millions of tokens: no step of the interpreter for each."""
+    joined: list[_T] = []
+    for part in parts:
+        joined += part
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ A row is opened by the reply to a take and closed by the trainer's metrics in th
 dictionaries here are its columns as metrics.jsonl names them; the trainer adds its own.
 """
 
+import hashlib
 import math
 import statistics
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -189,7 +191,7 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     scores = [score for group in groups for score in _scores(group).values()]
     verdicts = [_verdict(score) for score in scores]
     sampled = [pair for group in groups for pair in _sampled(group)]
-    graded = [(_verdict(score), " ".join(map(str, t.response_tokens()))) for t, score in sampled]
+    graded = [(_verdict(score), _fingerprint(trajectory)) for trajectory, score in sampled]
     seconds = sorted(score.seconds for score in scores)
     cut = [trajectory.finish is Finish.LENGTH for trajectory, _ in sampled]
     rewards = [(score.outcome, score.reward) for _, score in sampled if score.reward is not None]
@@ -243,6 +245,11 @@ def _outcomes_by_verifier(groups: Sequence[Group]) -> dict[str, dict[str, int]]:
     for group in groups:
         by_name[group.task.verifier.name].extend(map(_verdict, _scores(group).values()))
     return {name: monitor.count_outcomes(verdicts) for name, verdicts in by_name.items()}
+
+
+def _fingerprint(trajectory: Trajectory) -> str:
+    """Equal for equal responses."""
+    return hashlib.sha256(array("q", trajectory.response_tokens())).hexdigest()
 
 
 def _verdict(score: Score) -> Verdict:

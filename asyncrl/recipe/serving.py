@@ -36,7 +36,7 @@ class Serving(Section):
     start_timeout_seconds: PositiveFloat = 180.0
     """Time limit for a server to start."""
     request_timeout_seconds: PositiveFloat = 300.0
-    """Longest silence of a server before it is restarted: no token on any of its streams, and no answer of
+    """Longest silence of a server before it is restarted: no token on any of its streams and no answer of
     its scheduler. A request that waits for others in its server is not silent."""
     slow_share: Fraction | None = None
     """A server below this share of the other servers' median tokens per second per stream, for slow_seconds,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from fakes.fleets import restart
 from fakes.records import make_queue, make_task
-from serving.engine.servers import STOP, running_server, write_model
+from serving.engine.servers import VOCABULARY, running_server, write_model
 
 from asyncrl.errors import ServerError
 from asyncrl.records import SamplingParams, Trajectory
@@ -21,14 +21,13 @@ CACHE_TOKENS = 200
 RESPONSE_TOKENS = 90
 SAMPLES = 8
 GROUPS = 3
-SILENCE_SECONDS = 1.0
-"""Far shorter than the last requests wait for the first ones."""
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small-cache")
-    model = write_model(folder / "model", seed=0)
+    # Never sampled: every response is as long as it may be.
+    model = write_model(folder / "model", seed=0, stop=VOCABULARY)
     # The engine then begins requests that its cache cannot hold to their ends, and has to take some back.
     eager = ("--schedule-conservativeness", "0.05")
     sizes = {"max_total_tokens": CACHE_TOKENS, "max_running_requests": 64}
@@ -46,13 +45,13 @@ async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(ur
             waits=waits,
             max_running_requests=64,
             restart=restart,
-            silence_seconds=SILENCE_SECONDS,
+            silence_seconds=20.0,
         )
         fleet.serve_fixed(0)
         (server,) = fleet.serving()
         server.capacity = await sglang.capacity(session, url)
         assert server.capacity.cache_tokens == CACHE_TOKENS
-        sampling = SamplingParams(1.0, RESPONSE_TOKENS, (STOP,))
+        sampling = SamplingParams(1.0, RESPONSE_TOKENS, (VOCABULARY,))
         generator = Generator(queue, fleet, waits, sampling, 2048, 0, "run", state=RunState(waits))
 
         async def run(group: Group) -> list[Trajectory]:
@@ -75,7 +74,9 @@ async def test_all_trajectories_end_without_a_restart_while_most_of_them_wait(ur
 
 async def test_a_prompt_that_the_cache_cannot_take_is_refused_and_the_server_lives_on(url):
     async def ask(num_tokens: int, name: str) -> int:
-        body = generate_body([Prefix(name, [5] * num_tokens, 4)], SamplingParams(1.0, 4, (STOP,)), salt="s")
+        body = generate_body(
+            [Prefix(name, [5] * num_tokens, 4)], SamplingParams(1.0, 4, (VOCABULARY,)), salt="s"
+        )
         return sum([len(chunk.tokens) async for chunk in sglang.stream(session, url, body)])
 
     async with sglang.new_session() as session:
