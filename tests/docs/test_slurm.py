@@ -1,5 +1,4 @@
-"""The Slurm script of docs/scale-out.md, with stand-ins for Slurm's programs; as a whole it is run in
-tests/end_to_end/test_ray_hosts.py."""
+"""The Slurm script of docs/scale-out.md, with stand-ins for Slurm's programs."""
 
 import os
 import re
