@@ -18,7 +18,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
 
@@ -72,7 +72,7 @@ class Fleet:
             restart=self._restart_or_move,
             stop=stop,
             install=functools.partial(
-                install, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
+                join, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
             ),
         )
         self.servers = {url: Server(url) for url in urls}
@@ -212,6 +212,11 @@ class Fleet:
             # A server the trainer did not reach must not serve an older version than the announced one.
             elif server.url in handed or server.version != publication.version:
                 lifecycle.missed_publish()
+
+    async def until_written(self, owner: str) -> Publication:
+        """The version that was announced last, once its folder is complete."""
+        await self._handover.until_written(owner, unless=lambda: False)
+        return self._handover.published()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""

@@ -213,7 +213,10 @@ class ServerLifecycle:
             owner=f"server {server.url}",
             blocker="the trainer's publication",
         )
-        if server.state is not ServerState.STALE:
+        await handover.until_written(
+            f"server {server.url}", unless=lambda: server.state is not ServerState.STALE
+        )
+        if server.state is not ServerState.STALE or not handover.may_install(server.url):
             return
         publication = handover.published()
         error = await self._try_install(publication)

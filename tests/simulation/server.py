@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
+from asyncrl.serving import sglang
+
 Reply = tuple[int, Any]
 
 
@@ -172,7 +174,7 @@ class SimulatedServer:
         await asyncio.sleep(self.world.delay(0.005))
         await self._wait(lambda: not self.is_hung)
         if not reply.done():
-            if path not in ("/ready", "/model_info") and self._uses_up("lose_reply"):
+            if path not in ("/ready", "/model_info", sglang.HOOKS_PATH) and self._uses_up("lose_reply"):
                 reply.set_exception(aiohttp.ServerDisconnectedError())
             else:
                 reply.set_result(answer)
@@ -183,6 +185,8 @@ class SimulatedServer:
                 return 200, ""
             case "/model_info":
                 return 200, {"weight_version": self.version}
+            case sglang.HOOKS_PATH:
+                return 200, {"sglang": sglang.SGLANG_VERSION, "num_ranks": 1, "hooks": {}}
             case "/pause_generation":
                 await self._pause(body["mode"])
                 return 200, {"status": "ok"}

@@ -7,31 +7,36 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, weights from a URL, version spans, short aborts, clean ends, shared prompts;
-    on a CPU lighter processes, batched attention, packed weights, shorter ways to norm, rotate and sample,
-    and digests in threads too."""
+    """A token for each request, weights from a URL, digests of loaded weights, whole steps before an update,
+    version spans, short aborts, clean ends, shared prompts, and the list of these hooks; on a CPU lighter
+    processes, batched attention, packed weights, and shorter ways to norm, rotate and sample too."""
     import torch
 
     from asyncrl.serving.engine import (
         aborts,
         access,
+        applied_hooks,
         leftovers,
+        loaded_weights,
         prompt_sharing,
         remote_weights,
+        step_in_flight,
         version_spans,
     )
 
+    applied_hooks.install()
     access.install()
+    loaded_weights.install()
+    step_in_flight.install()
     remote_weights.install()
     version_spans.install()
     aborts.install()
     leftovers.install()
     prompt_sharing.install()
     if not torch.cuda.is_available():
-        from asyncrl.serving.engine import cpu_digests, cpu_layers, cpu_processes, cpu_products, cpu_sampler
+        from asyncrl.serving.engine import cpu_layers, cpu_processes, cpu_products, cpu_sampler
 
         cpu_processes.install()
-        cpu_digests.install()
         cpu_sampler.install()
         cpu_products.install()
         cpu_layers.install()
