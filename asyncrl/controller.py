@@ -160,7 +160,8 @@ class Controller:
 
     async def _evaluate_result(self) -> None:
         if not self.state.is_stopped and self.queue.version is not None:
-            await self.heldout.wait(self.fleet.published(), "after", unless=lambda: self.state.is_stopped)
+            last = await self.fleet.until_written("train")
+            await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
 
     async def _end_groups(self) -> None:
         """Waits for what still streams, is graded or evaluated; in a run that stops not for long.

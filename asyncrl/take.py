@@ -25,7 +25,7 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.publication import Publication, read_publication
+from asyncrl.serving.publication import Publication, announced_publication, written
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.waits import Waits
 from asyncrl.zero_reward import ZeroReward
@@ -183,11 +183,18 @@ class TakeDesk:
             await self._drain_lost_versions()
             self._check_is_newest(request)
         publication = _publication_of(request)
+        if self._is_evaluated(request) and self.heldout.pinned is not None:
+            # Its files are linked at once: the trainer deletes all but the last two.
+            publication = await written(publication, self.waits, owner="an evaluation's own server")
+            self._check_is_newest(request)
         self.queue.announce(request.step)
         await self.fleet.announce(publication, request.published)
         self.state.release_streams()
-        if self.heldout.is_due(request.step, self.recipe.trainer.num_steps):
+        if self._is_evaluated(request):
             self.heldout.start(publication, "during")
+
+    def _is_evaluated(self, request: TakeRequest) -> bool:
+        return self.heldout.is_due(request.step, self.recipe.trainer.num_steps)
 
     def _is_newest(self, request: TakeRequest) -> bool:
         """A trainer that died leaves its request waiting here; it must not act along with its successor's."""
@@ -254,6 +261,6 @@ class TakeDesk:
 
 def _publication_of(request: TakeRequest) -> Publication:
     try:
-        return read_publication(Path(request.publication_folder))
+        return announced_publication(request.step, Path(request.publication_folder))
     except (OSError, ValueError, KeyError) as error:
         raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error

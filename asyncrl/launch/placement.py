@@ -79,12 +79,7 @@ class GpuMap:
 
 
 def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
-    """The map of the processes of `roles` on this machine. Raises InputError with the way out.
-
-    Without the trainer among the roles nothing is published: servers may have several ranks then.
-    """
-    if "trainer" in roles:
-        _check_server_ranks(recipe)
+    """The map of the processes of `roles` on this machine. Raises InputError with the way out."""
     if "trainer" in roles and recipe.cluster.backend == "ray":
         return GpuMap("Ray gives each process its GPUs where it starts")
     if not any(gpus_needed(recipe, role) for role in roles):
@@ -199,16 +194,6 @@ def _why_no_gpus(recipe: Recipe) -> str:
             f"GPUs, or set placement.device to cpu and name none."
         )
     return why
-
-
-def _check_server_ranks(recipe: Recipe) -> None:
-    size = recipe.serving.tensor_parallel_size
-    if size > 1 and (not recipe.serving.servers or recipe.evaluation.num_servers):
-        raise InputError(
-            f"serving.tensor_parallel_size is {size}, but what a server of several ranks loaded cannot be "
-            f"compared with the trainer's weights, and a server that is not verified never serves. Set it to "
-            f"1 and raise serving.num_servers, with a model that fits on one GPU."
-        )
 
 
 def _check_slices(found: GpuMap) -> None:

@@ -24,8 +24,8 @@ class Serving(Section):
     threads_per_server: Positive = 1
     """CPU threads per local server. With more threads than cores, servers run 10-20 times slower."""
     tensor_parallel_size: Positive = 1
-    """Tensor-parallel ranks (GPUs) per local server. Above 1 only `eval` and `chat` work: what such a server
-    loaded cannot be compared with the trainer's weights yet."""
+    """Tensor-parallel ranks (GPUs) per local server. Each compares whole tensors with the trainer's,
+    before it cuts its part."""
     max_total_tokens: Positive | None = None
     """KV cache size per server, in tokens. Default: on a GPU what the engine finds free; on a CPU 32768,
     because the engine would take most of the machine's memory."""
@@ -51,7 +51,12 @@ class Serving(Section):
     """How new weights reach running servers. Servers that join later always read the folder.
     disk: a folder that trainer and servers see at the same path.
     tensor: in the body of the request.
-    distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs)."""
+    distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs) from the model's memory to all
+    servers at once; the folder is written in the background."""
+    weight_bucket_bytes: Positive | None = None
+    """Weights that one broadcast of `distributed` carries; a larger tensor goes alone. The next bucket is
+    gathered meanwhile, so that the trainer's GPUs hold two. Servers hold one next to their weights.
+    Default: 1 GiB on GPUs, 64 MiB on CPUs, where a buffer that stays in use costs less than a fresh one."""
     extra_arguments: list[str] = []
     """Appended to the command line of local servers."""
 

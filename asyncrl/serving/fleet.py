@@ -18,7 +18,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
-from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
 
@@ -76,7 +76,7 @@ class Fleet:
             restart=self._restart_or_move,
             stop=stop,
             install=functools.partial(
-                install, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
+                join, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
             ),
             longest_tokens=longest_tokens,
             silence_seconds=silence_seconds,
@@ -271,6 +271,11 @@ class Fleet:
                 lifecycle.missed_publish()
         for lifecycle in self._lifecycles.values():
             lifecycle.wake()
+
+    async def until_written(self, owner: str) -> Publication:
+        """The version that was announced last, once its folder is complete."""
+        await self._handover.until_written(owner, unless=lambda: False)
+        return self._handover.published()
 
     def renew(self, publication: Publication) -> None:
         """The trainer has written a publication: servers join with this one from now on."""

@@ -4,9 +4,9 @@ The trainer does, from the reply to a take that named the server until it report
 publications never mix on a server.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from asyncrl.serving.publication import Publication
+from asyncrl.serving.publication import Publication, written
 from asyncrl.waits import Waits
 
 
@@ -33,6 +33,21 @@ class Handover:
         """The version that was announced last."""
         assert self._publication is not None, "the trainer announces its version before anything else"
         return self._publication
+
+    async def until_written(self, owner: str, *, unless: Callable[[], bool]) -> None:
+        """Waits until the folder of the version that was announced last is complete, or `unless` is true."""
+        while not unless() and not self.published().is_written():
+            await self._look_for(self.published(), owner, unless)
+
+    async def _look_for(self, publication: Publication, owner: str, unless: Callable[[], bool]) -> None:
+        found = await written(
+            publication,
+            self._waits,
+            owner=owner,
+            unless=lambda: unless() or not self.is_latest(publication),
+        )
+        if self.is_latest(publication):
+            self._publication = found
 
     def is_latest(self, publication: Publication) -> bool:
         return self._publication is publication

@@ -244,7 +244,10 @@ class ServerLifecycle:
             owner=f"server {server.url}",
             blocker="the trainer's publication",
         )
-        if server.state is not ServerState.STALE:
+        await handover.until_written(
+            f"server {server.url}", unless=lambda: server.state is not ServerState.STALE
+        )
+        if server.state is not ServerState.STALE or not handover.may_install(server.url):
             return
         publication, was_asleep = handover.published(), server.is_asleep
         error = await self._try_install(publication)

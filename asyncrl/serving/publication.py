@@ -7,7 +7,7 @@ a server that joins later. A server serves only what was compared with the train
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,20 +17,27 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.files.service import folder_url
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
+from asyncrl.waits import Waits
 
 MANIFEST = "publication.json"
+LOOK_SECONDS = 0.1
+"""Between two looks for a folder that is being written."""
 INSTALL_SECONDS = sglang.UPDATE_SECONDS
 """Longest wait for a server's answer to one request of an install."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One policy version on disk, readable by every server."""
+    """One policy version: on the servers that took it, and as a folder that every server can read."""
 
     version: PolicyVersion
     folder: Path
     digests: dict[str, str]
-    """Engine parameter name (fused, as SGLang names it) -> 16 hex digits of the bytes' SHA-256."""
+    """Hugging Face name of each tensor -> 16 hex digits (serving/tensor_digest.py). Empty where they are read
+    from the folder, until that is written."""
+
+    def is_written(self) -> bool:
+        return bool(self.digests)
 
     def write_manifest(self) -> None:
         """Written last and renamed into place: a folder with a manifest is complete."""
@@ -43,6 +50,30 @@ def read_publication(folder: Path) -> Publication:
     """The publication in `folder`. Raises FileNotFoundError when it is not complete."""
     manifest = json.loads((folder / MANIFEST).read_text())
     return Publication(manifest["version"], folder, manifest["digests"])
+
+
+def announced_publication(version: PolicyVersion, folder: Path) -> Publication:
+    """As it is now: the trainer may still be writing the folder."""
+    try:
+        publication = read_publication(folder)
+    except FileNotFoundError:
+        return Publication(version, folder, {})
+    return publication
+
+
+async def written(
+    publication: Publication, waits: Waits, *, owner: str, unless: Callable[[], bool] = lambda: False
+) -> Publication:
+    """Waits until the folder of `publication` is complete, or `unless` is true. Nobody tells: it looks."""
+    while not publication.is_written() and not unless():
+        await waits.wait_until(
+            unless,
+            owner=owner,
+            blocker=f"the folder of version {publication.version}, which the trainer writes",
+            timeout_seconds=LOOK_SECONDS,
+        )
+        publication = announced_publication(publication.version, publication.folder)
+    return publication
 
 
 Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
@@ -71,6 +102,21 @@ def find_load(*, shared_disk: bool, service_url: Callable[[], str], run_folder: 
         return load_from_disk
     assert run_folder is not None, "publications are handed out from the run folder"
     return load_over_http(service_url, run_folder)
+
+
+async def join(
+    session: aiohttp.ClientSession,
+    url: str,
+    publication: Publication,
+    *,
+    interrupt: str,
+    load: Load,
+    timeout_seconds: float,
+) -> None:
+    """`install` on a server that did not serve before: it must have the hooks that versions and digests come
+    from. Raises ServerError."""
+    await sglang.check_hooks(session, url)
+    await install(session, url, publication, interrupt=interrupt, load=load, timeout_seconds=timeout_seconds)
 
 
 async def install(
@@ -102,16 +148,17 @@ async def install(
     await sglang.continue_generation(session, url, timeout_seconds=timeout_seconds)
 
 
-def compare_digests(url: str, publication: Publication, loaded: Mapping[str, str]) -> None:
-    """Raises WeightMismatch unless every digest of `loaded`, what the server holds, is the published one."""
+def compare_digests(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> None:
+    """Raises WeightMismatch unless every digest of each rank of the server is the published one."""
     published = publication.digests
-    wrong = sorted(
-        name for name in loaded.keys() | published.keys() if loaded.get(name) != published.get(name)
-    )
-    if wrong:
-        name = wrong[0]
-        raise WeightMismatch(
-            f"{url} does not hold version {publication.version}: {len(wrong)} of {len(published)} tensors "
-            f"differ, first {name} (server {loaded.get(name)}, trainer {published.get(name)}). It serves "
-            f"nothing until its weights are verified."
+    for rank, loaded in enumerate(ranks):
+        wrong = sorted(
+            name for name in loaded.keys() | published.keys() if loaded.get(name) != published.get(name)
         )
+        if wrong:
+            name, of_rank = wrong[0], f" on rank {rank}" if len(ranks) > 1 else ""
+            raise WeightMismatch(
+                f"{url} does not hold version {publication.version}{of_rank}: {len(wrong)} of "
+                f"{len(published)} tensors differ, first {name} (server {loaded.get(name)}, trainer "
+                f"{published.get(name)}). It serves nothing until its weights are verified."
+            )

@@ -32,6 +32,10 @@ IDLE_SECONDS = 20.0
 PROBE_SECONDS = 5.0
 READY_PATH = "/ready"
 """Says whether a server can serve, and makes it compute nothing. Servers of a run tell it to everybody."""
+SGLANG_VERSION = "0.5.23"
+"""The one that the plugin's hooks are written for."""
+HOOKS_PATH = "/asyncrl/hooks"
+"""Not SGLang's: asyncrl's plugin answers it, see engine/applied_hooks.py."""
 _JSON = {"Content-Type": "application/json"}
 _SLEEP = {"tags": ["kv_cache", "weights"]}
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -229,15 +233,55 @@ async def capacity(session: aiohttp.ClientSession, url: str) -> Capacity:
 
 async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> Mapping[str, Any]:
     """What the server was started with, and what its scheduler says of itself."""
+    answer = await _get_json(session, f"{url}/server_info", timeout_seconds=timeout_seconds)
+    if not isinstance(answer, dict):
+        raise ServerError(f"{url}/server_info answered {answer!r:.200}, expected an object")
+    return answer
+
+
+async def check_hooks(session: aiohttp.ClientSession, url: str) -> int:
+    """How many ranks of the server hold weights. Raises ServerError when a hook of asyncrl's plugin does not
+    apply there: versions of tokens and digests of weights would be missing or wrong."""
+    found = await _get_json(session, f"{url}{HOOKS_PATH}")
+    if found is None:
+        raise ServerError(
+            f"{url} has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server."
+            f"_setup_and_run_http_server did not apply, so {HOOKS_PATH} is unknown. Install asyncrl where "
+            f"that server runs, and name its entry point in SGLANG_PLUGINS if that is set."
+        )
+    try:
+        version, num_ranks = str(found["sglang"]), int(found["num_ranks"])
+        missing = [target for target, is_applied in found["hooks"].items() if not is_applied]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ServerError(f"{url}{HOOKS_PATH} answered {found!r:.200}, expected hooks") from None
+    if missing:
+        raise ServerError(
+            f"{url} runs SGLang {version}, to which {len(missing)} hook(s) of asyncrl did not apply: "
+            f"{', '.join(missing)}. They are written for SGLang {SGLANG_VERSION}."
+        )
+    if version != SGLANG_VERSION:
+        raise ServerError(
+            f"{url} runs SGLang {version}; asyncrl's hooks, such as {next(iter(found['hooks']), 'none')}, "
+            f"are written for SGLang {SGLANG_VERSION}."
+        )
+    return num_ranks
+
+
+async def _get_json(
+    session: aiohttp.ClientSession, address: str, *, timeout_seconds: float = CALL_SECONDS
+) -> Any:
+    """None where there is no such address. Raises ServerError."""
     try:
         timeout = aiohttp.ClientTimeout(total=timeout_seconds)
-        async with session.get(f"{url}/server_info", timeout=timeout) as response:
+        async with session.get(address, timeout=timeout) as response:
+            if response.status == 404:
+                return None
+            answer = await response.text()
             if response.status != 200:
-                raise ServerError(f"{url}/server_info answered {response.status}")
-            answer: Mapping[str, Any] = await response.json(content_type=None)
-            return answer
+                raise ServerError(f"{address} answered {response.status}: {answer[:300]}")
+            return json.loads(answer)
     except _FAILURES as error:
-        raise ServerError(f"{url}/server_info failed: {type(error).__name__}: {error}") from error
+        raise ServerError(f"{address} failed: {type(error).__name__}: {error}") from error
 
 
 # Weights
@@ -274,18 +318,33 @@ async def update_weights_from_tensor(
 
 
 async def init_weights_update_group(
-    session: aiohttp.ClientSession, url: str, *, host: str, port: int, name: str, backend: str
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    host: str,
+    port: int,
+    name: str,
+    first_rank: int,
+    size: int,
+    backend: str,
 ) -> None:
-    """The server joins the group of two in which the caller is rank 0; returns once the group is formed."""
+    """The ranks of the server join a group of `size`, the first of them as `first_rank`; returns once the
+    group is formed."""
     body = {
         "master_address": host,
         "master_port": port,
-        "rank_offset": 1,
-        "world_size": 2,
+        "rank_offset": first_rank,
+        "world_size": size,
         "group_name": name,
         "backend": backend,
     }
     await post(session, url, "/init_weights_update_group", body)
+
+
+async def destroy_weights_update_group(session: aiohttp.ClientSession, url: str, name: str) -> None:
+    await post(
+        session, url, "/destroy_weights_update_group", {"group_name": name}, timeout_seconds=CALL_SECONDS
+    )
 
 
 async def update_weights_from_distributed(
@@ -298,29 +357,33 @@ async def update_weights_from_distributed(
     shapes: Sequence[Sequence[int]],
     version: PolicyVersion | None,
 ) -> None:
-    """The server receives one broadcast per tensor, in this order. The last part has the version."""
-    body = {"names": names, "dtypes": dtypes, "shapes": shapes, "group_name": group, **_label(version)}
+    """The server receives one broadcast, the bytes of these tensors in this order. The last part has the
+    version."""
+    body = {
+        "names": names,
+        "dtypes": dtypes,
+        "shapes": shapes,
+        "group_name": group,
+        "load_format": "flattened_bucket",
+        **_label(version),
+    }
     await post(session, url, "/update_weights_from_distributed", body)
 
 
 async def weight_digests(
     session: aiohttp.ClientSession, url: str, *, timeout_seconds: float
-) -> dict[str, str]:
-    """Name of each tensor (fused, as SGLang names it) -> the digest of the bytes that the server holds."""
+) -> list[dict[str, str]]:
+    """Of each tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that its
+    loader was given in the last update (engine/loaded_weights.py)."""
     check = {"action": "checksum"}
     reply = await post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     try:
-        ranks = [rank["checksums"] for rank in json.loads(reply)["ranks"]]
+        ranks: list[dict[str, str]] = [rank["checksums"] for rank in json.loads(reply)["ranks"]]
     except (ValueError, KeyError, TypeError):
         raise ServerError(
             f"{url}/weights_checker answered {reply[:200]!r}, expected ranks of checksums"
         ) from None
-    if len(ranks) != 1:
-        raise ServerError(
-            f"{url} has {len(ranks)} tensor-parallel ranks; digests are compared for one rank only."
-        )
-    digests: dict[str, str] = ranks[0]
-    return digests
+    return ranks
 
 
 async def post(

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -93,6 +94,15 @@ def start_learner(recipe: Recipe) -> "Learner":
     millions = shape.num_parameters() / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
     return Learner(shape, recipe)
+
+
+def end_now(error: BaseException) -> NoReturn:
+    """Ends this process for an error of one of its threads; the others may be waiting for what it owes."""
+    if isinstance(error, DiskError):
+        end_on_full_disk(error)
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def end_on_full_disk(error: DiskError) -> NoReturn:

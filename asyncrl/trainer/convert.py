@@ -56,6 +56,23 @@ class ParameterEntry:
     """Of the whole parameter, over all tensor ranks."""
     owner: int
     """First of the ranks that together hold one copy of it."""
+    stage: int
+    """Of the pipeline."""
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTensor:
+    """One of the tensors that an export will give."""
+
+    name: str
+    """Hugging Face's."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stage: int
+    """Of the pipeline."""
+    sender: int
+    """The first data-parallel rank of that stage."""
 
 
 @torch.no_grad()
@@ -80,19 +97,75 @@ def export_weights(
 
     All ranks call and exhaust it; the order is the same for every layout. `read` may pick gradients instead.
     """
-    config, vocab_size = _chunks(model)[0].config, _chunks(model)[0].shape.vocab_size
+    own, entries = _survey(model, read)
+    for entry in entries:
+        yield from _export(model, read, entry, own, receiver=0)
+
+
+@torch.no_grad()
+def export_stages(model: Policy | PolicyModel) -> Iterator[tuple[str, Tensor]]:
+    """As `export_weights`, but each stage's tensors on the first data-parallel rank of that stage, in the
+    order of `exported_tensors`."""
+    own, entries = _survey(model, _data)
+    senders = _senders(entries)
+    for entry in sorted(entries, key=lambda entry: entry.stage):
+        yield from _export(model, _data, entry, own, receiver=senders[entry.stage])
+
+
+@torch.no_grad()
+def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
+    """What `export_stages` gives on all ranks together, stage by stage. A call of every rank."""
+    _, entries = _survey(model, _data)
+    senders = _senders(entries)
+    return [
+        ExportedTensor(name, tuple(part.shape), entry.dtype, entry.stage, senders[entry.stage])
+        for entry in sorted(entries, key=lambda entry: entry.stage)
+        for name, part in _parts(model, entry, torch.empty(entry.shape, device="meta"))
+    ]
+
+
+def _data(parameter: torch.nn.Parameter) -> Tensor:
+    return parameter.data
+
+
+def _survey(
+    model: Policy | PolicyModel, read: Callable[[torch.nn.Parameter], Tensor]
+) -> tuple[dict[tuple[str, ...], torch.nn.Parameter], list[ParameterEntry]]:
+    """This rank's parameters by their names, and the entries of all ranks in the order of an export."""
     own = {names: parameter for chunk in _chunks(model) for names, parameter in _exported_parameters(chunk)}
-    entries = {entry.names: entry for entry in _gather([_entry(*item) for item in own.items()])}
-    for names in sorted(entries, key=_natural):
-        entry = entries[names]
-        parameter = own.get(names)
-        if parameter is not None and _group_owner(names) == entry.owner:
-            tensor = _gather_parts(parameter, read(parameter), names)
-        else:
-            tensor = None
-        if (tensor := _bring_to_first(tensor, entry, read, own)) is not None:
-            whole = tensor[:vocab_size] if names[0] in VOCABULARY else tensor
-            yield from zip(names, _split(config, whole, len(names)), strict=True)
+    entries = {entry.names: entry for entry in _gather([_entry(*item, read) for item in own.items()])}
+    return own, [entries[names] for names in sorted(entries, key=_natural)]
+
+
+def _senders(entries: list[ParameterEntry]) -> dict[int, int]:
+    """Stage -> its first rank. Ranks are numbered stage by stage."""
+    return {entry.stage: min(e.owner for e in entries if e.stage == entry.stage) for entry in entries}
+
+
+def _export(
+    model: Policy | PolicyModel,
+    read: Callable[[torch.nn.Parameter], Tensor],
+    entry: ParameterEntry,
+    own: dict[tuple[str, ...], torch.nn.Parameter],
+    *,
+    receiver: int,
+) -> Iterator[tuple[str, Tensor]]:
+    """The parts of one parameter on rank `receiver`, nothing on the others."""
+    parameter = own.get(entry.names)
+    tensor = None
+    if parameter is not None and _group_owner(entry.names) == entry.owner:
+        tensor = _gather_parts(parameter, read(parameter), entry.names)
+    if (tensor := _bring(tensor, entry, read, own, receiver=receiver)) is not None:
+        yield from _parts(model, entry, tensor)
+
+
+def _parts(
+    model: Policy | PolicyModel, entry: ParameterEntry, tensor: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """The Hugging Face tensors of a whole parameter."""
+    chunk = _chunks(model)[0]
+    whole = tensor[: chunk.shape.vocab_size] if entry.names[0] in VOCABULARY else tensor
+    yield from zip(entry.names, _split(chunk.config, whole, len(entry.names)), strict=True)
 
 
 def huggingface_names(chunk: PolicyModel, name: str) -> tuple[str, ...]:
@@ -121,11 +194,14 @@ def _exported_parameters(chunk: PolicyModel) -> Iterator[tuple[tuple[str, ...], 
             yield names, parameter
 
 
-def _entry(names: tuple[str, ...], parameter: torch.nn.Parameter) -> ParameterEntry:
+def _entry(
+    names: tuple[str, ...], parameter: torch.nn.Parameter, read: Callable[[torch.nn.Parameter], Tensor]
+) -> ParameterEntry:
     shape = list(parameter.shape)
     if _is_shared(parameter, names):
         shape[_partition_dim(parameter)] *= parallel_state.get_tensor_model_parallel_world_size()
-    return ParameterEntry(names, tuple(shape), _group_owner(names))
+    stage: int = parallel_state.get_pipeline_model_parallel_rank()
+    return ParameterEntry(names, tuple(shape), _group_owner(names), stage, read(parameter).dtype)
 
 
 def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
@@ -186,24 +262,26 @@ def _gather_parts(parameter: torch.nn.Parameter, part: Tensor, names: tuple[str,
     return torch.cat(parts, _partition_dim(parameter))
 
 
-def _bring_to_first(
+def _bring(
     tensor: Tensor | None,
     entry: ParameterEntry,
     read: Callable[[torch.nn.Parameter], Tensor],
     own: dict[tuple[str, ...], torch.nn.Parameter],
+    *,
+    receiver: int,
 ) -> Tensor | None:
-    """The owner's tensor on rank 0, None elsewhere."""
+    """The owner's tensor on rank `receiver`, None elsewhere."""
     rank = dist.get_rank()
-    if entry.owner == 0:
-        return tensor if rank == 0 else None
+    if entry.owner == receiver:
+        return tensor if rank == receiver else None
     if rank == entry.owner:
         assert tensor is not None, f"rank {rank} owns {entry.names}"
-        dist.send(tensor.contiguous(), dst=0)
-    if rank != 0:
+        dist.send(tensor.contiguous(), dst=receiver)
+    if rank != receiver:
         return None
-    # Every rank holds some parameter, and all are read in the same type.
-    like = read(next(iter(own.values())))
-    received = torch.empty(entry.shape, dtype=like.dtype, device=like.device)
+    # Every rank holds some parameter on the device that all are on.
+    device = read(next(iter(own.values()))).device
+    received = torch.empty(entry.shape, dtype=entry.dtype, device=device)
     dist.recv(received, src=entry.owner)
     return received
 

@@ -7,7 +7,7 @@ bytes do not depend on the layout.
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import safetensors
@@ -65,7 +65,12 @@ def write_weights(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
         file = f"model-{i + 1:05d}-of-{len(names):05d}.safetensors"
         os.rename(folder / _part_name(i), folder / file)
         places |= dict.fromkeys(held_names, file)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    write_index(folder, places, num_bytes=total)
+
+
+def write_index(folder: Path, places: Mapping[str, str], *, num_bytes: int) -> None:
+    """The index that transformers reads where there are several files. `places`: tensor -> its file."""
+    index = {"metadata": {"total_size": num_bytes}, "weight_map": dict(sorted(places.items()))}
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(index, indent=2))
 
 
@@ -121,9 +126,9 @@ def _write_configuration(folder: Path, kind: str) -> None:
 
 
 def drain(weights: Iterable[tuple[str, Tensor]]) -> None:
-    """Gives this rank's part of an export to the first rank, which alone receives tensors."""
+    """Gives this rank's part of an export to the ranks that receive tensors, of which it is none."""
     for _ in weights:
-        raise AssertionError("only the first rank receives tensors")
+        raise AssertionError("this rank receives no more tensors")
 
 
 def fresh_part(target: Path) -> Path:

@@ -19,8 +19,9 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
-from asyncrl.serving.publication import Publication, find_load
+from asyncrl.serving.publication import find_load
 from asyncrl.trainer import ranks
+from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.export import export_model
 from asyncrl.trainer.learner import Learner
@@ -60,12 +61,12 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
             metrics = learner.step(reply.batch)
         version += 1
         with watch("publish_seconds"):
-            publication = publisher.write(version, learner.model)
+            publication = publisher.prepare(version, learner.model)
         if recipe.rollout.interrupt == "drain":
             with watch("drain_seconds"):
                 _drain(queue, version)
         with watch("publish_seconds"):
-            outcomes = _install(publisher, publication, reply)
+            outcomes = publisher.install(publication, learner.model, reply.servers, own=reply.own_servers)
         with watch("checkpoint_seconds"):
             if _is_checkpointed(version, recipe):
                 checkpoints.begin(learner, version)
@@ -120,10 +121,12 @@ def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publish
         run_folder / "publications",
         base=model_folder(recipe.model),
         transport=serving.weight_transport,
+        bucket_bytes=serving.weight_bucket_bytes,
         interrupt=recipe.rollout.interrupt,
         files=load,
         timeout_seconds=serving.request_timeout_seconds,
         keys=read_keys(own_token(), serving.api_key_variable),
+        failed=end_now,
     )
 
 
@@ -151,11 +154,6 @@ def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:
         return queue.take(request)
 
     return ranks.first_alone(take)
-
-
-def _install(publisher: Publisher, publication: Publication, reply: TakeReply) -> dict[str, PublishOutcome]:
-    """Slow servers may take longer than ranks wait for each other."""
-    return ranks.first_alone(lambda: publisher.install(publication, reply.servers, own=reply.own_servers))
 
 
 def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:

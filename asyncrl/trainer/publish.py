@@ -1,13 +1,15 @@
-"""Publishing a version: a folder of weights with digests, then installed on every server at once.
+"""Publishing a version: its weights on every server at once, verified, and a folder of them for later.
 
-A server that fails becomes an outcome for the controller, which decides what to do; training continues.
-Publications are not synced to disk: after a crash they are written again from the checkpoint.
+With the transports that read the folder it is written first. With `distributed` the weights come from the
+model's memory, and the folder is written in the background from a copy. A server that fails becomes an
+outcome for the controller, which decides what to do; training continues. Publications are not synced to disk:
+after a crash they are written again from the checkpoint.
 """
 
 import asyncio
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -20,8 +22,10 @@ from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, inst
 from asyncrl.serving.sglang import new_session
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.digests import EngineDigests
-from asyncrl.trainer.export import drain, fresh_part, remove, write_weights
+from asyncrl.trainer.digests import Digests
+from asyncrl.trainer.export import drain, fresh_part, remove, write_index, write_weights
+from asyncrl.trainer.folder_writer import FolderWriter
+from asyncrl.trainer.from_memory import MemoryBroadcast
 from asyncrl.trainer.model import Policy, PolicyModel
 from asyncrl.trainer.transports import make_transport
 
@@ -30,7 +34,8 @@ NUM_KEPT = 2
 
 
 class Publisher:
-    """Owns RUN/publications and one HTTP session to the servers. Every rank has one; the first acts."""
+    """Owns RUN/publications and the sessions to the servers. Every rank has one and makes the same calls; the
+    first speaks to servers and completes folders."""
 
     def __init__(
         self,
@@ -38,14 +43,18 @@ class Publisher:
         *,
         base: Path,
         transport: str = "disk",
+        bucket_bytes: int | None = None,
         interrupt: str = "continue",
         files: Load = load_from_disk,
         keys: Keys | None = None,
         timeout_seconds: float = INSTALL_SECONDS,
+        failed: Callable[[BaseException], None],
     ) -> None:
-        """`transport` and `interrupt` are the recipe's serving.weight_transport and rollout.interrupt; with
-        the transport `disk`, `files` says how a server comes to a publication's files. A server that does
-        not answer a request within `timeout_seconds` is left to the controller."""
+        """`transport`, `bucket_bytes` and `interrupt` are the recipe's serving.weight_transport,
+        serving.weight_bucket_bytes and rollout.interrupt; with the transport `disk`, `files` says how a
+        server comes to a publication's files. A server that does not answer a request within
+        `timeout_seconds` is left to the controller. `failed` is called in a thread when a folder could not be
+        written in the background, and should end the process."""
         self.folder = folder
         self._transport = make_transport(transport, files)
         self._keys = keys or Keys()
@@ -54,47 +63,104 @@ class Publisher:
         self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
+        self._writer = FolderWriter(failed)
+        self._memory = (
+            MemoryBroadcast(self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt)
+            if transport == "distributed"
+            else None
+        )
 
     def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         """Writes the folder of `version`, manifest last, and deletes the ones before the last two.
 
         Raises DiskError when there is no room.
         """
+        self._writer.wait()
         weights = export_weights(model)
         target = self.folder / f"v{version}"
         if not ranks.is_first():
             drain(weights)
             return Publication(version, target, {})
-        digests = EngineDigests()
+        digests = Digests()
         with writing(f"Publication v{version}", self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part = fresh_part(target)
+            part = self._fresh_part(target)
             write_weights(part, digests.watch(weights))
-            shutil.copyfile(self._config, part / "config.json")
-            remove(target)
-            part.rename(target)
-            publication = Publication(version, target, digests.result())
-            publication.write_manifest()
-        self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
+            publication = Publication(version, target, digests.by_name)
+            self._complete(publication, part)
         return publication
 
+    def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """What can be done before servers pause: the folder, unless weights are sent from memory."""
+        if self._memory is None:
+            return self.write(version, model)
+        return Publication(version, self.folder / f"v{version}", {})
+
     def install(
-        self, publication: Publication, servers: list[str], *, own: Iterable[str] = ()
+        self,
+        publication: Publication,
+        model: Policy | PolicyModel,
+        servers: Sequence[str],
+        *,
+        own: Iterable[str] = (),
     ) -> dict[str, PublishOutcome]:
-        """Installs on all servers at once; server URL -> outcome. `own` are processes of the run."""
+        """Installs what was prepared on all servers at once; server URL -> outcome, on every rank. `own` are
+        processes of the run. Servers may take longer than ranks wait for each other."""
         for url in own:
             self._keys.add_own(url)
-        if not ranks.is_first() or not servers:
+        if self._memory is not None:
+            return self._install_from_memory(self._memory, publication, model, servers)
+        if not servers:
             return {}
-        return self._runner.run(self._install_everywhere(publication, servers))
+        return ranks.first_alone(lambda: self._runner.run(self._install_everywhere(publication, servers)))
 
     def close(self) -> None:
+        """Returns when the last folder is written."""
+        self._writer.wait()
+        if self._memory is not None:
+            self._memory.close()
         if self._session is not None:
             self._runner.run(self._session.close())
         self._runner.close()
 
+    def _install_from_memory(
+        self,
+        memory: MemoryBroadcast,
+        publication: Publication,
+        model: Policy | PolicyModel,
+        servers: Sequence[str],
+    ) -> dict[str, PublishOutcome]:
+        # It is written from the copies that the next version overwrites.
+        self._writer.wait()
+        part = publication.folder.with_name(f".{publication.folder.name}.part")
+        if ranks.is_first():
+            with writing(f"Publication v{publication.version}", self.folder):
+                self._fresh_part(publication.folder)
+        outcomes = memory.send(publication, model, servers)
+
+        def complete() -> None:
+            places = memory.places()
+            if len(set(places.values())) > 1:
+                write_index(part, places, num_bytes=memory.num_bytes())
+            self._complete(publication, part)
+
+        self._writer.begin(part, memory.files(), finish=complete)
+        return outcomes
+
+    def _fresh_part(self, target: Path) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return fresh_part(target)
+
+    def _complete(self, publication: Publication, part: Path) -> None:
+        """Gives a folder with all weights its name and its manifest, and deletes older ones."""
+        shutil.copyfile(self._config, part / "config.json")
+        remove(publication.folder)
+        part.rename(publication.folder)
+        publication.write_manifest()
+        version = publication.version
+        self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
+
     async def _install_everywhere(
-        self, publication: Publication, servers: list[str]
+        self, publication: Publication, servers: Sequence[str]
     ) -> dict[str, PublishOutcome]:
         self._session = session = self._session or new_session(self._keys)
         outcomes = await asyncio.gather(*(self._install_on(session, url, publication) for url in servers))

@@ -120,6 +120,15 @@ def broadcast(value: Any) -> Any:
     return box[0]
 
 
+def gather(value: Result) -> list[Result]:
+    """Each rank's `value`, on every rank."""
+    if dist.get_world_size() == 1:
+        return [value]
+    box: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(box, value, group=_us().control)
+    return box
+
+
 def first_alone(work: Callable[[], Result]) -> Result:
     """What `work` returns on rank 0, on every rank. The others wait as long as it takes, hours for a batch.
 

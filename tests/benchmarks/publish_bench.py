@@ -1,15 +1,21 @@
 """Time to publish a version against the time to copy its bytes, for `make bench`.
 
-    python tests/benchmarks/publish_bench.py [--cores 0,1] [--rounds 5] [--only 0.6M,20M,117M]
+    python tests/benchmarks/publish_bench.py [--cores 0,1] [--rounds 5] [--only 20M,135M] [--servers 1,2,4]
 
-Publisher.write and Publisher.install of a Megatron-core model on a real SGLang server (idle, on the same
-cores), by each serving.weight_transport; float32, random weights; medians over rounds. In milliseconds:
+Publisher.prepare and Publisher.install of a Megatron-core model; float32, random weights; medians.
 
-    write       weights exported, digested, written as safetensors, for servers that join with any transport
+First on a real SGLang server (idle, on the same cores), by each serving.weight_transport. In milliseconds:
+
+    prepare     before servers pause: weights exported, digested and written, for transports that read them
     pause, load, verify, continue   the parts of an install; load is the transport, verify the digests there
+    folder      after it, in the background: what servers that join later read
+
+Then `distributed` to several light servers (tests/fakes/receiver.py), because SGLang's would not fit into the
+memory of a small machine: processes that join the group and load into a state dict. Next to the time, the CPU
+time of the trainer and of each server, which does not depend on how many cores they share.
 
 Limits on the same cores and disk: copy is one memcpy of the bytes; file is writing them to a file and reading
-them back, without a sync, as a publish does.
+them back, without a sync, as a publish by files does.
 """
 
 import argparse
@@ -30,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 import transformers
 from fakes.models import write_model
+from fakes.receivers import running_receivers, state_of
 from serving.engine.servers import running_server
 
 from asyncrl.serving import sglang
@@ -39,14 +46,14 @@ TRANSPORTS = ("disk", "tensor", "distributed")
 SHAPES = {
     "0.6M": {"hidden_size": 128, "num_hidden_layers": 3, "head_dim": 32, "intermediate_size": 384},
     "20M": {"hidden_size": 512, "num_hidden_layers": 6, "head_dim": 128, "intermediate_size": 1536},
-    "117M": {
-        "vocab_size": 4096,
-        "hidden_size": 1024,
-        "num_hidden_layers": 9,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "intermediate_size": 3072,
+    "135M": {
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "intermediate_size": 1536,
     },
 }
 COMMON = {
@@ -57,7 +64,7 @@ COMMON = {
     "tie_word_embeddings": True,
 }
 PARTS = {"/pause_generation": "pause", "/weights_checker": "verify", "/continue_generation": "continue"}
-COLUMNS = ("write", "pause", "load", "verify", "continue", "together")
+COLUMNS = ("prepare", "pause", "load", "verify", "continue", "together", "folder")
 
 
 def build(folder: Path):
@@ -90,25 +97,62 @@ def timed_requests() -> Iterator[dict[str, float]]:
         yield seconds
 
 
-def bench_transport(model, folder: Path, url: str, transport: str, num_rounds: int) -> dict[str, float]:
+def bench_transport(
+    model, folder: Path, url: str, transport: str, options: argparse.Namespace
+) -> dict[str, float]:
     """Median seconds of each column, after one round that does not count."""
-    from asyncrl.trainer.publish import Publisher
-
     rows: list[dict[str, float]] = []
-    publisher = Publisher(folder / "publications", base=folder, transport=transport)
-    for version in range(num_rounds + 1):
+    publisher = make_publisher(folder, transport, options.bucket_mib * 2**20)
+    for version in range(options.rounds + 1):
         begin = time.perf_counter()
-        written = publisher.write(version, model)
-        row = {"write": time.perf_counter() - begin}
+        publication = publisher.prepare(version, model)
+        row = {"prepare": time.perf_counter() - begin}
         with timed_requests() as parts:
-            (outcome,) = publisher.install(written, [url]).values()
+            (outcome,) = publisher.install(publication, model, [url]).values()
+        row["together"] = time.perf_counter() - begin
         assert outcome.is_installed, f"{outcome.detail}\n{(folder / 'log').read_text()[-3000:]}"
         row |= {part: parts[part] for part in ("pause", "verify", "continue")}
-        row["load"] = outcome.seconds - sum(parts[part] for part in PARTS.values())
-        row["together"] = row["write"] + outcome.seconds
+        row["load"] = row["together"] - row["prepare"] - sum(parts[part] for part in PARTS.values())
+        row["folder"] = wait_for_folder(publisher)
         rows.append(row)
     publisher.close()
     return {column: statistics.median(row[column] for row in rows[1:]) for column in COLUMNS}
+
+
+def bench_servers(model, folder: Path, count: int, options: argparse.Namespace) -> dict[str, float]:
+    """Median seconds of a publish to `count` light servers: on the clock, and of CPU on either side."""
+    rows: list[dict[str, float]] = []
+    publisher = make_publisher(folder, "distributed", options.bucket_mib * 2**20)
+    with running_receivers(count) as urls:
+        for version in range(options.rounds + 1):
+            cpu, of_servers, begin = time.process_time(), cpu_of(urls), time.perf_counter()
+            outcomes = publisher.install(publisher.prepare(version, model), model, urls)
+            row = {"together": time.perf_counter() - begin, "trainer": time.process_time() - cpu}
+            row["server"] = (cpu_of(urls) - of_servers) / count
+            assert all(outcome.is_installed for outcome in outcomes.values()), outcomes
+            row["folder"] = wait_for_folder(publisher)
+            rows.append(row)
+        publisher.close()
+    return {column: statistics.median(row[column] for row in rows[1:]) for column in rows[0]}
+
+
+def make_publisher(folder: Path, transport: str, bucket_bytes: int):
+    from asyncrl.trainer.bootstrap import end_now
+    from asyncrl.trainer.publish import Publisher
+
+    return Publisher(
+        folder / "publications", base=folder, transport=transport, bucket_bytes=bucket_bytes, failed=end_now
+    )
+
+
+def wait_for_folder(publisher) -> float:
+    begin = time.perf_counter()
+    publisher._writer.wait()
+    return time.perf_counter() - begin
+
+
+def cpu_of(urls: list[str]) -> float:
+    return sum(state_of(url)["cpu_seconds"] for url in urls)
 
 
 def copy_seconds(num_bytes: int) -> float:
@@ -138,7 +182,7 @@ def best(action: Callable[[], object], num_rounds: int = 5) -> float:
     return min(seconds)
 
 
-def bench_size(name: str, folder: Path, num_rounds: int) -> None:
+def bench_size(name: str, folder: Path, options: argparse.Namespace) -> None:
     write_model(folder, "Qwen3", **(COMMON | SHAPES[name]))
     model = build(folder)
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
@@ -147,11 +191,24 @@ def bench_size(name: str, folder: Path, num_rounds: int) -> None:
         f"{name} parameters, {num_bytes / 1e6:.1f} MB: copy {1e3 * copy:.2f} ms, file {1e3 * file:.2f} ms; "
         f"publish in ms:"
     )
+    if options.transports:
+        bench_real_server(model, folder, copy, file, options)
+    for count in map(int, options.servers.split(",")):
+        row = bench_servers(model, folder, count, options)
+        print(
+            f"  distributed to {count} light servers: {1e3 * row['together']:.1f} ms, "
+            f"{row['together'] / file:.1f}x file; CPU: trainer {1e3 * row['trainer']:.1f} ms, each server "
+            f"{1e3 * row['server']:.1f} ms; folder {1e3 * row['folder']:.1f} ms",
+            flush=True,
+        )
+
+
+def bench_real_server(model, folder: Path, copy: float, file: float, options: argparse.Namespace) -> None:
     print(f"  {'':12s}" + "".join(f"{column:>10s}" for column in COLUMNS) + f"{'/ copy':>10s}{'/ file':>10s}")
     sizes = {"max_total_tokens": 4096, "max_running_requests": 8}
     with running_server(folder, folder / "log", **sizes) as (url, _):
-        for transport in TRANSPORTS:
-            row = bench_transport(model, folder, url, transport, num_rounds)
+        for transport in options.transports.split(","):
+            row = bench_transport(model, folder, url, transport, options)
             cells = "".join(f"{1e3 * row[column]:10.1f}" for column in COLUMNS)
             ratios = f"{row['together'] / copy:9.1f}x{row['together'] / file:9.1f}x"
             print(f"  {transport:12s}{cells}{ratios}", flush=True)
@@ -163,6 +220,9 @@ def main() -> None:
     )
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--servers", default="1,2,4")
+    parser.add_argument("--transports", default=",".join(TRANSPORTS), help="on a real server; may be empty")
+    parser.add_argument("--bucket-mib", type=int, default=64, help="serving.weight_bucket_bytes")
     parser.add_argument("--only", default=",".join(SHAPES))
     arguments = parser.parse_args()
     os.sched_setaffinity(0, {int(core) for core in arguments.cores.split(",")})
@@ -172,7 +232,7 @@ def main() -> None:
     print(f"cores {arguments.cores}, load before {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="asyncrl-publish-") as temporary:
         for name in arguments.only.split(","):
-            bench_size(name, Path(temporary) / name, arguments.rounds)
+            bench_size(name, Path(temporary) / name, arguments)
     ranks.stop()
 
 

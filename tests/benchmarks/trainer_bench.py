@@ -158,13 +158,14 @@ def bench_steps(load: Load, folder: Path, num_rounds: int) -> None:
 
 
 def bench_stalls(load: Load, folder: Path) -> None:
+    from asyncrl.trainer.bootstrap import end_now
     from asyncrl.trainer.checkpoint import Checkpoints
     from asyncrl.trainer.publish import Publisher
 
     learner = make_learner(folder)
     learner.step(make_batch(load, 0))
     checkpoints = Checkpoints(folder / "checkpoints", num_kept=2)
-    publisher = Publisher(folder / "publications", base=folder)
+    publisher = Publisher(folder / "publications", base=folder, failed=end_now)
     saves = [timed(lambda v=v: checkpoints.save(learner, v)) for v in range(1, 6)]
     stalls, busy_steps, steps = [], [], []
     for version in range(6, 12):

@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncrl.serving.sglang import HOOKS_PATH, SGLANG_VERSION
+
 STOP = 1
 
 
@@ -46,6 +48,8 @@ class FakeEngine:
         self.is_corrupt = False
         self.checksum_reply: Any = None
         """What it says instead of the digests it holds."""
+        self.hooks: dict[str, Any] = {"sglang": SGLANG_VERSION, "num_ranks": 1, "hooks": {"a.hook": True}}
+        """What it says of asyncrl's plugin."""
         self._is_damaged = False
         """Whether the folder that was loaded last holds a file of that name."""
         self.bodies: list[dict[str, Any]] = []
@@ -62,6 +66,7 @@ class FakeEngine:
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/model_info", self._info)
         app.router.add_get("/server_info", self._server_info)
+        app.router.add_get(HOOKS_PATH, self._hooks)
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/abort_request", self._abort)
         for path in ("/pause_generation", "/continue_generation"):
@@ -118,6 +123,9 @@ class FakeEngine:
         await self._is_scheduling.wait()
         state = {"effective_max_running_requests_per_dp": self.running_requests}
         return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
+
+    async def _hooks(self, request: web.Request) -> web.Response:
+        return web.json_response(self.hooks, status=200 if self.hooks else 404)
 
     async def _flow(self, request: web.Request) -> web.Response:
         self.calls.append(request.path)

@@ -111,11 +111,10 @@ def test_external_servers_take_no_gpu_here() -> None:
     assert numbers(found) == ([0, 1], [], [[2]])
 
 
-def test_without_a_trainer_servers_begin_with_the_first_gpu_and_may_have_several() -> None:
+def test_a_server_may_have_several_gpus_and_without_a_trainer_begins_with_the_first() -> None:
     recipe = recipe_with(serving={"num_servers": 2, "tensor_parallel_size": 2})
     assert numbers(assign(recipe, whole_gpus(4), ("servers",))) == ([], [[0, 1], [2, 3]], [])
-    with pytest.raises(InputError, match="serving.tensor_parallel_size is 2, but .* Set it to 1"):
-        place(recipe)
+    assert numbers(assign(recipe, whole_gpus(8))) == ([0, 1], [[2, 3], [4, 5]], [[6, 7]])
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def overrides(path: Path, tmp_path: Path) -> list[str]:
     """Elsewhere than into the project; Countdown's stand-in has fewer rows than its splits, and more tokens:
-    one for each byte. Servers of several GPUs are refused so far."""
-    found = [f"run_folder={tmp_path}/run", "serving.tensor_parallel_size=1"]
+    one for each byte."""
+    found = [f"run_folder={tmp_path}/run"]
     if path.stem.startswith("tinyzero"):
         found += [
             "data.train.split=train[:4]",
@@ -112,15 +112,6 @@ def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     assert f"{PARAMETERS[recipe.model.path] / 1e6:.1f} M parameters, bfloat16" in said.out
     # Nothing of the weights was sent.
     assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
-
-
-def test_servers_of_several_gpus_are_refused_so_far(
-    hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    path = next(path for path in RECIPES if load_recipe(path).serving.tensor_parallel_size > 1)
-    assert cli.main(["check", str(path), f"run_folder={tmp_path}/run"]) == 2
-    assert "serving.tensor_parallel_size is 4, but what a server of several" in capsys.readouterr().err
-    assert "serving.tensor_parallel_size" in header(path)["Differs"]
 
 
 @of_each_recipe

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from fakes.engine import FakeEngine
-from fakes.fleets import TAKEN, Crew, nothing
+from fakes.fleets import TAKEN, Crew, crew_on, nothing
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
+from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import new_session
 from asyncrl.waits import Waits
@@ -289,3 +290,56 @@ async def test_a_server_without_a_trainer_that_comes_back_with_other_weights_is_
     await fixed.fleet.suspect(server, ServerError("the stream broke"))
     await fixed.until(lambda: not fixed.fleet.has_hope())
     assert server.reason == f"{one.url} holds weight version 7, not 0"
+
+
+async def test_a_server_that_joins_before_the_folder_is_written_waits_for_it(
+    one: FakeEngine, tmp_path: Path
+) -> None:
+    async with crew_on([one], tmp_path) as crew:
+        place = tmp_path / "later"
+        await crew.fleet.announce(Publication(0, place, {}), {})
+        await crew.never(lambda: bool(crew.fleet.serving()))
+        blockers = [wait.blocker for wait in crew.waits.pending]
+        assert "the folder of version 0, which the trainer writes" in blockers
+        place.mkdir()
+        Publication(0, place, {"a": "0" * 16}).write_manifest()
+        await crew.until_serving(1)
+        assert one.digests == {"a": "0" * 16}
+
+
+async def test_a_folder_that_is_never_written_is_not_waited_for_once_the_next_one_is(
+    one: FakeEngine, tmp_path: Path
+) -> None:
+    async with crew_on([one], tmp_path) as crew:
+        await crew.fleet.announce(Publication(0, tmp_path / "lost", {}), {})
+        await crew.never(lambda: bool(crew.fleet.serving()))
+        await crew.announce(1)
+        await crew.until_serving(1)
+        assert one.version == "1"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({}, "has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server._setup_and_run_http_server"),
+        (
+            {"sglang": "0.5.23", "num_ranks": 1, "hooks": {"a.b": True, "c.d": False}},
+            "runs SGLang 0.5.23, to which 1 hook(s) of asyncrl did not apply: c.d.",
+        ),
+        (
+            {"sglang": "0.6.0", "num_ranks": 1, "hooks": {"a.b": True}},
+            "runs SGLang 0.6.0; asyncrl's hooks, such as a.b, are written for SGLang 0.5.23.",
+        ),
+        ({"hooks": 3}, "expected hooks"),
+    ],
+)
+async def test_a_server_without_all_hooks_never_serves(
+    one: FakeEngine, tmp_path: Path, hooks: dict[str, object], said: str
+) -> None:
+    one.hooks = hooks
+    async with crew_on([one], tmp_path) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.servers.values()
+        await crew.until(lambda: server.state is ServerState.DEAD)
+        assert said in server.reason and one.url in server.reason
+        assert "/update_weights_from_disk" not in one.calls

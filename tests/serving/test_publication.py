@@ -79,14 +79,21 @@ def test_a_tensor_too_few_or_too_many_is_a_mismatch(
     publication: Publication, loaded: dict[str, str], said: str
 ) -> None:
     with pytest.raises(WeightMismatch, match=said):
-        compare_digests("http://server", publication, loaded)
+        compare_digests("http://server", publication, [loaded])
+
+
+def test_one_of_several_ranks_with_other_weights_is_a_mismatch(publication: Publication) -> None:
+    good = dict(publication.digests)
+    compare_digests("http://server", publication, [good, good])
+    with pytest.raises(WeightMismatch, match="on rank 1: 1 of 2 tensors differ, first b"):
+        compare_digests("http://server", publication, [good, good | {"b": "0"}])
 
 
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
         ({"success": False}, "expected ranks"),
-        ({"ranks": [{"checksums": {}}, {"checksums": {}}]}, "2 tensor-parallel ranks"),
+        ({"ranks": [{"checksums": {}}, {"checksums": {}}]}, "on rank 0: 2 of 2 tensors differ"),
     ],
 )
 async def test_a_server_whose_digests_cannot_be_compared_is_refused_and_stays_paused(

@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
+from asyncrl.serving import sglang
+
 Reply = tuple[int, Any]
 
 
@@ -174,7 +176,7 @@ class SimulatedServer:
         await asyncio.sleep(self.world.delay(0.005))
         await self._wait(lambda: not self.is_hung)
         if not reply.done():
-            if path not in ("/ready", "/model_info") and self._uses_up("lose_reply"):
+            if path not in ("/ready", "/model_info", sglang.HOOKS_PATH) and self._uses_up("lose_reply"):
                 reply.set_exception(aiohttp.ServerDisconnectedError())
             else:
                 reply.set_result(answer)
@@ -189,6 +191,8 @@ class SimulatedServer:
                 await self._wait(lambda: not (self.is_stalled or self.is_updating))
                 state = {"effective_max_running_requests_per_dp": 10**6}
                 return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
+            case sglang.HOOKS_PATH:
+                return 200, {"sglang": sglang.SGLANG_VERSION, "num_ranks": 1, "hooks": {}}
             case "/pause_generation":
                 await self._pause(body["mode"])
                 return 200, {"status": "ok"}

@@ -20,7 +20,7 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.convert import export_weights
-from asyncrl.trainer.digests import engine_digests
+from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.learner import Learner
 from sandbox.polling import readable
 
@@ -223,7 +223,7 @@ def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-4
     publication = read_publication(run / "publications" / "v4")
     published = safetensors.torch.load_file(publication.folder / "model.safetensors")
-    assert publication.digests == engine_digests(published)
+    assert publication.digests == digests_of(published)
     assert all(torch.equal(published[name], got[name]) for name in wanted)
 
 

@@ -14,7 +14,7 @@ from fakes.models import reference_model, write_model
 from asyncrl.model.folder import check_model_folder
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.digests import engine_digests
+from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import PolicyModel, build_model
 from asyncrl.trainer.publish import Publisher
@@ -34,7 +34,7 @@ def model(base: Path) -> PolicyModel:
 
 @pytest.fixture
 def publisher(base: Path, tmp_path: Path) -> Iterator[Publisher]:
-    publisher = Publisher(tmp_path / "publications", base=base)
+    publisher = Publisher(tmp_path / "publications", base=base, failed=print)
     yield publisher
     publisher.close()
 
@@ -75,7 +75,7 @@ def test_a_publication_holds_weights_configuration_and_digests(
     wanted = dict(reference_model(base).named_parameters())
     assert weights.keys() == wanted.keys()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
-    assert publication.digests == engine_digests(weights)
+    assert publication.digests == digests_of(weights)
 
 
 def test_the_last_two_publications_are_kept(publisher: Publisher, model: PolicyModel):
@@ -98,7 +98,7 @@ def test_a_version_is_installed_on_all_servers_and_verified(
 ):
     urls = [engine.url for engine in engines]
     for version in (1, 2):
-        outcomes = publisher.install(publisher.write(version, model), urls)
+        outcomes = publisher.install(publisher.write(version, model), model, urls)
         assert list(outcomes) == urls
         assert all(outcome.is_installed for outcome in outcomes.values())
         assert [engine.version for engine in engines] == [str(version)] * 2
@@ -109,7 +109,7 @@ def test_a_server_with_other_weights_or_none_is_reported_and_the_rest_are_served
 ):
     engines[1].is_corrupt = True
     urls = [engine.url for engine in engines] + ["http://127.0.0.1:9"]
-    good, corrupt, dead = publisher.install(publisher.write(1, model), urls).values()
+    good, corrupt, dead = publisher.install(publisher.write(1, model), model, urls).values()
     assert good.is_installed and good.detail == ""
     assert not corrupt.is_installed and "does not hold version 1" in corrupt.detail
     assert not dead.is_installed and "failed" in dead.detail
@@ -129,7 +129,7 @@ def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
 
 
 def test_without_servers_nothing_is_installed(publisher: Publisher, model: PolicyModel):
-    assert publisher.install(publisher.write(1, model), []) == {}
+    assert publisher.install(publisher.write(1, model), model, []) == {}
 
 
 def test_a_manifest_is_complete_json_with_the_version(publisher: Publisher, model: PolicyModel):

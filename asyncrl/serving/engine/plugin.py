@@ -7,23 +7,30 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, one address for the ranks, weights from a URL, version spans, short aborts,
-    clean ends, shared prompts; on a CPU lighter processes, batched attention, packed weights, shorter ways to
-    decode, norm, rotate and sample, digests in threads, and sleep too."""
+    """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
+    whole steps before an update, version spans, short aborts, clean ends, shared prompts, and the list of
+    these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm,
+    rotate and sample, and sleep too."""
     import torch
 
     from asyncrl.serving.engine import (
         aborts,
         access,
+        applied_hooks,
         leftovers,
+        loaded_weights,
         one_address,
         prompt_sharing,
         remote_weights,
+        step_in_flight,
         version_spans,
     )
 
+    applied_hooks.install()
     access.install()
     one_address.install()
+    loaded_weights.install()
+    step_in_flight.install()
     remote_weights.install()
     version_spans.install()
     aborts.install()
@@ -31,7 +38,6 @@ def load() -> None:
     prompt_sharing.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine import (
-            cpu_digests,
             cpu_layers,
             cpu_processes,
             cpu_products,
@@ -40,7 +46,6 @@ def load() -> None:
         )
 
         cpu_processes.install()
-        cpu_digests.install()
         cpu_sampler.install()
         cpu_products.install()
         cpu_layers.install()

@@ -1,0 +1,37 @@
+"""GET /asyncrl/hooks: which of the plugin's hooks this SGLang has. A server without all never serves.
+
+SGLang logs a hook that it cannot apply and serves on without it. The process that listens answers for all:
+the others load the same plugin into the same SGLang.
+"""
+
+import multiprocessing
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from asyncrl.serving.sglang import HOOKS_PATH
+
+
+def install() -> None:
+    """Registers the hook where SGLang listens, not in the processes that it starts for itself."""
+    if multiprocessing.parent_process() is None:
+        HookRegistry.register(
+            "sglang.srt.entrypoints.http_server._setup_and_run_http_server", _add_route, HookType.BEFORE
+        )
+
+
+def _add_route(*_, **__):
+    from sglang.srt.entrypoints.http_server import app
+
+    app.add_api_route(HOOKS_PATH, describe, methods=["GET"])
+
+
+def describe():
+    """SGLang's version, the ranks that hold weights, and each hook's target with whether it was applied."""
+    import sglang
+    from sglang.srt.runtime_context import get_parallel
+
+    return {
+        "sglang": sglang.__version__,
+        "num_ranks": get_parallel().tp_size,
+        "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
+    }

@@ -1,0 +1,102 @@
+"""What the server's model loader was given in the last update, as digests of whole tensors, and whether it
+wrote all parameters.
+
+Digests are taken as the tensors pass, under their Hugging Face names and before each tensor rank cuts its
+part: how SGLang shards, stacks, pads or quantises them does not matter. /weights_checker answers them in
+place of the digests that SGLang 0.5.23 takes of its own tensors.
+"""
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from asyncrl.serving.tensor_digest import tensor_digest
+
+NOT_WRITTEN = "not written"
+"""Stands for the digest of a parameter that the last update did not fill."""
+
+
+def install() -> None:
+    """Registers the hooks; SGLang applies them when all plugins are loaded."""
+    HookRegistry.register(
+        "sglang.srt.model_executor.model_runner.ModelRunner.load_model", _watch_loader, HookType.AFTER
+    )
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
+    for method in ("begin_weight_update", "update_weights_from_disk"):
+        HookRegistry.register(f"{updater}.{method}", _begin_again, HookType.BEFORE)
+    HookRegistry.register(
+        "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum", _report, HookType.REPLACE
+    )
+
+
+class WatchedLoader:
+    """In the place of a model's `load_weights`: calls it and remembers what passed since `begin`."""
+
+    def __init__(self, model):
+        self._model = model
+        self._load = model.load_weights
+        self._digests = {}
+        self._written = set()
+        """Storages that something was copied into."""
+
+    def __call__(self, weights, *arguments, **named):
+        try:
+            with _Writes(self._written):
+                return self._load(self._digesting(weights), *arguments, **named)
+        except BaseException:
+            # What was digested may not have been loaded.
+            self.begin()
+            raise
+
+    def begin(self):
+        self._digests.clear()
+        self._written.clear()
+
+    def report(self):
+        """Hugging Face name -> digest; a parameter of the engine that nothing filled -> NOT_WRITTEN."""
+        parameters = self._model.named_parameters()
+        missing = [name for name, parameter in parameters if _storage(parameter) not in self._written]
+        return self._digests | dict.fromkeys(missing, NOT_WRITTEN)
+
+    def _digesting(self, weights):
+        device = next(self._model.parameters()).device
+        for name, tensor in weights:
+            self._digests[name] = tensor_digest(tensor.to(device))
+            yield name, tensor
+
+
+class _Writes(TorchDispatchMode):
+    """Sees what is copied into tensors: loaders skip names that they do not know, with a warning at most."""
+
+    def __init__(self, written):
+        super().__init__()
+        self._written = written
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "copy_":
+            self._written.add(_storage(args[0]))
+        return func(*args, **(kwargs or {}))
+
+
+def _storage(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def _watch_loader(result, runner):
+    runner.model.load_weights = WatchedLoader(runner.model)
+
+
+def _begin_again(updater, *_, **__):
+    updater.get_model().load_weights.begin()
+
+
+def _report(checker, skip_tensor_list=None, *, role):
+    """What the replaced method returns."""
+    from sglang.srt.utils import weight_checker
+
+    checksums = checker._get_model().load_weights.report()
+    info = weight_checker.ChecksumInfo(
+        checksums=checksums,
+        per_gpu_checksum=weight_checker.overall_checksum(checksums),
+        parallelism_info=checker._parallelism_info(role=role),
+    )
+    return info.model_dump()

@@ -1,0 +1,78 @@
+"""Digests by the loader hook, on real SGLang: of one rank, of two, and of an update with a hole."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+from serving.engine.servers import (
+    load_model,
+    new_session,
+    post,
+    publish,
+    reference_logprobs,
+    running_server,
+    write_model,
+)
+
+from asyncrl.serving import sglang
+from asyncrl.trainer.digests import digests_of
+from asyncrl.trainer.export import read_weights
+
+on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
+
+
+async def digests_after(url: str, folder: Path, version: int) -> list[dict[str, str]]:
+    async with new_session() as session:
+        await publish(session, url, folder, version)
+        return await sglang.weight_digests(session, url, timeout_seconds=60)
+
+
+@on_an_engine
+def test_the_plugin_says_that_all_its_hooks_applied(shared_engine: tuple[str, list[Path]]):
+    async def check() -> int:
+        async with new_session() as session:
+            return await sglang.check_hooks(session, shared_engine[0])
+
+    assert asyncio.run(check()) == 1
+
+
+@on_an_engine
+def test_a_tensor_that_did_not_come_leaves_its_parameter_unwritten(
+    shared_engine: tuple[str, list[Path]], tmp_path: Path
+):
+    url, folders = shared_engine
+    weights = dict(read_weights(folders[1]))
+    (tmp_path / "config.json").write_bytes((folders[1] / "config.json").read_bytes())
+    hole = "model.layers.1.mlp.down_proj.weight"
+    safetensors.torch.save_file(
+        {name: tensor for name, tensor in weights.items() if name != hole}, tmp_path / "model.safetensors"
+    )
+
+    (found,) = asyncio.run(digests_after(url, tmp_path, 1))
+
+    assert found == {**digests_of(weights), hole: "not written"}
+    assert asyncio.run(digests_after(url, folders[0], 0)) == [digests_of(dict(read_weights(folders[0])))]
+
+
+def test_both_ranks_of_a_server_digest_whole_tensors_and_compute_with_them(tmp_path: Path, monkeypatch):
+    folders = [write_model(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
+    wanted = digests_of(dict(read_weights(folders[1])))
+
+    async def answer(url: str) -> list[float]:
+        async with new_session() as session:
+            params = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}
+            body = {"input_ids": [2, 3, 4, 5], "sampling_params": params, "return_logprob": True}
+            reply = await post(session, f"{url}/generate", body)
+        logprobs = [entry[0] for entry in reply["meta_info"]["output_token_logprobs"]]
+        reference = reference_logprobs(body["input_ids"], reply["output_ids"], [load_model(folders[1])] * 8)
+        return [abs(got - expected) for got, expected in zip(logprobs, reference, strict=True)]
+
+    with running_server(folders[0], tmp_path / "log", tensor_parallel_size=2, max_total_tokens=2048) as (
+        url,
+        _,
+    ):
+        assert asyncio.run(digests_after(url, folders[1], 1)) == [wanted, wanted]
+        assert max(asyncio.run(answer(url))) < 1e-5
