@@ -49,12 +49,9 @@ class Newest:
         ]
 
 
-def write_manifest(checkpoint: Path, version: PolicyVersion) -> None:
-    """The last file to be written into `checkpoint`."""
-    manifest: Manifest = {
-        "version": version,
-        "files": {file.name: sha256_of(file) for file in checkpoint.iterdir()},
-    }
+def write_manifest(checkpoint: Path, version: PolicyVersion, digests: Mapping[str, str]) -> None:
+    """The last file to be written into `checkpoint`; `digests` of the others by their names."""
+    manifest: Manifest = {"version": version, "files": dict(digests)}
     (checkpoint / MANIFEST).write_text(json.dumps(manifest))
 
 

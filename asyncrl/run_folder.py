@@ -37,12 +37,7 @@ CHANGEABLE = (
     "trainer.keep_best",
     "trainer.step_timeout_seconds",
     "trainer.num_processes",
-    # Not the experts' ranks and the distributed optimizer, by which the optimizer's state is divided.
-    "trainer.parallel.tensor",
-    "trainer.parallel.pipeline",
-    "trainer.parallel.virtual_stages",
-    "trainer.parallel.context",
-    "trainer.parallel.sequence_parallel",
+    "trainer.parallel",
     "trainer.rank_timeout_seconds",
     "trainer.recompute",
     "trainer.threads_per_process",

@@ -224,7 +224,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
 
 def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
     section = recipe.trainer
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     sizes = [
         _size(
             memory.computing(is_recomputing=recomputes) if on_gpu else memory.total(is_recomputing=recomputes)
@@ -252,8 +252,8 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         ("output layer's gradient", memory.output_gradient, "while it is summed up"),
     ):
         lines.append(_memory_line(name, size, 0, remark, on_gpu))
-    when = "while a checkpoint is written"
-    lines.append(_memory_line("copy while saving", 0, memory.copies(), f"only {when}", on_gpu))
+    copies, remark = memory.copies(), "from the first checkpoint on"
+    lines.append(_memory_line("copy for checkpoints", 0, copies, remark, on_gpu))
     return lines
 
 

@@ -20,12 +20,9 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(
-    recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None, on_gpu: bool = False
-) -> RankMemory:
+def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
     """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
-    A rank on a GPU copies for a checkpoint also where training waits for it: the writer reads host memory.
     `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
     which else may be as long as the context.
     """
@@ -36,7 +33,7 @@ def trainer_memory(
         layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
-        saves_in_background=recipe.trainer.saves_in_background or on_gpu,
+        saves_in_background=recipe.trainer.saves_in_background,
     )
 
 
@@ -61,7 +58,7 @@ def gpu_bytes(
     recipe: Recipe, shape: ModelShape, gpus: GpuMap, *, longest_prompt: int | None = None
 ) -> list[tuple[Gpu, int, str]]:
     """(GPU, bytes, process) of each process that computes on one."""
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe).values())
     return [
@@ -72,16 +69,11 @@ def gpu_bytes(
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Host memory of a machine whose GPUs compute: processes, and one copy of all that a checkpoint holds,
-    because of ranks that hold the same only one writes it."""
-    parallel = recipe.trainer.parallel
-    alone = parallel.model_copy(update={"distributed_optimizer": False})
-    trainer = recipe.trainer.model_copy(update={"parallel": alone})
-    copies = trainer_memory(recipe.model_copy(update={"trainer": trainer}), shape, on_gpu=True).copies()
+    """Host memory of a machine whose GPUs compute: processes, and what checkpoints are written from."""
+    copies = trainer_memory(recipe, shape).copies()
     ranks_per_server = recipe.serving.tensor_parallel_size
     return (
-        parallel.tensor * parallel.pipeline * parallel.expert * copies
-        + recipe.trainer.num_processes * TRAINER_PROCESS_BYTES
+        recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + copies)
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
     )
 

@@ -16,7 +16,6 @@ from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Critic, Trainer
 from asyncrl.trainer.model import Policy
-from asyncrl.trainer.optimizer_state import restore_adam_steps
 
 
 def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
@@ -50,7 +49,6 @@ def make_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=make_layout(section).is_optimizer_distributed,
     )
-    restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.
