@@ -169,6 +169,11 @@ class Checkpoints:
 
     def _complete(self, part: Path, target: Path, version: PolicyVersion, digests: dict[str, str]) -> None:
         """On the first rank's thread, when all ranks have written: makes the checkpoint visible, commits."""
+        if missing := [name for name in digests if not (part / name).is_file()]:
+            raise CheckpointError(
+                f"{', '.join(missing)} are not on this rank's disk. All trainer ranks write into run_folder: "
+                f"set it to a folder of a disk that they share."
+            )
         write_manifest(part, version, digests)
         sync_tree(part)
         replace(part, target)

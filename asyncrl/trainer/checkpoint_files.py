@@ -69,6 +69,8 @@ def write(
     writer.fs = files
 
     def write_own() -> tuple[list[WriteResult], dict[str, str]]:
+        # The first rank made it, but another node of a shared disk may not see it yet.
+        files.mkdir(folder)
         return writer.write_data(agreement.own, _SavePlanner(state)).wait(), files.digests
 
     def complete(written: list[tuple[list[WriteResult], dict[str, str]]]) -> None:

@@ -6,12 +6,13 @@ MOMENT names the function of asyncrl.trainer.checkpoint after which it dies; "ha
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 from asyncrl.trainer import ranks
 
-WRITES_BEFORE_DEATH = 60
+WRITES_BEFORE_FAULT = 60
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     checkpoints.save(learner, 1)
     learner.step(random_batch(1))
     if moment == "half":
-        write_half()
+        break_in_the_middle(kill_this_process)
     else:
         die_after(checkpoint, moment)
     checkpoints.save(learner, 2)
@@ -39,12 +40,17 @@ def die_after(module: ModuleType, name: str) -> None:
 
     def die(*arguments: object, **keywords: object) -> None:
         original(*arguments, **keywords)
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_this_process()
 
     setattr(module, name, die)
 
 
-def write_half() -> None:
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def break_in_the_middle(fault: Callable[[], None]) -> None:
+    """`fault` comes when part of the next checkpoint is on disk."""
     from asyncrl.trainer.hashed_files import HashedStream
 
     written, original = 0, HashedStream.write
@@ -52,9 +58,9 @@ def write_half() -> None:
     def write(self: HashedStream, content: bytes) -> int:
         nonlocal written
         written += 1
-        if written == WRITES_BEFORE_DEATH:
+        if written == WRITES_BEFORE_FAULT:
             self.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            fault()
         return original(self, content)
 
     HashedStream.write = write

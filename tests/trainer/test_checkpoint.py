@@ -18,6 +18,7 @@ from asyncrl.checkpoints import find_fault
 from asyncrl.errors import DiskError, QueueError
 from asyncrl.trainer import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.hashed_files import HashedFiles
 from asyncrl.trainer.learner import Learner
 
 
@@ -233,6 +234,23 @@ def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_
         checkpoints.check()
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"] and committed == [1]
     assert checkpoints.newest() == 1
+
+
+def test_ranks_without_a_common_disk_are_told_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Elsewhere(HashedFiles):
+        def rename(self, path, new_path):
+            super().rename(path, new_path)
+            self.digests["__1_0.distcp"] = "of a rank with another disk"
+
+    monkeypatch.setattr(checkpoint_files, "HashedFiles", Elsewhere)
+    checkpoints = Checkpoints(tmp_path, num_kept=1)
+    with pytest.raises(
+        saving.CheckpointError, match=r"__1_0\.distcp are not on this rank's disk.*run_folder"
+    ):
+        checkpoints.save(warming_learner(folder), 1)
+    assert checkpoints.versions() == []
 
 
 def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):
