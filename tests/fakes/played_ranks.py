@@ -2,9 +2,10 @@
 
     python -m fakes.played_ranks CASES
 
-CASES is a JSON list of {"model", "dtype", "algorithm", "read", "num_ranks", "parallel"}. Fails unless the
-boxes of all ranks cover each tensor once and are together what was read. Neither loading nor describing what is
-written asks another rank, so the ranks can come one after the other.
+CASES is a JSON list of objects: model, dtype, algorithm, read, num_ranks, parallel. Fails unless the boxes of
+all ranks cover each tensor once and are together what was read, and Megatron finds in its optimizer what it
+rounded to the model's weights. Neither loading nor describing what is written asks another rank, so the ranks
+can come one after the other.
 """
 
 import json
@@ -45,6 +46,11 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
     learner = Learner(shape, recipe)
     checkpoint.Checkpoints(Path(case["read"]), num_kept=1).load(learner, 2)
+    if case["dtype"] == "bfloat16":
+        before = [parameter.clone() for parameter in learner.model.parameters()]
+        for member in learner.optimizer.chained_optimizers:
+            member._copy_main_params_to_model_params()
+        assert all(torch.equal(a, b) for a, b in zip(before, learner.model.parameters(), strict=True)), case
     items: list[WriteItem] = []
     for name, shared in checkpoint._written(learner, 2).items():
         if not isinstance(shared, SharedTensor):
