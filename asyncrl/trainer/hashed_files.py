@@ -25,7 +25,11 @@ class HashedFiles(FileSystem):
                 yield stream
                 return
             hashed = HashedStream(stream)
-            yield hashed
+            try:
+                yield hashed
+            except Exception as error:
+                # torch.save reports that its position is unexpected, and drops why.
+                raise (hashed.refusal or error) from error
         self.digests[Path(path).name] = hashed.digest.hexdigest()
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
@@ -38,11 +42,17 @@ class HashedStream:
 
     def __init__(self, stream: io.IOBase) -> None:
         self._stream = stream
+        self.refusal: OSError | None = None
+        """Why the last write failed."""
         self.digest = hashlib.sha256()
 
     def write(self, content: Any) -> int:
         self.digest.update(content)
-        written: int = self._stream.write(content)
+        try:
+            written: int = self._stream.write(content)
+        except OSError as error:
+            self.refusal = error
+            raise
         return written
 
     def tell(self) -> int:

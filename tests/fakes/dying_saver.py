@@ -12,8 +12,6 @@ from types import ModuleType
 
 from asyncrl.trainer import ranks
 
-WRITES_BEFORE_FAULT = 60
-
 
 def main() -> None:
     ranks.start(threads=1, seed=0)
@@ -49,8 +47,8 @@ def kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def break_in_the_middle(fault: Callable[[], None]) -> None:
-    """`fault` comes when part of the next checkpoint is on disk."""
+def break_in_the_middle(fault: Callable[[], None], *, after: int = 60) -> None:
+    """`fault` comes when `after` pieces of the next checkpoint are on disk."""
     from asyncrl.trainer.hashed_files import HashedStream
 
     written, original = 0, HashedStream.write
@@ -58,7 +56,7 @@ def break_in_the_middle(fault: Callable[[], None]) -> None:
     def write(self: HashedStream, content: bytes) -> int:
         nonlocal written
         written += 1
-        if written == WRITES_BEFORE_FAULT:
+        if written > after:
             self.flush()
             fault()
         return original(self, content)

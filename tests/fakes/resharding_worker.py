@@ -2,12 +2,10 @@
 
     python -m fakes.resharding_worker CASES   (under torchrun's environment variables)
 
-CASES is a JSON list of {"model", "dtype", "algorithm", "parallel", "read", "written", "fault"}; "read" and
-"written" are folders of checkpoints. Without "read" the ranks take two steps first. With a "fault" they write
-version 3, in the middle of which the last rank's disk is "full", or it is "killed".
+CASES is a JSON list of objects: model, dtype, algorithm, parallel, read, written; the last two are folders of
+checkpoints. Without "read" the ranks take two steps first.
 """
 
-import errno
 import json
 import os
 import sys
@@ -15,7 +13,6 @@ import warnings
 from pathlib import Path
 
 import torch
-from fakes.dying_saver import break_in_the_middle, kill_this_process
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
 
@@ -23,7 +20,6 @@ TRAINER = {"tokens_per_micro_batch": 60, "learning_rate": 1e-2, "warmup_steps": 
 
 
 def rewrite(case: dict) -> None:
-    from asyncrl.errors import DiskError
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer import ranks
@@ -45,22 +41,7 @@ def rewrite(case: dict) -> None:
             learner.step(random_batch(step, num_groups=6))
     else:
         assert Checkpoints(Path(case["read"]), num_kept=1).load_newest(learner) == 2
-    checkpoints = Checkpoints(Path(case["written"]), num_kept=1)
-    if (fault := case.get("fault")) is None:
-        checkpoints.save(learner, 2)
-        return
-    if os.environ["RANK"] == str(count - 1):
-        break_in_the_middle(kill_this_process if fault == "killed" else refuse_for_a_full_disk)
-    try:
-        checkpoints.save(learner, 3)
-    except DiskError as error:
-        assert fault == "full" and f"rank {count - 1}: OSError" in str(error), error
-    else:
-        raise AssertionError("the save did not fail")
-
-
-def refuse_for_a_full_disk() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    Checkpoints(Path(case["written"]), num_kept=1).save(learner, 2)
 
 
 def main() -> None:
