@@ -1,6 +1,6 @@
 """A checkpoint of one process in layouts of up to eight ranks: each number is written once, and to the bit.
 
-The ranks are played by one process (`fakes.played_ranks`); two real ones: test_resharding.py.
+The ranks are played by one process (`fakes.played_ranks`); real ones: test_layouts.py, test_saving.py.
 """
 
 import json
@@ -8,10 +8,13 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes.models import write_model
-from fakes.resharding_worker import rewrite
+from fakes.learners import make_learner
+from fakes.models import random_batch, write_model
 from fakes.template import Template
 
+from asyncrl.trainer.checkpoint import Checkpoints
+
+TRAINER = {"learning_rate": 1e-2, "warmup_steps": 3}
 SIZES = {"num_hidden_layers": 4}
 # Not a multiple of the tensor ranks: rows are padded.
 TIED = SIZES | {"tie_word_embeddings": True, "vocab_size": 41}
@@ -58,7 +61,10 @@ def test_the_ranks_of_any_layout_hold_what_one_process_wrote(
     family, sizes, dtype, algorithm = MODELS[name]
     model = write_model(tmp_path / "model", family, **sizes)
     shared = {"model": str(model), "dtype": dtype, "algorithm": algorithm}
-    rewrite(shared | {"parallel": {}, "written": str(tmp_path / "written")})
+    learner = make_learner(model, model={"dtype": dtype}, algorithm=algorithm, trainer=TRAINER)
+    for step in range(2):
+        learner.step(random_batch(step, num_groups=6))
+    Checkpoints(tmp_path / "written", num_kept=1).save(learner, 2)
     cases = [
         shared | {"read": str(tmp_path / "written"), "num_ranks": num_ranks, "parallel": parallel}
         for num_ranks, parallel in LAYOUTS[name]
