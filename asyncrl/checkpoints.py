@@ -6,7 +6,6 @@ steps after its version was made: until a later one is known, a checkpoint that 
 too. No torch.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from asyncrl.file_digest import sha256_of
 from asyncrl.records import PolicyVersion
 
 MANIFEST = "checkpoint.json"
@@ -49,12 +49,9 @@ class Newest:
         ]
 
 
-def write_manifest(checkpoint: Path, version: PolicyVersion) -> None:
-    """The last file to be written into `checkpoint`."""
-    manifest: Manifest = {
-        "version": version,
-        "files": {file.name: _digest(file) for file in checkpoint.iterdir()},
-    }
+def write_manifest(checkpoint: Path, version: PolicyVersion, digests: Mapping[str, str]) -> None:
+    """The last file to be written into `checkpoint`; `digests` of the others by their names."""
+    manifest: Manifest = {"version": version, "files": dict(digests)}
     (checkpoint / MANIFEST).write_text(json.dumps(manifest))
 
 
@@ -71,7 +68,7 @@ def find_fault(checkpoint: Path) -> str | None:
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
-        if _digest(file) != digest:
+        if sha256_of(file) != digest:
             return f"{name} is not what was written (its digest differs)"
     return None
 
@@ -160,8 +157,3 @@ def to_forget(
         return old
     best, newest = heldout.best_first(versions)[:1], heldout.newest()
     return [v for v in old if v not in best and (v % evaluated_every or v <= newest)]
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,6 +13,7 @@ from fakes.records import finish, make_queue, make_task
 
 from asyncrl.checkpoints import write_manifest
 from asyncrl.errors import InputError
+from asyncrl.file_digest import sha256_of
 from asyncrl.journal.compaction import BOUNDARY
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import dump_recipe, parse_recipe
@@ -45,7 +46,7 @@ def write_checkpoint(run_folder: Path, version: int) -> None:
     folder = run_folder / "checkpoints" / f"step-{version}"
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(bytes(range(256)))
-    write_manifest(folder, version)
+    write_manifest(folder, version, {"weights": sha256_of(folder / "weights")})
 
 
 def damage(checkpoint: Path, how: str) -> None:

@@ -192,7 +192,7 @@ def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
         read_run_recipe(tmp_path)
 
 
-def test_ranks_may_be_divided_otherwise_but_for_what_divides_the_optimizer(tmp_path: Path) -> None:
+def test_ranks_may_be_divided_otherwise(tmp_path: Path) -> None:
     first = make_recipe(trainer={"num_processes": 2})
     with RunFolder(tmp_path) as folder:
         folder.open(first)
@@ -201,12 +201,11 @@ def test_ranks_may_be_divided_otherwise_but_for_what_divides_the_optimizer(tmp_p
         {"tensor": 2, "sequence_parallel": True},
         {"pipeline": 2, "virtual_stages": 2},
         {"context": 2},
+        {"expert": 2},
+        {"distributed_optimizer": True},
     ):
         changed = make_recipe(trainer={"num_processes": 2, "recompute": "full", "parallel": parallel})
         assert RunFolder(tmp_path).check(changed)
-    for key, value in (("expert", 2), ("distributed_optimizer", True)):
-        with pytest.raises(InputError, match=rf"trainer\.parallel\.{key}"):
-            RunFolder(tmp_path).check(make_recipe(trainer={"num_processes": 2, "parallel": {key: value}}))
 
 
 def begin(run_folder: Path) -> None:

@@ -234,7 +234,7 @@ def _gpu_lines(recipe: Recipe, gpus: GpuMap | None) -> list[str]:
 
 def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
     section = recipe.trainer
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     sizes = [
         _size(
             memory.computing(is_recomputing=recomputes) if on_gpu else memory.total(is_recomputing=recomputes)
@@ -264,8 +264,8 @@ def _trainer_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         lines.append(_memory_line(name, size, 0, remark, on_gpu))
     if memory.offloaded:
         lines.append(_memory_line("Adam on the host", 0, memory.offloaded, "with gradients", on_gpu))
-    when = "while a checkpoint is written"
-    lines.append(_memory_line("copy while saving", 0, memory.copies(), f"only {when}", on_gpu))
+    copies, remark = memory.copies(), "from the first checkpoint on"
+    lines.append(_memory_line("copy for checkpoints", 0, copies, remark, on_gpu))
     return lines
 
 
@@ -309,9 +309,9 @@ def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None,
     """Of one rank and one server that take turns."""
     if not recipe.placement.colocated:
         return []
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=on_gpu)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
-    server = sum(server_memory(shape, recipe).values())
+    server = sum(server_memory(shape, recipe, on_gpu=on_gpu).values())
     where = "each shared GPU" if on_gpu else "a rank and a server"
     return [
         f"shared     {where} {_size(max(rank, memory.resident() + server))} (placement.colocated)",

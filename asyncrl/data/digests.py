@@ -8,6 +8,7 @@ from pathlib import Path
 from asyncrl.data.files import PATTERNS
 from asyncrl.data.gym import gym_digest
 from asyncrl.errors import InputError
+from asyncrl.file_digest import sha256_of
 from asyncrl.hub import fetch, is_hub_id
 from asyncrl.recipe import Source
 
@@ -49,5 +50,4 @@ def _file_digest(path: Path, key: str) -> str:
 @lru_cache(maxsize=1024)
 def _digest_of_state(path: Path, *_state: int) -> str:
     """Of a file in this state: a start asks twice, for the table of its rows and for the run folder."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return sha256_of(path)

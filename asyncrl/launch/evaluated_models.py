@@ -3,13 +3,13 @@
 All of them answer the same tokens, so all must have the tokenizer of the first.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions
 from asyncrl.errors import InputError
+from asyncrl.file_digest import sha256_of
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute, shown
@@ -96,4 +96,4 @@ def _check_tokenizers(models: Sequence[EvaluatedModel]) -> None:
 
 def _tokenizer_digest(folder: Path) -> str | None:
     file = folder / "tokenizer.json"
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+    return sha256_of(file) if file.is_file() else None

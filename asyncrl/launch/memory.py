@@ -4,8 +4,6 @@ Without GPUs it is all host memory. With GPUs a rank and a server compute on the
 their processes, and a rank the copy that a checkpoint is written from.
 """
 
-import dataclasses
-
 from asyncrl.gpus import Gpu
 from asyncrl.launch.placement import GpuMap
 from asyncrl.model.dtype import find_dtype
@@ -22,32 +20,20 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 """A trainer rank without what `rank_memory` counts."""
 
 
-def trainer_memory(
-    recipe: Recipe,
-    shape: ModelShape,
-    *,
-    longest_prompt: int | None = None,
-    on_gpu: bool = False,
-    shares_optimizer: bool = True,
-) -> RankMemory:
+def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
     """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
-    A rank on a GPU copies for a checkpoint also where training waits for it: the writer reads host memory.
     `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
-    which else may be as long as the context. Without `shares_optimizer` it is as if one rank had the states
-    of all that share a distributed optimizer.
+    which else may be as long as the context.
     """
-    layout = check_layout(recipe.trainer, shape)
-    if not shares_optimizer:
-        layout = dataclasses.replace(layout, is_optimizer_distributed=False)
     return rank_memory(
         shape,
         dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
-        layout=layout,
+        layout=check_layout(recipe.trainer, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
-        saves_in_background=recipe.trainer.saves_in_background or on_gpu,
+        saves_in_background=recipe.trainer.saves_in_background,
         adam=AdamStates.of(recipe.trainer),
     )
 
@@ -73,7 +59,7 @@ def gpu_bytes(
 ) -> list[tuple[Gpu, int, str]]:
     """(GPU, bytes, whose they are) of each GPU that something computes on. Where trainer and server take
     turns, of the turn that needs more: next to a server there is a rank's state between two steps."""
-    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
+    memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     rank = memory.computing(is_recomputing=recipe.trainer.recompute == "full")
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
     owners: dict[Gpu, list[str]] = {}
@@ -90,14 +76,12 @@ def gpu_bytes(
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Host memory of a machine whose GPUs compute: processes, Adam where it is on the host, and one copy of
-    all that a checkpoint holds, because of ranks that hold the same only one writes it."""
-    parallel = recipe.trainer.parallel
-    alone = trainer_memory(recipe, shape, on_gpu=True, shares_optimizer=False)
+    """Host memory of a machine whose GPUs compute: processes, what checkpoints are written from, and Adam
+    where it is on the host."""
+    memory = trainer_memory(recipe, shape)
     ranks_per_server = recipe.serving.tensor_parallel_size
     return (
-        parallel.tensor * parallel.pipeline * parallel.expert * (alone.copies() + alone.offloaded)
-        + recipe.trainer.num_processes * TRAINER_PROCESS_BYTES
+        recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.offloaded)
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
     )
 

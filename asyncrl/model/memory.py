@@ -3,8 +3,8 @@
 Weights, gradients and optimizer states are exact for what Megatron allocates here; activations are counted
 from what autograd was measured to hold (within a factor of 1.5 over shapes and packs, see the tests), logits
 from the copies of [response tokens, vocabulary] that are alive at once. Data-parallel ranks each need all of
-it, except the optimizer's states where those are distributed. On a GPU the copy that a checkpoint is written
-from is in host memory, all else on the device.
+it, except the optimizer's states where those are distributed, and a share of the copy that a checkpoint is
+written from. On a GPU that copy is in host memory, all else on the device.
 """
 
 import math
@@ -48,7 +48,7 @@ class RankMemory:
     gradients: int
     optimizer: int
     checkpoint_copy: int
-    """Lives while a checkpoint is written; 0 where training waits for it instead and needs none, on a CPU."""
+    """From the first checkpoint on, its memory is kept; 0 where training waits for the write instead."""
     activations: int
     activations_recomputed: int
     """With full recomputation in place of `activations`."""
@@ -111,13 +111,15 @@ def rank_memory(
     # Under 1F1B the first stage holds as many micro-batches as there are stages.
     tokens = tokens_per_micro_batch * layout.pipeline // layout.context
     layer = _layer_floats(shape, layout.tensor) * width * tokens
-    sharing = layout.data * layout.context if layout.is_optimizer_distributed else 1
-    master = 4 if is_mixed else 0
-    states = 0 if adam.is_on_host else master + adam.exp_avg + adam.exp_avg_sq
-    optimizer, critic_optimizer = (count * states // sharing for count in (parameters, values))
-    # Of states in bfloat16 a checkpoint holds float32.
-    written, critic_written = (count * (master + 8) // sharing for count in (parameters, values))
-    copies = int(saves_in_background)
+    # Data-parallel ranks share what they all hold: each writes a part of it, and optimizes it if distributed.
+    share = _data_share(shape, layout)
+    values_share = _data_share(shape, layout, is_critic=True) if has_critic else 0
+    optimized, values_optimized = (
+        (share, values_share) if layout.is_optimizer_distributed else (parameters, values)
+    )
+    kept = (4 if is_mixed else 0) + adam.exp_avg + adam.exp_avg_sq
+    computed = 0 if adam.is_on_host else kept
+    copied = int(saves_in_background) * (width + kept)
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
     # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
@@ -127,16 +129,16 @@ def rank_memory(
     return RankMemory(
         weights=parameters * width,
         gradients=parameters * 4,
-        optimizer=optimizer,
-        checkpoint_copy=copies * (parameters * width + written),
+        optimizer=optimized * computed,
+        checkpoint_copy=copied * share,
         activations=round(layers * layer),
         activations_recomputed=round(layer + layers * shape.hidden_size * width * tokens),
         logits=LOGIT_COPIES * 4 * min(logits, LOGITS_AT_ONCE) // layout.tensor,
         output_gradient=output_gradient,
-        critic=values * (width + 4) + critic_optimizer,
-        critic_copy=copies * (values * width + critic_written),
+        critic=values * (width + 4) + values_optimized * computed,
+        critic_copy=copied * values_share,
         reference=parameters * width if has_reference else 0,
-        offloaded=(parameters + values) * OFFLOADED // sharing if adam.is_on_host else 0,
+        offloaded=(optimized + values_optimized) * OFFLOADED if adam.is_on_host else 0,
     )
 
 
@@ -166,14 +168,27 @@ def _kind(name: str) -> str:
 
 
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
-    """Of the fullest rank: its layers, and the embedding or the output layer, whichever stage has more.
+    """Of the fullest rank."""
+    return sum(_dense_and_experts(shape, layout, is_critic=is_critic))
+
+
+def _data_share(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
+    """The fullest rank's parameters divided among the ranks that hold the same."""
+    dense, experts = _dense_and_experts(shape, layout, is_critic=is_critic)
+    ranks = layout.data * layout.context
+    return math.ceil(dense / ranks) + math.ceil(experts * layout.expert / (ranks * layout.tensor))
+
+
+def _dense_and_experts(shape: ModelShape, layout: Layout, *, is_critic: bool) -> tuple[int, int]:
+    """Parameters of the fullest rank: its layers, and the embedding or the output layer, whichever stage has
+    more; and its experts, which are dealt whole.
 
     Of a critic, which has no output layer but a value per position.
     """
     counts = parameters_by_kind(shape)
     share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
     layers = round(share * (counts["attention"] + counts["mlp"])) // layout.tensor
-    experts = round(share * counts["experts"]) // (layout.tensor * layout.expert)
+    experts = round(share * counts["experts"]) // layout.expert
     norms = round(share * counts["norms"])
     ends = counts["embedding"] + counts["output layer"]
     if layout.pipeline > 1:
@@ -182,7 +197,7 @@ def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = Fal
     if is_critic:
         # The head stands where the final norm does, and weighs as little.
         ends, norms = counts["embedding"], norms + shape.hidden_size
-    return layers + experts + norms + ends // layout.tensor
+    return layers + norms + ends // layout.tensor, experts
 
 
 def _layer_floats(shape: ModelShape, tensor: int) -> float:

@@ -31,8 +31,8 @@ class Parallel(Section):
     sequence_parallel: bool = False
     """Tensor ranks also share tokens outside the matrices: less activation memory."""
     distributed_optimizer: bool | None = None
-    """Data-parallel ranks shard the optimizer state instead of replicating it. Must stay when a run resumes.
-    Default: true on a GPU, false on a CPU."""
+    """Data-parallel ranks shard the optimizer state instead of replicating it. Default: true on a GPU, false
+    on a CPU."""
     overlap_grad_reduce: bool | None = None
     """Data-parallel ranks sum gradients during the backward pass. Default: true on a GPU where several
     data-parallel ranks share a distributed optimizer."""
@@ -90,7 +90,7 @@ class Trainer(Section):
     """Added to the denominator of Adam's update."""
     exp_avg_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of Adam's first moment. bfloat16 saves 2 bytes per parameter of a rank's share; on a GPU with
-    Transformer Engine, a distributed optimizer and a bfloat16 model. Checkpoints hold float32."""
+    Transformer Engine, a distributed optimizer and a bfloat16 model."""
     exp_avg_sq_dtype: Literal["float32", "bfloat16"] = "float32"
     """The same of the second moment. bfloat16 keeps 8 bits: with adam_beta2 above 0.99 small updates get
     lost."""
@@ -111,8 +111,9 @@ class Trainer(Section):
     checkpoint. A process that dies without its machine is noticed at once. Set it above the time of the
     slowest micro-batch and of writing a process's part of a checkpoint. Waits for batches may be longer."""
     saves_in_background: bool = True
-    """Trains on while a checkpoint is written from a copy of the state. false: training waits for the write,
-    which saves the copy: as much memory as weights and optimizer states."""
+    """Trains on while a checkpoint is written from a copy of the state in host memory. false: training waits
+    for the write, which saves the copy: as much memory as weights and optimizer states, divided among
+    data-parallel processes and kept between checkpoints."""
     stop_timeout_seconds: PositiveFloat = 4.0
     """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
     killed, and the next start trains again what came after the last checkpoint. Raise it for large models."""

@@ -1,7 +1,7 @@
 """Saving and loading checkpoints: everything that makes the next step the same to the bit.
 
-That is weights, optimizer and schedule (the critic's too), the random state and the version, in the fully
-reshardable format of Megatron's dist_checkpointing, so that another layout can load them. The state is copied
+That is weights, optimizer and schedule (the critic's too), the random state and the version, in the format of
+torch.distributed.checkpoint, which any other layout can load (`training_state`). The state is copied
 and written during training (`saving`): under another name, synced, then renamed with its manifest inside. So
 a folder under its own name is complete. On loading, a checkpoint whose digests differ from the manifest's is
 skipped for the one before it (`asyncrl.checkpoints`).
@@ -11,12 +11,11 @@ The random state is the first rank's on every rank: there is no dropout, so noth
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
-from megatron.core import dist_checkpointing
 from torch import Tensor
 
 from asyncrl.checkpoints import (
@@ -31,24 +30,35 @@ from asyncrl.checkpoints import (
 from asyncrl.disk import writing
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer import ranks
+from asyncrl.trainer.checkpoint_files import State, names_in, read
+from asyncrl.trainer.critic import CriticLearner
 from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
+from asyncrl.trainer.optimizer_state import adam_steps, set_adam_steps
 from asyncrl.trainer.saving import CheckpointError, CheckpointWriter
+from asyncrl.trainer.training_state import to_read, to_write
 
 log = logging.getLogger(__name__)
 
 
-class CheckpointState(TypedDict):
-    """What a checkpoint holds, as Megatron describes it to write and gives it back."""
+COMMON = "common"
+CRITIC = "critic."
+"""What the names of the critic's tensors begin with."""
 
-    model: StateDict
-    optimizer: StateDict
-    schedule: StateDict
-    rng: Tensor
+
+class Counters(TypedDict):
+    """Of one model's training, by what `_trained` calls it."""
+
+    schedule: dict[str, Any]
+    adam_steps: int
+
+
+class Common(TypedDict):
+    """What is no tensor, and the first rank writes."""
+
     version: PolicyVersion
-    critic: NotRequired[StateDict]
-    """Model, optimizer and schedule of its own."""
+    rng: Tensor
+    counters: dict[str, Counters]
 
 
 class Checkpoints:
@@ -92,9 +102,9 @@ class Checkpoints:
         with writing(f"The checkpoint of version {version}", self.folder):
             part = Path(ranks.broadcast(str(fresh_part(target)) if ranks.is_first() else None))
             self._writer.begin(
-                _state(learner, version, is_loading=False),
+                _written(learner, version),
                 part,
-                finish=lambda: self._complete(part, target, version) if ranks.is_first() else None,
+                finish=lambda digests: self._complete(part, target, version, digests),
             )
 
     def save(self, learner: Learner, version: PolicyVersion) -> Path:
@@ -123,21 +133,19 @@ class Checkpoints:
             learner.load_base()
             return
         begin = time.perf_counter()
-        if learner.critic is not None and not _holds_critic(self.path(version)):
+        if learner.critic is not None and not any(
+            name.startswith(CRITIC) for name in names_in(self.path(version))
+        ):
             raise CheckpointError(
                 f"{self.path(version)} holds no critic, which algorithm.advantage gae needs: the run was "
                 f"begun with another advantage. Set algorithm.advantage back, or run_folder to a new folder."
             )
-        state: CheckpointState = dist_checkpointing.load(
-            _state(learner, 0, is_loading=True), self.path(version)
-        )
-        assert state["version"] == version, f"{self.path(version)} says version {state['version']}"
-        learner.model.load_state_dict(state["model"])
-        learner.optimizer.load_state_dict(state["optimizer"])
-        learner.schedule.load_state_dict(state["schedule"])
-        if learner.critic is not None:
-            learner.critic.load_state(state["critic"])
-        torch.set_rng_state(state["rng"])
+        common = _read(learner, self.path(version))
+        assert common["version"] == version, f"{self.path(version)} says version {common['version']}"
+        for name, trained in _trained(learner):
+            trained.schedule.load_state_dict(common["counters"][name]["schedule"])
+            set_adam_steps(trained.optimizer, common["counters"][name]["adam_steps"])
+        torch.set_rng_state(common["rng"])
         log.info("loaded %s in %.1f s", self.path(version), time.perf_counter() - begin)
 
     def newest(self) -> PolicyVersion:
@@ -159,9 +167,14 @@ class Checkpoints:
         """Of the checkpoints under their own names, ascending."""
         return saved_versions(self.folder)
 
-    def _complete(self, part: Path, target: Path, version: PolicyVersion) -> None:
+    def _complete(self, part: Path, target: Path, version: PolicyVersion, digests: dict[str, str]) -> None:
         """On the first rank's thread, when all ranks have written: makes the checkpoint visible, commits."""
-        write_manifest(part, version)
+        if missing := [name for name in digests if not (part / name).is_file()]:
+            raise CheckpointError(
+                f"{', '.join(missing)} are not on this rank's disk. All trainer ranks write into run_folder: "
+                f"set it to a folder of a disk that they share."
+            )
+        write_manifest(part, version, digests)
         sync_tree(part)
         replace(part, target)
         self._committed(version, target)
@@ -174,20 +187,33 @@ class Checkpoints:
             remove(self.path(old))
 
 
-def _state(learner: Learner, version: PolicyVersion, *, is_loading: bool) -> CheckpointState:
-    model = learner.model.sharded_state_dict()
-    state: CheckpointState = {
-        "model": model,
-        "optimizer": sharded_optimizer_state(learner.optimizer, model, is_loading=is_loading),
-        "schedule": learner.schedule.state_dict(),
-        "rng": torch.get_rng_state(),
-        "version": version,
-    }
+def _written(learner: Learner, version: PolicyVersion) -> State:
+    """What this rank writes."""
     if learner.critic is not None:
-        state["critic"] = learner.critic.sharded_state(is_loading=is_loading)
+        learner.critic.gather_weights()
+    state: State = {}
+    for name, trained in _trained(learner):
+        state |= to_write(trained.model, trained.optimizer, name)
+    if ranks.is_first():
+        counters = {
+            name: Counters(schedule=trained.schedule.state_dict(), adam_steps=adam_steps(trained.optimizer))
+            for name, trained in _trained(learner)
+        }
+        state[COMMON] = Common(version=version, rng=torch.get_rng_state(), counters=counters)
     return state
 
 
-def _holds_critic(folder: Path) -> bool:
-    # Its schedule is no tensor, hence among what is read as a whole.
-    return "critic" in dist_checkpointing.load_common_state_dict(str(folder))
+def _read(learner: Learner, folder: Path) -> Common:
+    """Fills the tensors of `learner`."""
+    state: State = {COMMON: None}
+    for name, trained in _trained(learner):
+        state |= to_read(trained.model, trained.optimizer, name)
+    read(state, folder)
+    return cast(Common, state[COMMON])
+
+
+def _trained(learner: Learner) -> Iterator[tuple[str, Learner | CriticLearner]]:
+    """Each model that is trained, and what its names begin with."""
+    yield "", learner
+    if learner.critic is not None:
+        yield CRITIC, learner.critic

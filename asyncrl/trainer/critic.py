@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
-from megatron.core.dist_checkpointing.utils import add_prefix_for_sharding
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
@@ -36,7 +35,6 @@ from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.optimizer import gather_weights, take_step
-from asyncrl.trainer.optimizer_state import StateDict, sharded_optimizer_state
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
 
@@ -116,8 +114,8 @@ class CriticLearner:
         self._section = recipe.critic
         self._mask_staleness = recipe.rollout.mask_staleness
         self._chunks = chunks
-        self._optimizer = optimizer
-        self._schedule = schedule
+        self.optimizer = optimizer
+        self.schedule = schedule
         self._run = run
 
     def step(
@@ -142,7 +140,7 @@ class CriticLearner:
         trained = own or parts
         before = [None, *(self.values(part, temperature) for part in trained[1:])]
         of_policy = [self.advantages(part, temperature) for part in parts] if own else None
-        self._schedule.step(increment=1)
+        self.schedule.step(increment=1)
         found, sums, norms = [], [], []
         for i, micro_batches in enumerate(trained):
             results = self.accumulate(
@@ -150,10 +148,10 @@ class CriticLearner:
             )
             found.append([advantages for advantages, _ in results])
             sums += [total for _, total in results]
-            norms.append(take_step(self._optimizer, "critic.learning_rate", self._section, step=step))
+            norms.append(take_step(self.optimizer, "critic.learning_rate", self._section, step=step))
         metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
         metrics["critic_grad_norm"] = sum(norms) / len(norms)
-        metrics["critic_learning_rate"] = self._optimizer.param_groups[0]["lr"]
+        metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"]
         if of_policy is not None:
             found = of_policy
         if self._algorithm.gae_is_whitened:
@@ -173,7 +171,7 @@ class CriticLearner:
         the advantages [T] and the sums of its metrics. Without `before` the values are those of now."""
         for chunk in self._chunks:
             chunk.zero_grad_buffer()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         # Ranks that share the sequences all know their loss; added up, it counts once.
         counts = int(parallel_state.get_context_parallel_rank() == 0)
 
@@ -222,19 +220,9 @@ class CriticLearner:
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
 
-    def sharded_state(self, *, is_loading: bool) -> StateDict:
-        """For a checkpoint, its tensors under names apart from the policy's."""
+    def gather_weights(self) -> None:
+        """Before a checkpoint. A call of every rank."""
         gather_weights(self._chunks)
-        model = self.model.sharded_state_dict()
-        optimizer = sharded_optimizer_state(self._optimizer, model, is_loading=is_loading)
-        state = {"model": model, "optimizer": optimizer, "schedule": self._schedule.state_dict()}
-        add_prefix_for_sharding(state, "critic.")
-        return state
-
-    def load_state(self, state: StateDict) -> None:
-        self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
 
 
 def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:

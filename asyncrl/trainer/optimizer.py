@@ -17,7 +17,6 @@ from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout, make_layout
 from asyncrl.recipe import Critic, Trainer
 from asyncrl.trainer.model import DTYPES, Policy
-from asyncrl.trainer.optimizer_state import restore_adam_steps
 
 
 def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[DistributedDataParallel]:
@@ -73,7 +72,6 @@ def make_optimizer(
         overlap_param_gather=layout.overlaps_weights,
         **state_settings(section),
     )
-    restore_adam_steps()
     optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         # torch's loop over parameters costs a dozen small calls each; its fused kernel costs one in all.

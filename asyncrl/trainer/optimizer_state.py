@@ -1,77 +1,107 @@
-"""The optimizer's state for a checkpoint that other layouts can load.
+"""What Megatron's optimizers hold per parameter, in place: what a checkpoint writes and reads.
 
-Two things must stay: whether the optimizer is distributed, and the number of expert ranks, with which
-Megatron gives experts an optimizer of their own.
+A distributed optimizer holds a range of each flattened parameter, any other one all of it. Adam counts its
+steps per parameter (torch) or per group (Transformer Engine, apex); all counts are the same.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from megatron.core.optimizer import DistributedOptimizer
 from torch import Tensor
 
-StateDict = dict[str, Any]
-"""Nested, by Megatron's own names."""
-SHARDING = {"distrib_optim_sharding_type": "fully_reshardable"}
-"""The default form cannot be written by megatron-core 0.16.1 ("flattened_range is not supported")."""
+STEP = "step"
 
 
-def sharded_optimizer_state(optimizer: Any, model_state: StateDict, *, is_loading: bool) -> StateDict:
-    """Megatron's description of the optimizer's tensors, given that of the model's."""
-    members = getattr(optimizer, "chained_optimizers", [optimizer])
-    if is_loading and any(isinstance(member, DistributedOptimizer) for member in members):
-        _fill_state(members)
-    state: StateDict = optimizer.sharded_state_dict(
-        {"model": model_state}, is_loading=is_loading, metadata=SHARDING
-    )
-    return state
+@dataclass(frozen=True, slots=True)
+class HeldState:
+    """Of one parameter on this rank."""
+
+    begin: int
+    end: int
+    """The range of the flattened parameter that is held."""
+    num_ranks: int
+    """Data-parallel ranks that hold a range each; 1 where every rank holds all."""
+    tensors: dict[str, Tensor]
+    """Adam's moments by torch's names, [end - begin] each; where the model computes in another type, "param"
+    in float32 too."""
 
 
-def _fill_state(members: list[Any]) -> None:
-    """torch makes Adam's moments at the first step; the distributed optimizer describes those it finds."""
-    for member in members:
+def held_states(optimizer: Any) -> dict[Tensor, HeldState]:
+    """By the model's parameter. Adam's state is made where no step has made it yet."""
+    found = {}
+    for member in _members(optimizer):
+        _make_state(member)
+        for parameter, main, begin, end in _pairs(member):
+            state = member.optimizer.state[main]
+            tensors = {name: tensor for name, tensor in state.items() if name != STEP}
+            if main.untyped_storage().data_ptr() != parameter.untyped_storage().data_ptr():
+                tensors["param"] = main.detach()
+            is_distributed = isinstance(member, DistributedOptimizer)
+            num_ranks = member.data_parallel_group.size() if is_distributed else 1
+            found[parameter] = HeldState(begin, end, num_ranks, tensors)
+    return found
+
+
+def adam_steps(optimizer: Any) -> int:
+    """How many steps Adam has taken; on a rank that holds nothing 0."""
+    counts = [0]
+    for member in _members(optimizer):
+        counts += [int(state[STEP]) for state in member.optimizer.state.values() if STEP in state]
+        counts += [int(group[STEP]) for group in member.optimizer.param_groups if STEP in group]
+    return max(counts)
+
+
+def set_adam_steps(optimizer: Any, count: int) -> None:
+    """After `held_states`, which makes the counters."""
+    for member in _members(optimizer):
+        for state in member.optimizer.state.values():
+            if STEP in state:
+                state[STEP].fill_(count)
         if not isinstance(member.optimizer, torch.optim.AdamW):
-            continue
-        for group in member.optimizer.param_groups:
-            for parameter in group["params"]:
-                if not member.optimizer.state[parameter]:
-                    member.optimizer.state[parameter] = {
-                        # Where torch's fused kernel wants it.
-                        "step": torch.zeros((), device=parameter.device),
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
+            for group in member.optimizer.param_groups:
+                group[STEP] = count
 
 
-_are_steps_restored = False
+def _members(optimizer: Any) -> list[Any]:
+    """The optimizers that Megatron chained; one is empty on a rank without parameters of its kind."""
+    members = getattr(optimizer, "chained_optimizers", [optimizer])
+    return [member for member in members if member.optimizer is not None]
 
 
-def restore_adam_steps() -> None:
-    """Makes the distributed optimizer load the steps that torch's AdamW counts per parameter; idempotent.
-
-    Its loader forgets them at first (KeyError 'step'), then gives every parameter the same tensor, to which
-    torch adds one per parameter: a wrong bias correction, without an error. Transformer Engine's and apex's
-    Adam count per group and are left alone.
-    """
-    global _are_steps_restored
-    if _are_steps_restored:
+def _pairs(member: Any) -> Iterator[tuple[Tensor, Tensor, int, int]]:
+    """(parameter of the model, what the inner optimizer updates, the range that it is of the parameter)."""
+    if isinstance(member, DistributedOptimizer):
+        for parameter, (group, place) in member.model_param_group_index_map.items():
+            held = member._get_model_param_range_map(parameter)["param"]
+            yield parameter, member.optimizer.param_groups[group]["params"][place], held.start, held.end
         return
-    _are_steps_restored = True
-    set_states = DistributedOptimizer._set_main_param_and_optimizer_states
-    load = DistributedOptimizer.load_state_dict
+    parameters = _model_parameters(member)
+    for group in member.optimizer.param_groups:
+        for main in group["params"]:
+            parameter = parameters.get(main, main)
+            yield parameter, main, 0, parameter.numel()
 
-    def set_with_step(self: Any, parameter: Tensor, tensors: dict[str, Any]) -> Any:
-        group, place = self.model_param_group_index_map[parameter]
-        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][place]]
-        known = {"step": state["step"]} if "step" in state else {}
-        return set_states(self, parameter, known | tensors)
 
-    def load_apart(self: Any, state: dict[str, Any]) -> Any:
-        result = load(self, state)
-        for each in self.optimizer.state.values():
-            if "step" in each:
-                each["step"] = each["step"].clone()
-        return result
+def _model_parameters(member: Any) -> dict[Tensor, Tensor]:
+    """By their float32 copies, where there are any."""
+    copies = getattr(member, "fp32_from_float16_groups", [])
+    models = getattr(member, "float16_groups", [])
+    return {
+        main: parameter
+        for mains, parameters in zip(copies, models, strict=True)
+        for main, parameter in zip(mains, parameters, strict=True)
+    }
 
-    DistributedOptimizer._set_main_param_and_optimizer_states = set_with_step
-    DistributedOptimizer.load_state_dict = load_apart
+
+def _make_state(member: Any) -> None:
+    """As the first step would."""
+    member.init_state_fn(member.optimizer, member.config)
+    if not isinstance(member.optimizer, torch.optim.AdamW):
+        return
+    for parameter, state in member.optimizer.state.items():
+        if STEP not in state:
+            # Where torch's fused kernel wants it.
+            state[STEP] = torch.zeros((), device=parameter.device)

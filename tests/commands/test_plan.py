@@ -113,7 +113,7 @@ def test_a_critic_costs_as_much_state_as_a_policy_without_its_output_layer(
     output = capsys.readouterr().out
     assert "critic                    126.9 GiB" in output
     # 14 bytes of both models: of host memory, the second column.
-    assert "copy while saving                    205.5 GiB  only while a checkpoint is written" in output
+    assert "copy for checkpoints                 205.5 GiB  from the first checkpoint on" in output
 
 
 def test_more_processes_than_the_machine_has_memory_for_are_refused(
@@ -177,7 +177,7 @@ def test_without_gpus_all_memory_is_in_one_column(recipe: Path, capsys: pytest.C
     cli.main(["plan", str(recipe), "memory_gib=100000"])
     output = capsys.readouterr().out
     assert "host" not in output
-    assert "  copy while saving         106.8 GiB  only while a checkpoint is written" in output
+    assert "  copy for checkpoints      106.8 GiB  from the first checkpoint on" in output
 
 
 def test_activations_name_the_tokens_that_they_are_of(recipe: Path, capsys: pytest.CaptureFixture[str]):

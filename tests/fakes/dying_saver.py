@@ -1,12 +1,14 @@
 """Saves version 1, then kills itself in the middle of saving version 2: MODEL CHECKPOINTS MOMENT.
 
-MOMENT names the function of asyncrl.trainer.saving (save) or .checkpoint (sync_tree) after which it dies.
+MOMENT names the function of asyncrl.trainer.checkpoint after which it dies; "half": some tensors are written.
 """
 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from asyncrl.trainer import ranks
 
@@ -16,7 +18,7 @@ def main() -> None:
     from fakes.learners import make_learner
     from fakes.models import random_batch
 
-    from asyncrl.trainer import checkpoint, saving
+    from asyncrl.trainer import checkpoint
 
     model, folder, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     learner = make_learner(model)
@@ -24,15 +26,42 @@ def main() -> None:
     learner.step(random_batch(0))
     checkpoints.save(learner, 1)
     learner.step(random_batch(1))
-    module = saving if moment == "save" else checkpoint
-    original = getattr(module, moment)
+    if moment == "half":
+        break_in_the_middle(kill_this_process)
+    else:
+        die_after(checkpoint, moment)
+    checkpoints.save(learner, 2)
+
+
+def die_after(module: ModuleType, name: str) -> None:
+    original = getattr(module, name)
 
     def die(*arguments: object, **keywords: object) -> None:
         original(*arguments, **keywords)
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_this_process()
 
-    setattr(module, moment, die)
-    checkpoints.save(learner, 2)
+    setattr(module, name, die)
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def break_in_the_middle(fault: Callable[[], None], *, after: int = 60) -> None:
+    """`fault` comes when `after` pieces of the next checkpoint are on disk."""
+    from asyncrl.trainer.hashed_files import HashedStream
+
+    written, original = 0, HashedStream.write
+
+    def write(self: HashedStream, content: bytes) -> int:
+        nonlocal written
+        written += 1
+        if written > after:
+            self.flush()
+            fault()
+        return original(self, content)
+
+    HashedStream.write = write
 
 
 if __name__ == "__main__":

@@ -31,9 +31,12 @@ def test_tensor_and_pipeline_ranks_divide_the_layers_and_not_the_norms():
 
 def test_data_parallel_ranks_share_the_optimizer_only_when_it_is_distributed():
     alone = memory_at(Layout())
-    assert memory_at(Layout(data=2)) == alone
+    assert dataclasses.replace(memory_at(Layout(data=2)), checkpoint_copy=alone.checkpoint_copy) == alone
+    both = memory_at(Layout(data=2))
     shared = memory_at(Layout(data=2, is_optimizer_distributed=True))
     assert shared.optimizer == alone.optimizer // 2
+    # Each writes a half of a checkpoint, however the optimizer is divided.
+    assert shared.checkpoint_copy == both.checkpoint_copy == alone.checkpoint_copy // 2
     assert (shared.weights, shared.gradients) == (alone.weights, alone.gradients)
 
 

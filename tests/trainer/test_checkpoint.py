@@ -1,4 +1,5 @@
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -11,13 +12,13 @@ import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, write_model
 from fakes.template import Template
-from megatron.core.dist_checkpointing.strategies.torch import mcore_to_pyt_state_dict
-from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint import FileSystemWriter
 
 from asyncrl.checkpoints import find_fault
 from asyncrl.errors import DiskError, QueueError
-from asyncrl.trainer import saving
+from asyncrl.trainer import boxes, checkpoint_files, saving
 from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.hashed_files import HashedFiles
 from asyncrl.trainer.learner import Learner
 
 
@@ -56,6 +57,28 @@ def test_saving_does_not_disturb_the_steps_after_it(folder: Path, tmp_path: Path
     metrics = train(saving, 0, 1)
     Checkpoints(tmp_path, num_kept=2).save(saving, 1)
     assert metrics + train(saving, 1, 3) == wanted
+
+
+def test_a_second_save_fills_the_memory_of_the_first(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    train(learner, 0, 1)
+    checkpoints.save(learner, 1)
+    monkeypatch.setattr(boxes, "empty_on_host", lambda like: pytest.fail("more memory was taken"))
+    wanted = train(learner, 1, 2)
+    checkpoints.save(learner, 2)
+    again = warming_learner(folder)
+    assert checkpoints.load_newest(again) == 2
+    assert train(again, 2, 3) == train(learner, 2, 3) and wanted
+
+
+def test_a_manifest_costs_no_second_reading(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
+    monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("a file was read"))
+    path = checkpoints.save(learner, 1)
+    monkeypatch.undo()
+    assert find_fault(path) is None
 
 
 def test_the_random_state_comes_back(folder: Path, tmp_path: Path):
@@ -116,7 +139,7 @@ def test_a_manifest_names_the_version_and_every_file(folder: Path, tmp_path: Pat
     assert {*manifest["files"], "checkpoint.json"} == {file.name for file in path.iterdir()}
 
 
-@pytest.mark.parametrize("moment", ["save", "sync_tree"])
+@pytest.mark.parametrize("moment", ["half", "sync_tree"])
 def test_a_kill_while_saving_keeps_the_checkpoint_before(
     folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, template: Template, moment: str
 ):
@@ -144,11 +167,11 @@ def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_
     wanted = train(straight, 0, 3)
     may_write, committed = threading.Event(), []
 
-    def held_save(*arguments, **keywords):
+    def held_write(*arguments, **keywords):
         assert may_write.wait(60)
-        return save(*arguments, **keywords)
+        return checkpoint_files.write(*arguments, **keywords)
 
-    monkeypatch.setattr(saving, "save", held_save)
+    monkeypatch.setattr(saving, "write", held_write)
     checkpoints = Checkpoints(
         tmp_path, num_kept=2, committed=lambda version, path: committed.append((version, path.exists()))
     )
@@ -171,14 +194,9 @@ def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
     straight, learner = warming_learner(folder), warming_learner(folder)
     wanted = train(straight, 0, 3)
     metrics = train(learner, 0, 1)
-    committed, written = [], set()
-
-    def watched(shards, is_loading):
-        tensors = (shard.data for part in shards.values() for shard in part if torch.is_tensor(shard.data))
-        written.update(tensor.data_ptr() for tensor in tensors)
-        return mcore_to_pyt_state_dict(shards, is_loading)
-
-    monkeypatch.setattr(saving, "mcore_to_pyt_state_dict", watched)
+    committed = []
+    # Nothing else allocates host memory for a copy.
+    monkeypatch.setattr(boxes, "empty_on_host", lambda like: pytest.fail("a copy was made"))
     checkpoints = Checkpoints(
         tmp_path,
         num_kept=2,
@@ -187,7 +205,6 @@ def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
     )
     checkpoints.begin(learner, 1)
     assert committed == [(1, True)] and checkpoints.newest() == 1
-    assert {parameter.data_ptr() for parameter in learner.model.parameters()} <= written
     metrics += train(learner, 1, 3)
     assert metrics == wanted
     again = warming_learner(folder)
@@ -207,7 +224,7 @@ def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_
         def write_data(self, *_, **__):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(saving, "FileSystemWriter", FullDisk)
+    monkeypatch.setattr(checkpoint_files, "FileSystemWriter", FullDisk)
     checkpoints.begin(learner, 2)
     with pytest.raises(DiskError, match=r"\(rank 0: OSError: .*No space left.*before it is intact"):
         checkpoints.wait()
@@ -217,6 +234,23 @@ def test_a_failed_save_is_raised_in_training_and_costs_neither_disk_nor_the_one_
         checkpoints.check()
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"] and committed == [1]
     assert checkpoints.newest() == 1
+
+
+def test_ranks_without_a_common_disk_are_told_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Elsewhere(HashedFiles):
+        def rename(self, path, new_path):
+            super().rename(path, new_path)
+            self.digests["__1_0.distcp"] = "of a rank with another disk"
+
+    monkeypatch.setattr(checkpoint_files, "HashedFiles", Elsewhere)
+    checkpoints = Checkpoints(tmp_path, num_kept=1)
+    with pytest.raises(
+        saving.CheckpointError, match=r"__1_0\.distcp are not on this rank's disk.*run_folder"
+    ):
+        checkpoints.save(warming_learner(folder), 1)
+    assert checkpoints.versions() == []
 
 
 def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):

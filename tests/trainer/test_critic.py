@@ -275,14 +275,14 @@ def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
     learner = critic_learner(folder, model={"dtype": dtype})
     train(learner, 0, 1)
     parameters = list(learner.critic.model.parameters())
-    optimizer = learner.critic._optimizer
+    optimizer = learner.critic.optimizer
     inner = optimizer.chained_optimizers[0].optimizer
     moments = [value for state in inner.state.values() for value in state.values() if value.numel() > 1]
     masters = [p for group in optimizer.param_groups for p in group["params"]] if dtype == "bfloat16" else []
     sizes = [sum(t.nbytes for t in kind) for kind in (parameters, moments, masters)]
     gradients = sum(parameter.main_grad.nbytes for parameter in parameters)
     plan = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1, has_critic=True)
-    # All but the gradients is copied once more while a checkpoint is written.
+    # All but the gradients is copied once more for checkpoints.
     assert (plan.critic, plan.critic_copy) == (gradients + sum(sizes), sum(sizes))
     without = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1)
     assert without.critic == 0 and plan.total() - without.total() == plan.critic + plan.critic_copy

@@ -186,19 +186,9 @@ def together(
     template: Template,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    cases = asked(TWO_RANKS, request)
+    """What two ranks make of the cases that the test's parameter is, all in one spawn."""
+    cases = asked(request.param, request)
     return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("together"))
-
-
-@pytest.fixture(scope="module")
-def critic_together(
-    request: pytest.FixtureRequest,
-    models: dict[str, Path],
-    template: Template,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    cases = asked(CRITIC_ON_TWO_RANKS, request)
-    return run_cases(cases, 2, models, template, tmp_path_factory.mktemp("critic"))
 
 
 def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) -> dict[str, tuple[str, dict]]:
@@ -269,6 +259,7 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         assert max(worst.values()) < 1e-5, (model, max(worst, key=worst.get))
 
 
+@pytest.mark.parametrize("together", [TWO_RANKS], indirect=True, ids=["policy"])
 @pytest.mark.parametrize("name", parameters_of(TWO_RANKS))
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
@@ -283,10 +274,11 @@ def test_overlapping_messages_with_computation_changes_no_bit(name: str, togethe
     assert all(torch.equal(weights[key], tensor) for key, tensor in wanted.items())
 
 
+@pytest.mark.parametrize("together", [CRITIC_ON_TWO_RANKS], indirect=True, ids=["critic"])
 @pytest.mark.parametrize("name", parameters_of(CRITIC_ON_TWO_RANKS))
-def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, critic_together: Path):
+def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, together: Path):
     assert (alone / "critic" / "critic" / "model.safetensors").exists()
-    assert_same_steps(name, critic_together / name, alone / "critic")
+    assert_same_steps(name, together / name, alone / "critic")
 
 
 @pytest.mark.slow
