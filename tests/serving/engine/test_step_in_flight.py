@@ -1,0 +1,25 @@
+import os
+import subprocess
+import sys
+
+from asyncrl.serving.engine.environment import engine_environment
+
+ORDER = """
+from sglang.srt.platforms import current_platform
+from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
+from asyncrl.serving.engine import step_in_flight
+
+order = []
+type(current_platform).synchronize = lambda _: order.append("finish")
+update = _wrap_fn(lambda manager, request: order.append("write"), step_in_flight._finish, HookType.BEFORE)
+update(None, "request")
+print(*order)
+"""
+
+
+def test_the_device_finishes_its_step_before_the_weights_are_written():
+    environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    said = subprocess.run(
+        [sys.executable, "-c", ORDER], env=environment, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == ["finish", "write"]
