@@ -42,7 +42,7 @@ _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
-    """A session without a limit on connections and with room for long event lines. Owner closes it.
+    """A session without a limit on connections and with small buffers. Owner closes it.
 
     Each server is shown its own of `keys`.
     """
@@ -51,7 +51,9 @@ def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
         # SGLang closes connections that were idle for 5 s. Reusing one at that moment would look like a
         # server that died.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, socket_factory=_probed_socket),
-        read_bufsize=2**22,
+        # Of each stream. What it holds is dealt with in one go: a controller that cannot keep up with its
+        # servers is to slow them down, not to leave takes waiting for all that has arrived.
+        read_bufsize=2**16,
         timeout=aiohttp.ClientTimeout(total=None),
     )
 
