@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 
@@ -12,6 +13,10 @@ def free(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     for tensor in tensors:
         storage = tensor.untyped_storage()
         if storage.nbytes():
+            if not storage.resizable():
+                # Weights as safetensors made them: from now on in memory of torch's own.
+                tensor.data = torch.empty_like(tensor)
+                storage = tensor.untyped_storage()
             freed.append((tensor, storage.nbytes()))
             storage.resize_(0)
     return freed
