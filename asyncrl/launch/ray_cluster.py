@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import AuthenticationError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -201,11 +201,6 @@ async def open_cluster(recipe: Recipe) -> AsyncIterator[RayCluster]:
         ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
     except ConnectionError as error:
         raise InputError(f"cluster.address is {address}, {_WAY_OUT.format(error)}") from error
-    except AuthenticationError as error:
-        raise InputError(
-            f"cluster.address is {address}, a cluster that asks for a token, which is not shown. "
-            f"Set RAY_AUTH_MODE to token, and RAY_AUTH_TOKEN or ~/.ray/auth_token to that of the cluster."
-        ) from error
     cluster = RayCluster(recipe, address=ray.util.get_node_ip_address())
     try:
         yield cluster

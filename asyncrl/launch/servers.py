@@ -131,7 +131,8 @@ class LocalServers:
         # Which may have been noticed only when it was to start in its place.
         if process is not None and process.why_lost:
             url = await self._place_again(url, process)
-        await self._wait(url)
+        # Nobody restarts an external one, which a publish that broke off left as it was.
+        await self._wait(url, may_be_paused=process is None)
         return url
 
     async def _place_again(self, url: str, process: Process) -> str:
@@ -175,9 +176,12 @@ class LocalServers:
     async def stop(self) -> None:
         await asyncio.gather(*(p.stop(grace_seconds=STOP_SECONDS) for p in self.processes.values()))
 
-    async def _wait(self, url: str) -> None:
+    async def _wait(self, url: str, *, may_be_paused: bool = False) -> None:
         timeout = self._recipe.serving.start_timeout_seconds
-        ready = asyncio.create_task(sglang.wait_until_ready(self._session, url, timeout_seconds=timeout))
+        waiting = sglang.wait_until_ready(
+            self._session, url, timeout_seconds=timeout, may_be_paused=may_be_paused
+        )
+        ready = asyncio.create_task(waiting)
         process = self.processes.get(url)
         if process is None:
             return await ready

@@ -6,6 +6,7 @@ which names the endpoint, when the server is gone, silent or refuses.
 
 import asyncio
 import base64
+import contextlib
 import io
 import json
 import socket
@@ -176,8 +177,13 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
         return False
 
 
-async def wait_until_ready(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> None:
-    """Raises ServerError when the server is not ready within `timeout_seconds`."""
+async def wait_until_ready(
+    session: aiohttp.ClientSession, url: str, *, timeout_seconds: float, may_be_paused: bool = False
+) -> None:
+    """Raises ServerError when the server is not ready within `timeout_seconds`.
+
+    One that `may_be_paused`, by a publish that broke off, is resumed: a paused server is not ready.
+    """
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     while not await is_ready(session, url):
         if asyncio.get_running_loop().time() > deadline:
@@ -185,6 +191,10 @@ async def wait_until_ready(session: aiohttp.ClientSession, url: str, *, timeout_
                 f"{url} was not ready within {timeout_seconds:.0f} s. Is it an SGLang 0.5.23 server? "
                 f"Raise serving.start_timeout_seconds if it is only slow."
             )
+        if may_be_paused:
+            # It may as well still be out of reach.
+            with contextlib.suppress(ServerError):
+                await continue_generation(session, url, timeout_seconds=PROBE_SECONDS)
         await asyncio.sleep(0.1)
 
 

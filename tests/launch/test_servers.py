@@ -7,6 +7,8 @@ from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
+from fakes.engine import FakeEngine
 from fakes.gpus import whole_gpus
 from fakes.models import write_model
 from fakes.recipes import make_recipe
@@ -202,3 +204,20 @@ async def test_a_server_that_answers_without_the_token_is_refused(
     async with local_servers(tmp_path, site=OtherNodes(), keys=Keys("token")) as servers:
         with pytest.raises(ServerError, match="server 0 answers without the run's token: SGLang"):
             await servers.start()
+
+
+class PausedEngine(FakeEngine):
+    """Not ready until it is told to generate again, as SGLang after a publish that broke off."""
+
+    async def _flow(self, request: web.Request) -> web.Response:
+        self.is_ready = self.is_ready or request.path == "/continue_generation"
+        return await super()._flow(request)
+
+
+async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(tmp_path: Path) -> None:
+    async with PausedEngine() as engine:
+        engine.is_ready = False
+        named = {"servers": [engine.url], "start_timeout_seconds": 10.0}
+        async with local_servers(tmp_path, named) as servers:
+            assert await servers.restart(engine.url) == engine.url
+        assert engine.is_ready
