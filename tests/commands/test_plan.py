@@ -86,6 +86,7 @@ def test_a_colocated_plan_says_what_each_turn_needs(recipe: Path, capsys: pytest
         "plan",
         str(recipe),
         "placement.colocated=true",
+        "serving.max_total_tokens=32768",
         "trainer.recompute=full",
         "--longest-prompt",
         "9",

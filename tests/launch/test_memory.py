@@ -113,15 +113,15 @@ def test_a_shared_gpu_needs_the_larger_of_both_turns() -> None:
     shared = GpuMap(trainer=(gpu,), servers=((gpu,),), is_colocated=True)
     for cache_tokens, is_server_larger in ((1, False), (2**20, True)):
         recipe = make_recipe(600, placement={"colocated": True}, serving={"max_total_tokens": cache_tokens})
-        memory = trainer_memory(recipe, tiny_shape(), on_gpu=True)
-        server = sum(server_memory(tiny_shape(), recipe).values())
+        memory = trainer_memory(recipe, tiny_shape())
+        server = sum(server_memory(tiny_shape(), recipe, on_gpu=True).values())
         state = memory.weights + memory.gradients + memory.optimizer
         ((_, needed, name),) = gpu_bytes(recipe, tiny_shape(), shared)
         assert name == "trainer 0 with server 0"
         assert needed == (state + server if is_server_larger else memory.computing())
         # On a CPU processes and the copy of a checkpoint come on top; a server has its weights twice there.
         processes = TRAINER_PROCESS_BYTES + SERVER_PROCESS_BYTES + memory.copies()
-        server += server_memory(tiny_shape(), recipe)["weights"]
+        server += server_memory(tiny_shape(), recipe, on_gpu=False)["weights"]
         expected = state + server if is_server_larger else memory.computing()
         assert run_bytes(recipe, tiny_shape()) == processes + expected
 
@@ -156,7 +156,7 @@ def test_a_machine_with_gpus_needs_host_memory_for_processes_and_copies() -> Non
     ]
     assert needs[0][1] == memory.computing(is_recomputing=False)
     # The engine takes for its cache what is free; on a CPU it would take everything.
-    assert needs[2][1] == server_memory(tiny_shape(), recipe)["weights"]
+    assert needs[2][1] == server_memory(tiny_shape(), recipe, on_gpu=False)["weights"]
     sized = make_recipe(600, serving={"max_total_tokens": 1000})
     on_both = [server_memory(tiny_shape(), sized, on_gpu=on_gpu)["kv_cache"] for on_gpu in (True, False)]
     assert on_both == 2 * [server_memory(tiny_shape(), recipe)["kv_cache"] * 1000 // CPU_CACHE_TOKENS]

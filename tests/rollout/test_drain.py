@@ -37,7 +37,7 @@ async def let_all_run() -> None:
 async def announce(found: StreamingStage, folder: Path) -> None:
     found.queue.num_steps_taken = 1
     found.queue.announce(1)
-    publication = Publication(1, folder, {})
+    publication = Publication(1, folder, {"a": "1" * 16})
     publication.write_manifest()
     await found.fleet.announce(publication, dict.fromkeys(found.fleet.servers, TAKEN))
 
