@@ -354,8 +354,8 @@ class Generator:
         return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
     def _end_finished(self, group: Group) -> list[Trajectory]:
-        """Ends what has its last token and not its finish: a stream may break between the two, and SGLang calls
-        a request aborted whose last token came with the abort."""
+        """Ends what has its last token and not its finish: a stream may break between the two, and SGLang
+        calls a request aborted whose last token came with the abort."""
         ended = []
         for trajectory in _pending(group):
             finish = self._finish_already_reached(trajectory)
