@@ -42,18 +42,25 @@ def work_chain_sum(terms: Terms, random: Random, noise: float) -> tuple[str, int
 
 
 def draw_answers(
-    questions: Iterable[str], *, worked: float, noise: float, seed: int, without: Collection[str]
+    questions: Iterable[str],
+    *,
+    worked_first: int,
+    worked: float,
+    noise: float,
+    seed: int,
+    without: Collection[str],
 ) -> Iterator[Example]:
-    """An example per question that is not in `without`; a share `worked` of them works inside <think>.
+    """An example per question that is not in `without`. The first `worked_first` questions are worked inside
+    <think>, of the others a share `worked`.
 
     An answer in one go is right: that a small model gets it wrong is for want of room to work.
     """
     random = Random(seed)
-    for question in questions:
+    for index, question in enumerate(questions):
         if question in without:
             continue
         terms = terms_of(question)
-        if random.random() < worked:
+        if index < worked_first or random.random() < worked:
             working, total = work_chain_sum(terms, random, noise)
             response = f"<think>{working}</think><answer>{total}</answer>"
         else:

@@ -42,15 +42,17 @@ class ChainSumOptions(Pretraining):
     examples_per_batch: Positive = 64
     config: dict[str, Any] = {}
     """Of chain_sum, as in `data.train`; terms of one digit."""
-    num_examples: Positive = 32000
+    num_examples: Positive = 28800
     """Of the corpus; each is seen once."""
+    worked_first: Count = 12800
+    """Examples that the corpus begins with, all worked: what is rare later is learned by then."""
     first_seed: Count = 2_000_000
     """Of the questions of the corpus: task i of a gym is made from seed + i."""
     heldout_seed: Count = 1_000_000
     heldout_size: Positive = 500
     """Seed and size of `data.heldout`: its questions are not in the corpus."""
-    worked: Fraction = 0.2
-    """Share of the corpus that works with a running total; the others answer in one go."""
+    worked: Fraction = 0.15
+    """Share of the others that work with a running total; the rest answer in one go."""
     noise: Fraction = 0.02
     """Chance of a slip per worked step."""
 
@@ -63,6 +65,7 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     heldout = set(_questions(settings, settings.heldout_seed, settings.heldout_size))
     corpus = draw_answers(
         _questions(settings, settings.first_seed, settings.num_examples),
+        worked_first=settings.worked_first,
         worked=settings.worked,
         noise=settings.noise,
         seed=settings.seed,

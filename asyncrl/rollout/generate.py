@@ -111,15 +111,15 @@ class Generator:
 
         Raises GenerationFailed after `max_retries` attempts in a row that brought no token.
         """
-        for trajectory in _pending(group):
-            finish = self._finish_already_reached(trajectory)
-            if finish is not None:
-                self.queue.append(group, trajectory, [], finish)
-                yield trajectory
         num_failures = 0
         server: Server | None = None
         shunned: Server | None = None
-        while group.state is GroupState.OPEN and (pending := _pending(group)):
+        while group.state is GroupState.OPEN:
+            for trajectory in self._end_finished(group):
+                yield trajectory
+            pending = _pending(group)
+            if not pending:
+                return
             server = await self._wait_for_server(len(pending), group, before=server, shunned=shunned)
             if server is None:
                 return
@@ -353,8 +353,20 @@ class Generator:
     def _num_left(self, trajectory: Trajectory) -> int:
         return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
+    def _end_finished(self, group: Group) -> list[Trajectory]:
+        """Ends what has its last token and not its finish: a stream may break between the two, and SGLang
+        calls a request aborted whose last token came with the abort."""
+        ended = []
+        for trajectory in _pending(group):
+            finish = self._finish_already_reached(trajectory)
+            if finish is not None:
+                self.queue.append(group, trajectory, [], finish)
+                self.lengths.add(trajectory.num_response_tokens())
+                ended.append(trajectory)
+        return ended
+
     def _finish_already_reached(self, trajectory: Trajectory) -> Finish | None:
-        """The end that a confirmed prefix implies: a stream may break between last token and finish."""
+        """The end that a confirmed prefix implies."""
         tokens = trajectory.segments[-1].tokens if trajectory.segments else []
         if tokens and tokens[-1] in self.sampling.stop_token_ids:
             return Finish.STOP

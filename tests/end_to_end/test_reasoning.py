@@ -1,4 +1,4 @@
-"""Reasoning pays on a gym's tasks: a base model that mostly guesses learns to work first."""
+"""Reasoning pays on a gym's tasks: a base model that mostly answers at once learns to work first."""
 
 import json
 import subprocess
@@ -13,6 +13,7 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 
 @NEEDS_GYM
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_model_finds_out_that_working_pays(tmp_path: Path) -> None:
     places = {
         "run_folder": tmp_path / "run",
@@ -21,12 +22,14 @@ def test_a_model_finds_out_that_working_pays(tmp_path: Path) -> None:
     }
     words = [f"{key}={value}" for key, value in places.items()]
     command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     evaluations = [row for row in rows if row["kind"] == "eval"]
     before, after = evaluations[0], evaluations[-1]
     assert (before["when"], after["when"]) == ("before", "after")
-    # Most answers come in one go at first, in the end hardly any.
-    assert after["avg_at_k"] > before["avg_at_k"] + 0.3
-    assert after["response_tokens_mean"] > 2 * before["response_tokens_mean"]
+    # Two seeds measured 27% and 98%, in 5 and 49 tokens; sampled, 25% and 65%.
+    assert before["greedy_accuracy"] < 0.5
+    assert after["greedy_accuracy"] > 0.85
+    assert after["avg_at_k"] > before["avg_at_k"] + 0.25
+    assert after["response_tokens_mean"] > 4 * before["response_tokens_mean"]

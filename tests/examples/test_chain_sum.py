@@ -14,7 +14,7 @@ from verifiers.gym.datasets import build_dataset
 
 ASKS = "State the final answer to the following arithmetic problem: {} ="
 QUESTION = ASKS.format("4 - 1 - 7 + 9")
-CONFIG = {"min_terms": 5, "max_terms": 7, "min_digits": 1, "max_digits": 1}
+CONFIG = {"min_terms": 6, "max_terms": 8, "min_digits": 1, "max_digits": 1}
 
 
 def test_terms_have_the_signs_in_front_of_them():
@@ -40,10 +40,14 @@ def test_all_after_a_slip_is_consistent_with_it():
 
 def test_the_corpus_answers_in_one_go_or_works_and_leaves_held_out_questions_out():
     questions = [ASKS.format(f"{n % 10} + {n // 10 % 10} - {n // 100}") for n in range(1000)]
-    drawn = list(draw_answers(questions, worked=0.2, noise=0.0, seed=0, without=set(questions[:100])))
+    answers = draw_answers(
+        questions, worked_first=300, worked=0.2, noise=0.0, seed=0, without=set(questions[:100])
+    )
+    drawn = list(answers)
     assert [example.prompt for example in drawn] == questions[100:]
-    worked = [example for example in drawn if "<think>" in example.response]
-    assert len(worked) == pytest.approx(0.2 * 900, abs=40)
+    is_worked = ["<think>" in example.response for example in drawn]
+    assert all(is_worked[:200])
+    assert sum(is_worked[200:]) == pytest.approx(0.2 * 700, abs=35)
     for example in drawn:
         assert example.response.endswith(f"<answer>{sum(example.terms)}</answer>")
 
@@ -54,11 +58,11 @@ def test_the_tokenizer_knows_what_the_gym_asks_and_what_answers_it():
     dataset = build_dataset("chain_sum", CONFIG, seed=7, size=50)
     questions = [make_row(request, dataset, index)["prompt"] for index in range(50)]
     tokenizer = build_tokenizer()
-    for example in draw_answers(questions, worked=0.5, noise=0.0, seed=0, without=()):
+    for example in draw_answers(questions, worked_first=0, worked=0.5, noise=0.0, seed=0, without=()):
         text = example.prompt + example.response
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids) == text
         # <bos>, what all questions begin with, and a digit and a sign per term.
         assert len(tokenizer.encode(example.prompt).ids) == 2 + 2 * len(example.terms)
         # Two markers; a first digit, then six tokens a step and ";" between two; the answer.
-        assert len(ids) <= 16 + 2 + 42 + 5
+        assert len(ids) <= 18 + 2 + 49 + 5

@@ -37,6 +37,8 @@ class FakeEngine:
         self.may_generate = asyncio.Event()
         self.may_generate.set()
         self.break_streams = 0
+        self.ends_in_aborts = False
+        """Whether an abort reaches each request with its last token, as SGLang then says."""
         self.is_ready = True
         self._is_scheduling = asyncio.Event()
         self._is_scheduling.set()
@@ -230,7 +232,7 @@ class _Stream:
             else:
                 self.spans.append({"version": engine.version, "start": self.num_sent, "end": last})
         self.num_sent = last
-        kind = "abort" if is_aborted else ("length" if self.stop is None else "stop")
+        kind = "abort" if is_aborted or engine.ends_in_aborts else ("length" if self.stop is None else "stop")
         meta: dict[str, Any] = {
             "id": self.rid,
             "finish_reason": {"type": kind} if self.is_done else None,

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from fakes.engine import STOP, FakeEngine
 from fakes.fleets import fleet_of_two, restart
 from fakes.records import make_queue, make_task
@@ -39,6 +40,26 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
         lengths = [[len(ids) for ids in body["input_ids"]] for body in engine.bodies]
         assert lengths == [[3, 3], [6, 6], [9, 9]]
         assert fleet.num_running() == 0
+
+
+@pytest.mark.parametrize(("limit", "finish"), [(5, Finish.LENGTH), (64, Finish.STOP)])
+async def test_a_trajectory_aborted_with_its_last_token_has_ended(
+    tmp_path: Path, limit: int, finish: Finish
+) -> None:
+    # The engine writes 5 tokens, the last one the stop token where the limit is higher.
+    async with FakeEngine(num_tokens=5) as engine, new_session() as session:
+        engine.version, engine.ends_in_aborts = "0", True
+        queue, waits = make_queue(tmp_path), Waits()
+        queue.announce(0)
+        fleet = Fleet([engine.url], session=session, waits=waits, max_running_requests=8, restart=restart)
+        fleet.serve_fixed(0)
+        sampling = SamplingParams(1.0, limit, (STOP,))
+        generator = Generator(queue, fleet, waits, sampling, 64, 1, "run", state=RunState(waits))
+        group = queue.admit(make_task())
+        ended = [trajectory async for trajectory in generator.run(group)]
+        assert [(t.num_response_tokens(), t.finish) for t in ended] == [(5, finish)] * 2
+        # Nothing is asked for after a last token.
+        assert len(engine.bodies) == 1
 
 
 async def test_the_server_with_the_prefix_is_preferred_unless_it_is_busier_by_more_than_the_group() -> None:

@@ -30,9 +30,6 @@ def _release(original, manager, request):
     runner = manager.tp_worker.model_runner
     for tag in request.tags:
         _released[tag] = free(_tensors(runner, tag))
-    # Its packed copies are as large as the weights.
-    for parameter in runner.model.parameters():
-        vars(parameter).pop("packed", None)
     packed_weights.forget()
     give_back()
     return reply

@@ -1,5 +1,5 @@
-"""What the server's model loader was given in the last update, as digests of whole tensors, and whether it
-wrote all parameters.
+"""What the server's model loader was given in the last update since it slept, as digests of whole tensors,
+and whether it wrote all parameters.
 
 Digests are taken as the tensors pass, under their Hugging Face names and before each tensor rank cuts its
 part: how SGLang shards, stacks, pads or quantises them does not matter. /weights_checker answers them in
@@ -23,6 +23,12 @@ def install() -> None:
     updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
     for method in ("begin_weight_update", "update_weights_from_disk"):
         HookRegistry.register(f"{updater}.{method}", _begin_again, HookType.BEFORE)
+    HookRegistry.register(
+        "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+        ".release_memory_occupation",
+        lose,
+        HookType.BEFORE,
+    )
     HookRegistry.register(
         "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum", _report, HookType.REPLACE
     )
@@ -87,6 +93,11 @@ def _watch_loader(result, runner):
 
 def _begin_again(updater, *_, **__):
     updater.get_model().load_weights.begin()
+
+
+def lose(manager, *_, **__):
+    """After a sleep weights are undefined until some are loaded; on a GPU they keep their addresses."""
+    manager.tp_worker.model_runner.model.load_weights.begin()
 
 
 def _report(checker, skip_tensor_list=None, *, role):

@@ -4,6 +4,8 @@ torch's own product packs a bfloat16 weight again in each call, a fifth of a dec
 products are MKL's, which takes a slow path on processors that are not Intel's.
 """
 
+import weakref
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,15 @@ TYPICAL_ROWS = 64
 
 _version = 0
 """Of all weights of this process."""
+_all: "weakref.WeakSet[PackedWeight]" = weakref.WeakSet()
 
 
 def forget() -> None:
-    """The weights may have changed: what was packed before is not used any more."""
+    """The weights may have changed: packed copies, which are as large as these, go at once."""
     global _version
     _version += 1
+    for weight in _all:
+        weight.forget()
 
 
 def version() -> int:
@@ -30,24 +35,25 @@ def version() -> int:
 
 
 class PackedWeight:
-    """A weight [outputs, inputs] that changes in place; the caller says when (`forget`)."""
+    """A weight [outputs, inputs] that changes in place; the caller says when (the module's `forget`)."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weight
         self._packed: Tensor | None = None
-        self._version = _version
         self._num_products = 0
         self._least = -(-MANY_NUMBERS // weight.shape[0])
         """Numbers of the rows from which on a product is large."""
+        _all.add(self)
 
     @property
     def is_packed(self) -> bool:
-        return self._packed is not None and self._version == _version
+        return self._packed is not None
+
+    def forget(self) -> None:
+        self._packed, self._num_products = None, 0
 
     def product(self, rows: Tensor, bias: Tensor | None = None) -> Tensor:
         """rows @ weight.T + bias, [..., inputs] -> [..., outputs]."""
-        if self._version != _version:
-            self._packed, self._version, self._num_products = None, _version, 0
         if rows.numel() < self._least:
             return torch.nn.functional.linear(rows, self._weight, bias)
         if self._packed is None:

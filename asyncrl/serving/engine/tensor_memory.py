@@ -10,13 +10,14 @@ from torch import Tensor
 def free(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     """Takes the memory of tensors away; each with the bytes that its storage had. Tied ones come once."""
     freed = []
+    own: dict[int, Tensor] = {}
+    """Address of a tensor in memory that is not torch's -> one that takes its place."""
     for tensor in tensors:
+        if not tensor.untyped_storage().resizable():
+            # Weights as safetensors made them: from now on in memory of torch's own.
+            tensor.data = own.setdefault(tensor.data_ptr(), torch.empty_like(tensor))
         storage = tensor.untyped_storage()
         if storage.nbytes():
-            if not storage.resizable():
-                # Weights as safetensors made them: from now on in memory of torch's own.
-                tensor.data = torch.empty_like(tensor)
-                storage = tensor.untyped_storage()
             freed.append((tensor, storage.nbytes()))
             storage.resize_(0)
     return freed

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,28 @@ from serving.engine.servers import (
 )
 
 from asyncrl.serving import sglang
+from asyncrl.serving.engine.environment import engine_environment
 from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import read_weights
+
+SLEEP = """
+from types import SimpleNamespace
+import torch
+from asyncrl.serving.engine.loaded_weights import WatchedLoader, lose
+
+class OneLayer(torch.nn.Linear):
+    def load_weights(self, weights):
+        for name, tensor in weights:
+            self.get_parameter(name).data.copy_(tensor)
+
+model = OneLayer(2, 2)
+model.load_weights = WatchedLoader(model)
+model.load_weights([("weight", torch.ones(2, 2)), ("bias", torch.ones(2))])
+print(model.load_weights.report())
+lose(SimpleNamespace(tp_worker=SimpleNamespace(model_runner=SimpleNamespace(model=model))), "request")
+print(model.load_weights.report())
+"""
+"""As on a GPU, whose memory comes back at the same addresses."""
 
 on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
 
@@ -54,6 +76,16 @@ def test_a_tensor_that_did_not_come_leaves_its_parameter_unwritten(
 
     assert found == {**digests_of(weights), hole: "not written"}
     assert asyncio.run(digests_after(url, folders[0], 0)) == [digests_of(dict(read_weights(folders[0])))]
+
+
+def test_a_server_that_slept_has_no_digests_though_its_weights_are_where_they_were():
+    environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    said = subprocess.run(
+        [sys.executable, "-c", SLEEP], env=environment, capture_output=True, text=True, check=True
+    )
+    before, after = said.stdout.splitlines()
+    assert "not written" not in before
+    assert after == "{'weight': 'not written', 'bias': 'not written'}"
 
 
 def test_both_ranks_of_a_server_digest_whole_tensors_and_compute_with_them(tmp_path: Path, monkeypatch):

@@ -13,6 +13,8 @@ from serving.engine.servers import VOCABULARY, load_model, new_session, referenc
 from asyncrl.errors import WeightMismatch
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install
+from asyncrl.trainer.digests import digests_of
+from asyncrl.trainer.export import read_weights
 
 ENDLESS = 1900
 TOLERANCE = 1e-5
@@ -54,14 +56,24 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
     url, folders = shared_engine
     prompt = random.Random(12).choices(range(2, VOCABULARY), k=30)
 
+    publications = [
+        Publication(version, folder, digests_of(dict(read_weights(folder))))
+        for version, folder in enumerate(folders)
+    ]
+
     async def run() -> None:
         async with new_session() as session:
-            digests = await sglang.weight_digests(session, url, timeout_seconds=60)
+            await install(session, url, publications[0])
+            # Enough steps at once for packed weights, which a sleep must give back too.
+            together = [generate(session, url, body(prompt, 60)) for _ in range(16)]
+            await asyncio.gather(*together)
             endless = asyncio.create_task(generate(session, url, body(prompt, ENDLESS)))
             await asyncio.wait({endless}, timeout=0.3)
             awake = scheduler_bytes(url)
             await sglang.sleep(session, url)
-            assert awake - scheduler_bytes(url) > 2**20
+            # Its cache is larger still.
+            weight_bytes = (folders[0] / "model.safetensors").stat().st_size
+            assert awake - scheduler_bytes(url) > weight_bytes
             # What streamed has ended, and carries what it has.
             tokens, logprobs, _, finish = await endless
             assert finish == "abort" and len(tokens) < ENDLESS
@@ -71,21 +83,16 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
             await sglang.wake(session, url)
             # Until weights are loaded it holds none: a publication of those that it slept with is refused.
             with pytest.raises(WeightMismatch):
-                await install(session, url, Publication(0, folders[0], digests), load=nothing)
-            await install(session, url, Publication(1, folders[1], await digests_of(folders[1])))
-            tokens, logprobs, num_cached, _ = await generate(session, url, body(prompt, 8))
-            assert num_cached == 0
-            expected = reference_logprobs(prompt, tokens, [load_model(folders[1])] * 8)
-            assert logprobs == pytest.approx(expected, abs=TOLERANCE)
-            await install(session, url, Publication(0, folders[0], digests))
+                await install(session, url, publications[0], load=nothing)
+            await install(session, url, publications[1])
+            answers = await asyncio.gather(*(generate(session, url, body(prompt, 60)) for _ in range(16)))
+            assert min(num_cached for _, _, num_cached, _ in answers) == 0
+            for tokens, logprobs, _, _ in answers:
+                expected = reference_logprobs(prompt, tokens, [load_model(folders[1])] * 60)
+                assert logprobs == pytest.approx(expected, abs=TOLERANCE)
+            await install(session, url, publications[0])
 
     async def nothing(*_: object) -> None:
         """As if the weights were still there."""
-
-    async def digests_of(folder: Any) -> dict[str, str]:
-        """What the engine says of `folder`, loaded on the way."""
-        async with new_session() as session:
-            await sglang.update_weights_from_disk(session, url, folder, 1)
-            return await sglang.weight_digests(session, url, timeout_seconds=60)
 
     asyncio.run(run())

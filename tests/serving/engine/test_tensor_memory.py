@@ -1,5 +1,6 @@
 """Tensors without memory: they keep shape and identity, and views find the memory that comes back."""
 
+import numpy as np
 import psutil
 import torch
 
@@ -31,3 +32,14 @@ def test_a_process_is_smaller_while_its_tensors_are_free_and_everything_finds_th
     assert cache.sum(dim=1).tolist() == [NUM_FLOATS, 1.5 * NUM_FLOATS]
     weight.zero_()
     assert tied.sum().item() == 0.0
+
+
+def test_weights_in_memory_that_is_not_torchs_are_freed_and_stay_tied() -> None:
+    weight = torch.nn.Parameter(torch.from_numpy(np.ones((4, 4), np.float32)), requires_grad=False)
+    tied = torch.nn.Parameter(weight.data, requires_grad=False)
+    assert not weight.untyped_storage().resizable()
+    freed = free([weight, tied])
+    assert [num_bytes for _, num_bytes in freed] == [64] and tied.untyped_storage().nbytes() == 0
+    allocate(freed)
+    weight.fill_(3.0)
+    assert tied.shape == (4, 4) and tied.sum().item() == 48.0
