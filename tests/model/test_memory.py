@@ -65,7 +65,7 @@ def test_a_save_that_training_waits_for_needs_no_copy_not_of_the_critic_either()
     assert waiting.total() == waiting.computing() == copied.computing() == copied.total() - copied.copies()
 
 
-def test_states_in_bfloat16_take_half_and_are_written_as_float32():
+def test_states_in_bfloat16_take_half_also_in_the_copy_of_a_checkpoint():
     def memory(**keys: object) -> RankMemory:
         section = make_recipe(Path("unused"), trainer=keys).trainer
         return rank_memory(
@@ -86,7 +86,10 @@ def test_states_in_bfloat16_take_half_and_are_written_as_float32():
         10 * parameters,
         8 * parameters,
     ]
-    assert plain.copies() == first.copies() == both.copies() and plain.offloaded == both.offloaded == 0
+    # The copies: weights of 2 bytes and the states, the critic's too; two ranks write a half each.
+    written = [m.checkpoint_copy * 2 for m in (plain, first, both)]
+    assert written == [14 * parameters, 12 * parameters, 10 * parameters]
+    assert plain.offloaded == both.offloaded == 0
     moved = memory(optimizer_cpu_offload=True)
     assert moved.optimizer == 0 and moved.copies() == plain.copies()
     # With float32 gradients there, 16 bytes a parameter, the critic's included.

@@ -265,6 +265,7 @@ def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path)
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
 
 
+@pytest.mark.parametrize("together", [TWO_RANKS], indirect=True, ids=["policy"])
 @pytest.mark.parametrize("name", parameters_of({name: TWO_RANKS[name] for name in SAME_BITS}))
 def test_overlapping_messages_with_computation_changes_no_bit(name: str, together: Path):
     found, expected = (together / each for each in (name, SAME_BITS[name]))

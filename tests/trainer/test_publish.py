@@ -121,8 +121,8 @@ def test_a_server_that_went_silent_costs_a_publish_the_time_limit_of_a_request(
     # It is connected to and says nothing, as behind a cable that was cut.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = [engines[0].url, f"http://127.0.0.1:{silent.getsockname()[1]}"]
-        publisher = Publisher(tmp_path / "publications", base=base, timeout_seconds=0.5)
-        good, late = publisher.install(publisher.write(1, model), urls).values()
+        publisher = Publisher(tmp_path / "publications", base=base, timeout_seconds=0.5, failed=print)
+        good, late = publisher.install(publisher.write(1, model), model, urls).values()
         publisher.close()
     assert good.is_installed
     assert not late.is_installed and "TimeoutError" in late.detail

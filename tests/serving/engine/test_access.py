@@ -108,10 +108,10 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
 async def _digests_of(session: aiohttp.ClientSession, url: str, weights: Path) -> dict[str, str]:
     """As the trainer would have them: those of a server that read the folder itself; then other weights."""
     await sglang.update_weights_from_disk(session, url, weights, 1)
-    digests = await sglang.weight_digests(session, url, timeout_seconds=60)
+    (digests,) = await sglang.weight_digests(session, url, timeout_seconds=60)
     other = await asyncio.to_thread(write_model, weights.parents[1] / "other", seed=2)
     await sglang.update_weights_from_disk(session, url, other, 2)
-    assert await sglang.weight_digests(session, url, timeout_seconds=60) != digests
+    assert await sglang.weight_digests(session, url, timeout_seconds=60) != [digests]
     return digests
 
 
