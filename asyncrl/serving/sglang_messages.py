@@ -129,6 +129,9 @@ def parse_event(data: bytes) -> Chunk:
     except msgspec.DecodeError as error:
         raise ServerError(f"a server streamed {data[:300]!r}, which is not JSON: {error}") from None
     meta = event.meta_info
+    if meta.finish_reason is not None and meta.finish_reason.status_code is not None:
+        # Before its tokens: SGLang may have sampled one that it gives no log-prob.
+        raise ServerError(f"request {meta.id} was refused: {meta.finish_reason.message}")
     if _is_cut(event):
         # An abort can come between a token's log-prob and the token: it was never sent, so it never was.
         surplus = len(meta.output_token_logprobs) - len(event.output_ids)
@@ -176,8 +179,6 @@ def _span(request_id: str, span: _Span) -> Span:
 
 def _end(meta: _Meta) -> StreamEnd:
     assert meta.finish_reason is not None
-    if meta.finish_reason.status_code is not None:
-        raise ServerError(f"request {meta.id} was refused: {meta.finish_reason.message}")
     try:
         return StreamEnd(meta.finish_reason.type)
     except ValueError:

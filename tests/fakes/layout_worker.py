@@ -61,6 +61,8 @@ def take_steps(
             Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
         metrics.append(learner.step(random_batch(step, num_groups=6, temperature=0.8)))
     weights = export_weights(learner.model)
+    if learner.critic is not None:
+        learner.critic.gather_weights()
     values = export_weights(learner.critic.model) if learner.critic is not None else iter([])
     if not ranks.is_first():
         assert list(weights) == list(values) == []

@@ -129,3 +129,9 @@ def test_a_refusal_inside_a_stream_is_quoted() -> None:
     data = recorded("stream_refused")["reply"].strip().removeprefix("data: ").partition("\n")[0]
     with pytest.raises(ServerError, match="maximum context length"):
         parse_event(data.encode())
+
+
+def test_a_refusal_is_quoted_though_it_brings_a_token_without_a_log_prob() -> None:
+    reason = {"type": "abort", "message": "Input length is too long", "status_code": 400}
+    with pytest.raises(ServerError, match="r1 was refused: Input length"):
+        parse_event(event(finish_reason=reason, tokens=[0], output_token_logprobs=[]))

@@ -125,8 +125,6 @@ RESUMED = {
     "critic, resumed as tensor": "critic, data, optimizer",
     "critic, resumed as pipeline": "critic, tensor",
 }
-SAME_BITS = {"everything, overlapped": "everything, optimizer", "context, overlapped": "context, optimizer"}
-"""Overlapping changes when messages are sent, not what is summed."""
 EXHAUSTIVE = {
     *("expert, overlapped", "context, overlapped", "critic, overlapped", "critic, resumed as overlapped"),
     "resumed as overlapped",
@@ -195,7 +193,7 @@ def asked(cases: dict[str, tuple[str, dict]], request: pytest.FixtureRequest) ->
     """The cases of the tests that were selected, and those that they resume from."""
     ours = [item for item in request.session.items if item.path == request.path]
     names = {item.callspec.params["name"] for item in ours if hasattr(item, "callspec")}
-    names |= {others[name] for others in (RESUMED, SAME_BITS) for name in names & others.keys()}
+    names |= {RESUMED[name] for name in names & RESUMED.keys()}
     return {name: case for name, case in cases.items() if name in names}
 
 
@@ -263,16 +261,6 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
 @pytest.mark.parametrize("name", parameters_of(TWO_RANKS))
 def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path):
     assert_same_steps(name, together / name, alone / TWO_RANKS[name][0])
-
-
-@pytest.mark.parametrize("together", [TWO_RANKS], indirect=True, ids=["policy"])
-@pytest.mark.parametrize("name", parameters_of({name: TWO_RANKS[name] for name in SAME_BITS}))
-def test_overlapping_messages_with_computation_changes_no_bit(name: str, together: Path):
-    found, expected = (together / each for each in (name, SAME_BITS[name]))
-    assert found.with_suffix(".json").read_text() == expected.with_suffix(".json").read_text()
-    weights, wanted = (safetensors.torch.load_file(path / "model.safetensors") for path in (found, expected))
-    assert weights.keys() == wanted.keys()
-    assert all(torch.equal(weights[key], tensor) for key, tensor in wanted.items())
 
 
 @pytest.mark.parametrize("together", [CRITIC_ON_TWO_RANKS], indirect=True, ids=["critic"])

@@ -1,6 +1,5 @@
 """A real server of a run: closed but for whether it is ready; it loads weights that it fetches over HTTP."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from asyncrl.files.service import FileRoutes
 from asyncrl.replay.service import QueueService
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
+from asyncrl.trainer.digests import digests_of
+from asyncrl.trainer.export import read_weights
 
 TOKEN = "a-token-that-appears-nowhere-else"
 CLOSED = [
@@ -91,7 +92,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     url, _, folder = server
     run = tmp_path / "run"
     weights = write_model(run / "publications" / "v3", seed=1)
-    digests = await _digests_of(session, url, weights)
+    digests = digests_of(dict(read_weights(weights)))
     service = QueueService(_unused, _unused, files=FileRoutes(folder / "model", run), token=TOKEN)
     await service.start()
     try:
@@ -103,16 +104,6 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
             await install(session, url, missing, load=load)
     finally:
         await service.close()
-
-
-async def _digests_of(session: aiohttp.ClientSession, url: str, weights: Path) -> dict[str, str]:
-    """As the trainer would have them: those of a server that read the folder itself; then other weights."""
-    await sglang.update_weights_from_disk(session, url, weights, 1)
-    (digests,) = await sglang.weight_digests(session, url, timeout_seconds=60)
-    other = await asyncio.to_thread(write_model, weights.parents[1] / "other", seed=2)
-    await sglang.update_weights_from_disk(session, url, other, 2)
-    assert await sglang.weight_digests(session, url, timeout_seconds=60) != [digests]
-    return digests
 
 
 async def _unused(*_: object) -> None:
