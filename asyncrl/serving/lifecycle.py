@@ -159,7 +159,6 @@ class ServerLifecycle:
             log.warning("server %s leaves: %s", self.server.url, why)
             self._is_announced_change = True
             self._move(ServerState.RESTARTING, why)
-            self.server.pulse.cut_streams(why)
 
     def leave(self) -> None:
         """It gets nothing new; its process ends once nothing streams from it."""
@@ -222,6 +221,9 @@ class ServerLifecycle:
 
     def _move(self, state: ServerState, reason: str = "") -> None:
         self.server.state, self.server.reason = state, reason
+        if state in (ServerState.RESTARTING, ServerState.DEAD):
+            # An external one that hangs breaks no connection.
+            self.server.pulse.cut_streams(reason)
         self._changed.set()
         self._waits.notify()
 
@@ -337,22 +339,32 @@ class ServerLifecycle:
                 self._move(ServerState.RESTARTING, server.reason)
 
     async def _guard(self) -> None:
-        """Until its state changes. Half-way into a silence the scheduler is asked: what it answers is a sign
-        of life. Its front end alone is none, for it may outlive the scheduler."""
-        server, limit = self.server, self._silence_seconds
+        """Until its state changes."""
         while not self._changed.is_set():
-            silence = server.pulse.silence_seconds() if server.num_running else 0.0
-            patience = 0.5 * limit - silence
-            # A wait shorter than the clock resolves would end where it began.
-            if patience > 1e-3 * limit:
-                await self._change_within(patience)
-            elif silence >= limit:
-                self.fail(f"{server.url} streamed nothing for {silence:.0f} s and does not answer")
-            elif await sglang.answers(self._session, server.url, timeout_seconds=limit - silence):
-                server.pulse.beat()
-            else:
-                # One that refuses does so at once.
-                await self._change_within(0.05 * limit)
+            if await self._has_fallen_silent():
+                self.fail(self._silence())
+
+    async def _has_fallen_silent(self) -> bool:
+        """Looks once, when there may be something to see. Half-way into a silence the scheduler is asked: an
+        answer is a sign of life. Its front end alone is none, for it may outlive the scheduler."""
+        server, limit = self.server, self._silence_seconds
+        silence = server.pulse.silence_seconds() if server.num_running else 0.0
+        patience = 0.5 * limit - silence
+        # A wait shorter than the clock resolves would end where it began.
+        if patience > 1e-3 * limit:
+            await self._change_within(patience)
+        elif silence >= limit:
+            return True
+        elif await sglang.answers(self._session, server.url, timeout_seconds=limit - silence):
+            server.pulse.beat()
+        else:
+            # One that refuses does so at once.
+            await self._change_within(0.05 * limit)
+        return False
+
+    def _silence(self) -> str:
+        silence = self.server.pulse.silence_seconds()
+        return f"{self.server.url} streamed nothing for {silence:.0f} s and does not answer"
 
     async def _change_within(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -414,11 +426,24 @@ class ServerLifecycle:
     async def _end_process(self) -> None:
         """Once nothing streams from it and the trainer writes nothing to it."""
         server = self.server
-        await self._waits.wait_until(
-            lambda: not server.num_running and not self._handover.is_handed(server.url),
-            owner=f"server {server.url}",
-            blocker="its streams and the trainer's publication, before it ends",
-        )
+        cutting = asyncio.create_task(self._cut_silent_streams())
+        try:
+            await self._waits.wait_until(
+                lambda: not server.num_running and not self._handover.is_handed(server.url),
+                owner=f"server {server.url}",
+                blocker="its streams and the trainer's publication, before it ends",
+            )
+        finally:
+            cutting.cancel()
         await self._stop(server.url)
         self._has_ended = True
         self._waits.notify()
+
+    async def _cut_silent_streams(self) -> None:
+        """Of a server that leaves, such as an evaluation's, which resume on another one."""
+        while True:
+            # It may be told to leave twice.
+            self._changed.clear()
+            if await self._has_fallen_silent():
+                self.server.pulse.cut_streams(self._silence())
+                self.server.pulse.beat()

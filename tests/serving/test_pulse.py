@@ -57,6 +57,27 @@ async def test_a_server_whose_scheduler_hangs_is_left_and_its_streams_break_at_o
     assert solo.processes == [("restart", one.url)] and server.num_running == 0
 
 
+async def test_a_removed_server_whose_scheduler_hangs_lets_its_streams_go_and_ends(
+    one: FakeEngine, two: FakeEngine, tmp_path: Path
+) -> None:
+    async with crew_on([one, two], tmp_path, silence_seconds=LIMIT_SECONDS) as crew:
+        await crew.announce(0)
+        await crew.until_serving(2)
+        server = crew.fleet.servers[one.url]
+        waiting = asyncio.create_task(stream_nothing(crew, server))
+        await asyncio.sleep(0)
+        crew.fleet.remove(one.url)
+        # It answers: what streams may end.
+        await crew.never(waiting.done)
+        one.hang()
+        with pytest.raises(ServerError, match="streamed nothing for 0 s and does not answer"):
+            await asyncio.wait_for(waiting, 10.0)
+        await crew.waits.wait_until(
+            lambda: bool(crew.processes), owner="test", blocker="", timeout_seconds=10
+        )
+        assert crew.processes == [("stop", one.url)]
+
+
 async def test_any_token_of_any_stream_is_a_sign_of_life(solo: Crew, one: FakeEngine) -> None:
     (server,) = solo.fleet.serving()
     one.hang()

@@ -35,6 +35,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
 
+START_SECONDS = 30.0
 MAX_SECONDS = 3600.0
 """Of the driven clock, for a whole schedule."""
 
@@ -180,7 +181,11 @@ class Schedule:
         self.trainer.cancel()
 
     async def restart_server(self, url: str) -> None:
-        await self.servers[url].restart()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self.servers[url].restart()
+        except TimeoutError:
+            raise ServerError(f"{url} is not ready after {START_SECONDS} s") from None
 
     async def end_server(self, url: str) -> None:
         """Where it shares no GPU, its process outlives its place in the fleet."""
@@ -257,7 +262,7 @@ def make_recipe(plan: Plan) -> Recipe:
             "evaluation": {"every_steps": 2 if plan.has_evaluation else 0, "samples_per_task": 2},
             "serving": {
                 "request_timeout_seconds": 30,
-                "start_timeout_seconds": 30,
+                "start_timeout_seconds": START_SECONDS,
                 "max_running_requests": plan.max_running_requests,
                 "hedge_seconds": plan.hedge_seconds,
                 "slow_share": plan.slow_share,
