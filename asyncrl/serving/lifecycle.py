@@ -380,7 +380,10 @@ class ServerLifecycle:
         if label is None:
             self.fail(server.reason)
         elif label != str(server.version) and not self._handover.is_handed(server.url):
-            self.verify_again(f"it holds weight version {label}, not {server.version}")
+            why = f"it holds weight version {label}, not {server.version}"
+            self.verify_again(why)
+            # A request that waits there would begin on keys and values of those weights, under its own salt.
+            server.pulse.cut_streams(why)
         else:
             self._move(ServerState.SERVING)
 

@@ -128,6 +128,25 @@ async def test_a_server_that_somebody_restarted_is_verified_before_it_serves_on(
     assert fleet.salt(server) != before
 
 
+async def test_what_streams_from_a_server_that_somebody_restarted_breaks_off(
+    solo: Crew, one: FakeEngine
+) -> None:
+    # It may find keys and values of those weights under the salt that it was sent with.
+    server = solo.fleet.servers[one.url]
+
+    async def stream() -> None:
+        async with server.pulse.streaming():
+            await asyncio.Event().wait()
+
+    streaming = asyncio.create_task(stream())
+    await solo.fleet.suspect(server, ServerError("another stream broke"))
+    assert not streaming.done()
+    one.version = "default"
+    await solo.fleet.suspect(server, ServerError("another stream broke"))
+    with pytest.raises(ServerError, match="holds weight version default, not 0"):
+        await asyncio.wait_for(streaming, 10.0)
+
+
 async def test_a_server_whose_stream_broke_and_that_does_not_answer_is_restarted(
     solo: Crew, one: FakeEngine
 ) -> None:
