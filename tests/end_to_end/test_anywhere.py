@@ -14,6 +14,7 @@ from fakes.base_model import write_base_model
 ASYNCRL = str(Path(sys.executable).with_name("asyncrl"))
 SEVENS = Path(__file__).with_name("sevens.py")
 NOBODY = "http://127.0.0.1:9"
+pytestmark = pytest.mark.exhaustive
 RECIPE = {
     "name": "sevens",
     "model": {"path": "parts/model", "context_tokens": 32, "dtype": "bfloat16"},

@@ -61,7 +61,13 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
     assert seconds < 60
 
 
-@pytest.mark.parametrize("more", ["", "verify_fast = verify"], ids=["in a worker", "in the event loop"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("", id="in a worker"),
+        pytest.param("verify_fast = verify", id="in the event loop", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(
     broken_run: Callable[..., WholeRun], more: str
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_server_that_is_killed_comes_back_and_both_models_are_measured(project
     assert found["differences"].keys() == {"other"}
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_in_one_line_that_says_what_was_finished(project: Path) -> None:
     evaluation = Evaluating(project)
     evaluation.wait_for(lambda: "start   rows.jsonl on base" in evaluation.said())

@@ -265,6 +265,7 @@ def test_two_ranks_take_the_steps_of_one(name: str, alone: Path, together: Path)
 
 @pytest.mark.parametrize("together", [CRITIC_ON_TWO_RANKS], indirect=True, ids=["critic"])
 @pytest.mark.parametrize("name", parameters_of(CRITIC_ON_TWO_RANKS))
+@pytest.mark.exhaustive
 def test_two_ranks_train_the_critic_of_one(name: str, alone: Path, together: Path):
     assert (alone / "critic" / "critic" / "model.safetensors").exists()
     assert_same_steps(name, together / name, alone / "critic")

@@ -48,10 +48,10 @@ def two_ranks(template: Template, folder: Path, work: str) -> Iterator[list[Fork
 @pytest.mark.parametrize(
     ("how", "victim", "work"),
     [
-        (signal.SIGKILL, 1, "sum"),
+        pytest.param(signal.SIGKILL, 1, "sum", marks=pytest.mark.exhaustive),
         (signal.SIGKILL, 0, "alone"),
         (signal.SIGSTOP, 0, "sum"),
-        (signal.SIGSTOP, 1, "alone"),
+        pytest.param(signal.SIGSTOP, 1, "alone", marks=pytest.mark.exhaustive),
     ],
 )
 def test_when_one_of_two_ranks_dies_or_hangs_the_other_ends_and_says_so(

@@ -142,6 +142,7 @@ def test_ranks_that_share_the_model_reproduce_what_they_recorded(
 
 
 @pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.exhaustive
 def test_steps_with_a_critic_are_identical_from_a_checkpoint_and_from_the_base_model(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):

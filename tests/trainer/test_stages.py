@@ -17,7 +17,7 @@ from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import read_weights
 
 
-@pytest.mark.parametrize("fault", [{}, {"dies_at": 1}])
+@pytest.mark.parametrize("fault", [pytest.param({}, marks=pytest.mark.exhaustive), {"dies_at": 1}])
 def test_every_server_gets_the_tensors_of_both_stages_and_one_that_dies_takes_none_along(
     template: Template, tmp_path: Path, fault: dict[str, int]
 ):

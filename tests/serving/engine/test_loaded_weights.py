@@ -88,6 +88,7 @@ def test_a_server_that_slept_has_no_digests_though_its_weights_are_where_they_we
     assert after == "{'weight': 'not written', 'bias': 'not written'}"
 
 
+@pytest.mark.exhaustive
 def test_both_ranks_of_a_server_digest_whole_tensors_and_compute_with_them(tmp_path: Path, monkeypatch):
     folders = [write_model(tmp_path / str(seed), seed=seed) for seed in (0, 1)]
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, sorted(os.sched_getaffinity(0))[:2])))

@@ -78,6 +78,7 @@ def test_requests_of_mixed_lengths_get_the_log_probs_of_transformers(grouped_que
     assert_mixed_lengths_are_right(*grouped_query)
 
 
+@pytest.mark.exhaustive
 def test_requests_of_mixed_lengths_get_them_also_without_shared_keys_and_values(multi_head):
     assert_mixed_lengths_are_right(*multi_head)
 
@@ -95,6 +96,7 @@ def test_a_cached_prefix_does_not_change_log_probs(grouped_query):
     assert_cached_prefixes_are_right(*grouped_query)
 
 
+@pytest.mark.exhaustive
 def test_a_cached_prefix_does_not_change_them_either_without_shared_keys_and_values(multi_head):
     assert_cached_prefixes_are_right(*multi_head)
 
@@ -111,6 +113,7 @@ def assert_cached_prefixes_are_right(url, model):
     assert_log_probs_are_those_of(model, prompts, replies)
 
 
+@pytest.mark.exhaustive
 def test_a_prompt_that_is_prefilled_in_chunks_gets_the_same_log_probs(multi_head):
     url, model = multi_head
     prompts = [random_prompt(n, seed=n) for n in (3 * CHUNK + 7, CHUNK + 1, 10)]
