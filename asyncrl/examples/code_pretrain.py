@@ -3,39 +3,20 @@
 The same small model and plain next-token training as pretrain.py, on the corpus of code_tasks.py, with a
 tokenizer that knows words. Not a trainer to build on."""
 
-import os
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from tokenizers.processors import TemplateProcessing
+from tokenizers import Tokenizer
 
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.code_tasks import Bugs, draw_code_examples, draw_tasks, row_of_task
 from asyncrl.examples.corpus import Example, Mix, draw_examples
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import (
-    Pretraining,
-    Progress,
-    build_model,
-    make_batches,
-    pretrain,
-    save_model,
-)
+from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
 from asyncrl.examples.rows import draw_problems, problem_of, row_of, write_rows
-from asyncrl.examples.tokenizer import (
-    BOS,
-    BOS_ID,
-    CHARACTERS,
-    MARKERS,
-    SPECIAL,
-)
+from asyncrl.examples.tokenizer import CHARACTERS, MARKERS, SPECIAL, split_tokenizer
 from asyncrl.recipe.section import Fraction, Positive
 
 WORDS = (
@@ -64,16 +45,8 @@ class CodeOptions(Pretraining):
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
     settings = parse_options(CodeOptions, options)
-    torch.manual_seed(settings.seed)
-    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     examples = write_data(folder, settings)
-    tokenizer = build_tokenizer()
-    batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
-    model = build_model(max_position_embeddings=256, num_tokens=len(VOCABULARY))
-    pretrain(model, batches, settings, progress)
-    save_model(model, folder / "model")
-    # Its companions, which tell transformers what tokens are special, stay; the vocabulary differs.
-    tokenizer.save(str(folder / "model" / "tokenizer.json"))
+    make_base_model(folder / "model", build_tokenizer(), examples, settings, progress)
 
 
 def write_data(folder: Path, settings: CodeOptions) -> list[Example]:
@@ -111,9 +84,4 @@ def write_data(folder: Path, settings: CodeOptions) -> list[Example]:
 
 def build_tokenizer() -> Tokenizer:
     """Words, digits and signs are tokens; <bos> stands in front of what is encoded."""
-    tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
-    tokenizer.pre_tokenizer = Split(Regex(r"<think>|</think>|\\boxed\{|[a-z]+|[\s\S]"), behavior="isolated")
-    tokenizer.decoder = Fuse()
-    tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
-    return tokenizer
+    return split_tokenizer(VOCABULARY, r"<think>|</think>|\\boxed\{|[a-z]+|[\s\S]")

@@ -3,29 +3,16 @@
 The same small model and plain next-token training as pretrain.py, on the answers of chain_sum.py, with a
 tokenizer that knows the question. Not a trainer to build on."""
 
-import os
 from pathlib import Path
 from typing import Any
 
-import torch
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
-from tokenizers.processors import TemplateProcessing
+from tokenizers import Tokenizer
 
 from asyncrl.data.gym import gym_rows
 from asyncrl.examples.chain_sum import draw_answers
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import (
-    Pretraining,
-    Progress,
-    build_model,
-    make_batches,
-    pretrain,
-    save_model,
-)
-from asyncrl.examples.tokenizer import BOS, BOS_ID, SPECIAL
+from asyncrl.examples.pretrain import Pretraining, Progress, make_base_model
+from asyncrl.examples.tokenizer import SPECIAL, split_tokenizer
 from asyncrl.recipe import Source
 from asyncrl.recipe.section import Count, Fraction, Positive
 
@@ -60,8 +47,6 @@ class ChainSumOptions(Pretraining):
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes model/ (weights, tokenizer) into `folder`. Raises InputError, also without reasoning-gym."""
     settings = parse_options(ChainSumOptions, options)
-    torch.manual_seed(settings.seed)
-    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     heldout = set(_questions(settings, settings.heldout_seed, settings.heldout_size))
     corpus = draw_answers(
         _questions(settings, settings.first_seed, settings.num_examples),
@@ -71,24 +56,12 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
         seed=settings.seed,
         without=heldout,
     )
-    tokenizer = build_tokenizer()
-    batches = make_batches(tokenizer, corpus, examples_per_batch=settings.examples_per_batch)
-    model = build_model(max_position_embeddings=256, num_tokens=len(VOCABULARY))
-    pretrain(model, batches, settings, progress)
-    save_model(model, folder / "model")
-    # Its companions, which tell transformers what tokens are special, stay; the vocabulary differs.
-    tokenizer.save(str(folder / "model" / "tokenizer.json"))
+    make_base_model(folder / "model", build_tokenizer(), corpus, settings, progress)
 
 
 def build_tokenizer() -> Tokenizer:
     """<bos> stands in front of what is encoded; what is no token is an error."""
-    tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(VOCABULARY)}))
-    pattern = rf"{PREAMBLE}|</?think>|</?answer>| [-+] | =|[\s\S]"
-    tokenizer.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
-    tokenizer.decoder = Fuse()
-    tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
-    return tokenizer
+    return split_tokenizer(VOCABULARY, rf"{PREAMBLE}|</?think>|</?answer>| [-+] | =|[\s\S]")
 
 
 def _questions(settings: ChainSumOptions, seed: int, size: int) -> list[str]:

@@ -94,8 +94,6 @@ class SumsOptions(Pretraining):
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
     settings = parse_options(SumsOptions, options)
-    torch.manual_seed(settings.seed)
-    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
     task = TASKS[settings.task]
     count = settings.num_train + settings.num_heldout
     problems = draw_problems(task.draw, count=count, seed=settings.seed)
@@ -113,11 +111,35 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
         seed=settings.seed + 1,
         without={problem_of(terms) for terms in heldout},
     )
-    tokenizer = build_tokenizer(task.extra)
-    batches = make_batches(tokenizer, corpus, examples_per_batch=settings.examples_per_batch)
-    model = build_model(settings.max_position_embeddings, num_tokens=len(VOCABULARY) + len(task.extra))
+    make_base_model(
+        folder / "model",
+        build_tokenizer(task.extra),
+        corpus,
+        settings,
+        progress,
+        max_position_embeddings=settings.max_position_embeddings,
+    )
+
+
+def make_base_model(
+    folder: Path,
+    tokenizer: Tokenizer,
+    examples: Iterable[Example],
+    settings: Pretraining,
+    progress: Progress,
+    *,
+    max_position_embeddings: int = 256,
+) -> None:
+    """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`."""
+    torch.manual_seed(settings.seed)
+    torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
+    batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
+    model = build_model(max_position_embeddings, num_tokens=tokenizer.get_vocab_size())
     pretrain(model, batches, settings, progress)
-    save_model(model, folder / "model", extra=task.extra)
+    # The caller draws the only bar; transformers would draw one more, of one file.
+    transformers.utils.logging.disable_progress_bar()
+    model.save_pretrained(folder)
+    write_tokenizer(folder, tokenizer)
 
 
 def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULARY)) -> Qwen3ForCausalLM:
@@ -199,13 +221,6 @@ def train_model(
             optimizer.step()
             schedule.step()
         yield total
-
-
-def save_model(model: Qwen3ForCausalLM, folder: Path, *, extra: str = "") -> None:
-    # The caller draws the only bar; transformers would draw one more, of one file.
-    transformers.utils.logging.disable_progress_bar()
-    model.save_pretrained(folder)
-    write_tokenizer(folder, extra)
 
 
 def _encode(tokenizer: Tokenizer, example: Example) -> Row:

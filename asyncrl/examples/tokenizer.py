@@ -6,6 +6,7 @@ special tokens gives the text back to the letter. A character outside the vocabu
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer
@@ -27,9 +28,13 @@ BOS_ID, EOS_ID, PAD_ID = range(3)
 
 def build_tokenizer(extra: str = "") -> Tokenizer:
     """The tokenizer of VOCABULARY and the characters of `extra`."""
-    vocabulary = (*VOCABULARY, *extra)
+    return split_tokenizer((*VOCABULARY, *extra), r"<think>|</think>|\\boxed\{|[\s\S]")
+
+
+def split_tokenizer(vocabulary: Sequence[str], pattern: str) -> Tokenizer:
+    """A token per match of `pattern`; ids are places in `vocabulary`, which begins with SPECIAL."""
     tokenizer = Tokenizer(WordLevel({token: index for index, token in enumerate(vocabulary)}))
-    tokenizer.pre_tokenizer = Split(Regex(r"<think>|</think>|\\boxed\{|[\s\S]"), behavior="isolated")
+    tokenizer.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = Fuse()
     tokenizer.add_special_tokens(list(SPECIAL))
     # Without a first token that is always the same, a small model learns where a digit stands far later.
@@ -37,10 +42,10 @@ def build_tokenizer(extra: str = "") -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(folder: Path, extra: str = "") -> None:
+def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """tokenizer.json and the two files that tell transformers which tokens are special."""
     folder.mkdir(parents=True, exist_ok=True)
-    build_tokenizer(extra).save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     special = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
     configuration = {
         "tokenizer_class": "PreTrainedTokenizerFast",

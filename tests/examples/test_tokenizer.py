@@ -17,7 +17,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_encoding_then_decoding_gives_the_text_back(text, tmp_path):
-    write_tokenizer(tmp_path)
+    write_tokenizer(tmp_path, build_tokenizer())
     plain, transformers = (
         Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
         AutoTokenizer.from_pretrained(tmp_path),
@@ -34,7 +34,7 @@ def test_the_first_token_is_bos_and_an_answer_has_one_token_per_marker_and_digit
 
 
 def test_special_tokens_have_the_first_ids_and_transformers_knows_them(tmp_path):
-    write_tokenizer(tmp_path)
+    write_tokenizer(tmp_path, build_tokenizer())
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 1, 2)
     assert len(tokenizer) == len(VOCABULARY) == len(set(VOCABULARY)) == 32
