@@ -27,7 +27,7 @@ class ResponseLengths:
         self._num_new = 0
 
     def add(self, num_tokens: int) -> None:
-        """A response ended with so many tokens."""
+        """Counts a response that ended, by its length in tokens."""
         self._recent.append(num_tokens)
         self._num_new += 1
         if self._num_new >= REFRESHED_EVERY or len(self._recent) <= REFRESHED_EVERY:

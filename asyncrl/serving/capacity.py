@@ -15,5 +15,5 @@ class Capacity:
     running_requests: int
 
     def holds(self, num_tokens: int) -> bool:
-        """Whether a trajectory of so many tokens can be generated, and resumed at any place."""
+        """Whether a trajectory of `num_tokens` can be generated, and resumed at any place."""
         return num_tokens + SPARE_TOKENS <= self.cache_tokens

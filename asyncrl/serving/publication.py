@@ -55,10 +55,9 @@ def read_publication(folder: Path) -> Publication:
 def announced_publication(version: PolicyVersion, folder: Path) -> Publication:
     """As it is now: the trainer may still be writing the folder."""
     try:
-        publication = read_publication(folder)
+        return read_publication(folder)
     except FileNotFoundError:
         return Publication(version, folder, {})
-    return publication
 
 
 async def written(

@@ -188,8 +188,8 @@ async def wait_until_ready(
     while not await is_ready(session, url):
         if asyncio.get_running_loop().time() > deadline:
             raise ServerError(
-                f"{url} was not ready within {timeout_seconds:.0f} s. Is it an SGLang 0.5.23 server? "
-                f"Raise serving.start_timeout_seconds if it is only slow."
+                f"{url} was not ready within {timeout_seconds:.0f} s. Is it an SGLang {SGLANG_VERSION} "
+                f"server? Raise serving.start_timeout_seconds if it is only slow."
             )
         if may_be_paused:
             # It may as well still be out of reach.
@@ -213,11 +213,9 @@ async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None
     if not await is_ready(session, url):
         return None
     try:
-        timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
-        async with session.get(f"{url}/model_info", timeout=timeout) as response:
-            answer = await response.json(content_type=None)
-            return str(answer["weight_version"]) if response.status == 200 else None
-    except (*_FAILURES, KeyError, TypeError):
+        answer = await _get_json(session, f"{url}/model_info", timeout_seconds=PROBE_SECONDS)
+        return str(answer["weight_version"])
+    except (ServerError, KeyError, TypeError):
         return None
 
 
@@ -239,7 +237,7 @@ async def capacity(session: aiohttp.ClientSession, url: str) -> Capacity:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ServerError(
             f"{url}/server_info does not say what the server takes at once ({type(error).__name__}: "
-            f"{error}). Is it an SGLang 0.5.23 server?"
+            f"{error}). Is it an SGLang {SGLANG_VERSION} server?"
         ) from None
 
 
