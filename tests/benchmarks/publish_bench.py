@@ -70,14 +70,9 @@ COLUMNS = ("prepare", "pause", "load", "verify", "continue", "together", "folder
 def build(folder: Path):
     """The trainer's model with the weights of `folder`."""
     # Imported late, after Megatron's warnings of missing CUDA packages are turned off.
-    from asyncrl.model.folder import check_model_folder
-    from asyncrl.trainer.convert import load_weights
-    from asyncrl.trainer.export import open_weights
-    from asyncrl.trainer.model import build_model
+    from fakes.policies import load_policy
 
-    model = build_model(check_model_folder(folder), torch.float32)
-    load_weights(model, open_weights(folder))
-    return model
+    return load_policy(folder)
 
 
 @contextlib.contextmanager

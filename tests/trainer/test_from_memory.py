@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from fakes.models import write_model
+from fakes.policies import load_policy
 from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
-from asyncrl.model.folder import check_model_folder
 from asyncrl.serving.publication import read_publication
-from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import open_weights, read_weights
-from asyncrl.trainer.model import PolicyModel, build_model
+from asyncrl.trainer.export import read_weights
+from asyncrl.trainer.model import PolicyModel
 from asyncrl.trainer.publish import Publisher
 
 BUCKET_BYTES = 20_000
@@ -29,9 +27,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(base: Path) -> PolicyModel:
-    model = build_model(check_model_folder(base), torch.float32)
-    load_weights(model, open_weights(base))
-    return model
+    return load_policy(base)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.policies import load_policy
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer.batch import make_micro_batch
@@ -35,9 +36,7 @@ MODELS = {
 
 
 def load(folder: Path) -> PolicyModel:
-    model = build_model(check_model_folder(folder), torch.float32)
-    load_weights(model, open_weights(folder))
-    return model
+    return load_policy(folder)
 
 
 @pytest.mark.parametrize("name", MODELS)

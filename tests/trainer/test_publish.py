@@ -10,13 +10,11 @@ import safetensors.torch
 import torch
 from fakes.engine import FakeEngine
 from fakes.models import reference_model, write_model
+from fakes.policies import load_policy
 
-from asyncrl.model.folder import check_model_folder
 from asyncrl.serving.publication import read_publication
-from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import open_weights
-from asyncrl.trainer.model import PolicyModel, build_model
+from asyncrl.trainer.model import PolicyModel
 from asyncrl.trainer.publish import Publisher
 
 
@@ -27,9 +25,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(base: Path) -> PolicyModel:
-    model = build_model(check_model_folder(base), torch.float32)
-    load_weights(model, open_weights(base))
-    return model
+    return load_policy(base)
 
 
 @pytest.fixture
