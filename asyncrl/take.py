@@ -5,18 +5,18 @@ is in the journal before it is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.journal.batches import load_batch
+from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch
-from asyncrl.replay.group import Group, batch_of
+from asyncrl.records import Batch, PolicyVersion, Sequence
+from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.policy import length_bias
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
@@ -34,6 +34,14 @@ T = TypeVar("T")
 
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A batch on its way: one of millions of tokens takes longer than a trainer waits for one answer."""
+
+    step: PolicyVersion
+    work: "asyncio.Task[tuple[Batch, dict[str, Any]]]"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -64,6 +72,8 @@ class TakeDesk:
     _newest_take: TakeRequest | None = None
     """Older requests that still wait here came from a trainer that is gone."""
     _is_asked_to_republish: bool = False
+    _prepared: _Prepared | None = None
+    """Until it is given, however often it is asked for."""
 
     async def take(self, request: TakeRequest, wait_seconds: float) -> TakeReply | None:
         """The batch of a step, or the end of the run; None when it takes longer than `wait_seconds`."""
@@ -149,6 +159,7 @@ class TakeDesk:
         # Now, while the trainer is busy: the next barrier is a step away.
         self.compaction.run()
         own = [url for url in servers if self.is_own_server(url)]
+        self._prepared = None
         return TakeReply(batch, servers, dict(self.heldout.accuracies), own_servers=own)
 
     async def _has_server(self) -> bool:
@@ -213,11 +224,23 @@ class TakeDesk:
 
     async def _batch(self, request: TakeRequest) -> tuple[Batch | None, dict[str, Any]]:
         """The batch of the step and what its verdicts say; None when the run stops meanwhile."""
-        step, temperature = request.step, self.recipe.rollout.temperature
-        if step < self.queue.num_steps_taken:
-            with self.waits.waiting("take", "the journal's disk"):
-                await self.queue.journal.barrier()
-            return load_batch(self.queue.journal, step, temperature), {}
+        step = request.step
+        if self._prepared is None or self._prepared.step != step:
+            if step < self.queue.num_steps_taken:
+                work = self._read_back(step)
+            elif taken := await self._groups(request):
+                # Whoever asks next for this step gets the same.
+                work = self._collect(step, map(sequences_of, taken), self._metrics_of(taken, step))
+            else:
+                return None, {}
+            self._prepared = _Prepared(step, asyncio.create_task(work, name=f"batch of step {step}"))
+        found = await asyncio.shield(self._prepared.work)
+        self._check_is_newest(request)
+        return found
+
+    async def _groups(self, request: TakeRequest) -> list[Group]:
+        """Taken from the queue for the step; none when the run stops meanwhile."""
+        step = request.step
         taken: list[Group] = []
 
         def try_take() -> bool:
@@ -227,10 +250,25 @@ class TakeDesk:
             return bool(taken) or not is_asked or self.fleet.wants_publication
 
         await self.waits.wait_until(try_take, owner="take", blocker=f"groups for step {step}")
-        self._check_is_newest(request)
         if not taken:
-            return None, {}
-        return batch_of(taken, step, temperature), self._metrics_of(taken, step)
+            self._check_is_newest(request)
+        return taken
+
+    async def _read_back(self, step: PolicyVersion) -> tuple[Batch, dict[str, Any]]:
+        """The batch as an earlier take was given it."""
+        with self.waits.waiting("take", "the journal's disk"):
+            await self.queue.journal.barrier()
+        return await self._collect(step, load_groups(self.queue.journal, step), {})
+
+    async def _collect(
+        self, step: PolicyVersion, groups: Iterable[list[Sequence]], verdicts: dict[str, Any]
+    ) -> tuple[Batch, dict[str, Any]]:
+        sequences: list[Sequence] = []
+        for group in groups:
+            sequences += group
+            # Streams are read meanwhile: servers whose streams nobody reads look silent.
+            await asyncio.sleep(0)
+        return Batch(step, self.recipe.rollout.temperature, sequences), verdicts
 
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
         """What is known of the groups of a new batch before it is trained."""

@@ -1,6 +1,7 @@
 """The controller between fake servers and a fake trainer: no torch, real wires, real journal."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.local import first_cause
+from asyncrl.records import Sequence
+from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication
 from asyncrl.zero_reward import NUM_STEPS
 
@@ -48,6 +51,28 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
         table = controller.queue.conservation()
         assert table == {**table, "generated": table["trained"], "taken": 0, "queued": 0}
         assert table["trained"] == 4 * 2 * 2 * 5
+
+
+async def test_a_batch_that_takes_longer_than_the_answer_to_a_take_is_made_once_and_given(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def make_slowly(group: Group) -> list[Sequence]:
+        made.append(group.group_id)
+        # As a group of a million tokens does.
+        time.sleep(0.1)
+        return sequences_of(group)
+
+    monkeypatch.setattr("asyncrl.take.sequences_of", make_slowly)
+    monkeypatch.setattr("asyncrl.replay.service.POLL_SECONDS", 0.05)
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+    assert [len(batch.sequences) for batch in trainer.batches] == [2 * 2] * 4
+    assert len(made) == len(set(made)) == 4 * 2
+    # What the verdicts say is not forgotten with the take that was not answered in time.
+    assert all(row["correct_mean"] is not None for row in notebook.steps)
 
 
 async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngine, tmp_path: Path) -> None:

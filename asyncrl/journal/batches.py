@@ -3,24 +3,38 @@
 Batches are named by the version of the trainer that took them; step version + 1 trains that version on it.
 """
 
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
 from asyncrl.errors import QueueError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
 from asyncrl.records import Batch, PolicyVersion, Segment, Sequence, Trajectory
 
-_BATCH = """
+_GROUPS = """
+SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
+                      UNION ALL SELECT group_id, 1 FROM repetitions WHERE step = :version)
+ORDER BY is_repeated, group_id
+"""
+_GROUP = """
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, version, is_continued, tokens, logprobs
-FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE step = :version
-      UNION ALL SELECT group_id, 1 FROM repetitions WHERE step = :version)
-JOIN trajectories t USING (group_id) LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id
-WHERE advantage IS NOT NULL ORDER BY is_repeated, group_id, sample, position
+FROM trajectories t LEFT JOIN segments s ON s.trajectory_id = t.trajectory_id
+WHERE group_id = ? AND advantage IS NOT NULL ORDER BY sample, position
 """
 
 
 def load_batch(journal: Readable, version: PolicyVersion, temperature: float) -> Batch:
-    """The batch that the trainer of `version` took, in the order of its first take.
+    """The batch that the trainer of `version` took. Raises QueueError as `load_groups`."""
+    groups = load_groups(journal, version)
+    return Batch(version, temperature, list(itertools.chain.from_iterable(groups)))
 
+
+def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Sequence]]:
+    """Of each group that the trainer of `version` took, in the order of its first take, what was given of it.
+
+    One read per group: a batch has millions of tokens, and the caller may have others to serve meanwhile.
     Raises QueueError when its tokens were compacted.
     """
     step = version + 1
@@ -30,19 +44,20 @@ def load_batch(journal: Readable, version: PolicyVersion, temperature: float) ->
             f"trained again. Put a checkpoint of version {boundary} or later back, or use another "
             f"run_folder; replay.keep_steps says how long tokens are kept."
         )
-    rows = journal.read(_BATCH, {"version": version})
-    if not all(prompt for _, prompt, *_ in rows):
-        raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
+    for (group_id,) in journal.read(_GROUPS, {"version": version}):
+        rows = journal.read(_GROUP, (group_id,))
+        if not all(prompt for _, prompt, *_ in rows):
+            raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
+        yield _sequences(rows)
+
+
+def _sequences(rows: list[tuple[Any, ...]]) -> list[Sequence]:
+    """Of one group; `rows` are as _GROUP selects them."""
     found: dict[str, tuple[Trajectory, float, float]] = {}
     for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
-        trajectory, _, _ = found.setdefault(
-            name, (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
-        )
+        if name not in found:
+            found[name] = (Trajectory(name, tuple(unpack_tokens(prompt))), reward, advantage)
         if token_version is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs)
-            trajectory.segments.append(Segment(token_version, *numbers, bool(is_continued)))
-    return Batch(
-        version,
-        temperature,
-        [Sequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()],
-    )
+            found[name][0].segments.append(Segment(token_version, *numbers, bool(is_continued)))
+    return [Sequence.of(t, reward=reward, advantage=advantage) for t, reward, advantage in found.values()]

@@ -6,7 +6,7 @@ open -> ready -> taken -> trained, or dropped(reason) from open or ready. The qu
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.records import Batch, DropReason, PolicyVersion, Score, Sequence, Task, Trajectory
+from asyncrl.records import DropReason, PolicyVersion, Score, Sequence, Task, Trajectory
 
 
 class GroupState(StrEnum):
@@ -53,14 +53,13 @@ def trajectory_id(group_id: int, sample: int) -> str:
     return f"{group_id:08d}-{sample:02d}"
 
 
-def batch_of(groups: list[Group], version: PolicyVersion, temperature: float) -> Batch:
-    """The batch of groups that the trainer of `version` just took."""
+def sequences_of(group: Group) -> list[Sequence]:
+    """What a trainer is given of a ready group."""
     sequences = []
-    for group in groups:
-        for trajectory in group.trajectories:
-            advantage = group.advantages.get(trajectory.trajectory_id)
-            if advantage is not None:
-                reward = group.scores[trajectory.trajectory_id].reward
-                assert reward is not None
-                sequences.append(Sequence.of(trajectory, reward=reward, advantage=advantage))
-    return Batch(version, temperature, sequences)
+    for trajectory in group.trajectories:
+        advantage = group.advantages.get(trajectory.trajectory_id)
+        if advantage is not None:
+            reward = group.scores[trajectory.trajectory_id].reward
+            assert reward is not None
+            sequences.append(Sequence.of(trajectory, reward=reward, advantage=advantage))
+    return sequences

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.journal.writer import Journal
-from asyncrl.records import SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
-from asyncrl.replay.group import Group, batch_of, trajectory_id
+from asyncrl.records import Batch, SamplingParams, Score, Segment, Task, Trajectory, VerifierSpec
+from asyncrl.replay.group import Group, sequences_of, trajectory_id
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.generate import Generator
@@ -122,7 +122,7 @@ async def measure(num_trajectories: int, folder: Path) -> dict[str, float]:
         assert batch is not None and len(batch) == GROUPS_PER_BATCH
         if step == 0:
             begin = time.perf_counter()
-            batch_of(batch, step, 1.0)
+            Batch(step, 1.0, [each for group in batch for each in sequences_of(group)])
             batch_seconds = time.perf_counter() - begin
         queue.announce(step + 1)
     journal.close()

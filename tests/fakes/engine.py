@@ -64,7 +64,8 @@ class FakeEngine:
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> "FakeEngine":
-        app = web.Application()
+        # A prefix of many tokens is a long request; the real server sets no limit.
+        app = web.Application(client_max_size=2**30)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/model_info", self._info)
         app.router.add_get("/server_info", self._server_info)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from asyncrl.journal.writer import Journal
-from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
-from asyncrl.replay.group import Group
+from asyncrl.records import Batch, Finish, Score, Segment, Task, VerifierSpec
+from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
@@ -73,3 +73,8 @@ def finish(queue: ReplayQueue, group: Group, *, version: int, num_tokens: int = 
     for index, trajectory in enumerate(group.trajectories):
         queue.score(group, trajectory, make_score(float(index % 2)), "text")
     queue.make_ready(group, {t.trajectory_id: (-1.0) ** i for i, t in enumerate(group.trajectories)})
+
+
+def batch_of(groups: list[Group], version: int, temperature: float) -> Batch:
+    """The batch of groups that the trainer of `version` just took."""
+    return Batch(version, temperature, [sequence for group in groups for sequence in sequences_of(group)])

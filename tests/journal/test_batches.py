@@ -4,11 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes.records import generate, make_queue, make_score, make_task
+from fakes.records import batch_of, generate, make_queue, make_score, make_task
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.records import Finish, Segment
-from asyncrl.replay.group import batch_of
 
 
 def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fakes.records import finish, make_queue, make_task, reopen
+from fakes.records import batch_of, finish, make_queue, make_task, reopen
 from journal.test_compaction import commit, steps_with_tokens
 
 from asyncrl.errors import QueueError
@@ -12,7 +12,7 @@ from asyncrl.journal.compaction import Compaction, compact
 from asyncrl.journal.counters import REPEATED, TRAINED
 from asyncrl.journal.explain import explain_group
 from asyncrl.journal.reader import GroupFilter, JournalReader
-from asyncrl.replay.group import Group, batch_of
+from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fakes.records import correctness_differs, make_score, make_task
+from fakes.records import batch_of, correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Segment, Task
-from asyncrl.replay.group import Group, GroupState, batch_of
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
