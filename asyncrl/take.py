@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
+SLICE_SECONDS = 0.25
+"""How long a batch is collected before streams are read again. Servers whose streams nobody reads look
+silent; but where thousands stream, each turn of theirs takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +267,13 @@ class TakeDesk:
         self, step: PolicyVersion, groups: Iterable[list[Sequence]], verdicts: dict[str, Any]
     ) -> tuple[Batch, dict[str, Any]]:
         sequences: list[Sequence] = []
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         for group in groups:
             sequences += group
-            # Streams are read meanwhile: servers whose streams nobody reads look silent.
-            await asyncio.sleep(0)
+            if loop.time() - begun > SLICE_SECONDS:
+                await asyncio.sleep(0)
+                begun = loop.time()
         return Batch(step, self.recipe.rollout.temperature, sequences), verdicts
 
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
