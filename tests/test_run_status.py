@@ -2,41 +2,22 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from fakes.small_disk import refused_writes
+from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
 from asyncrl.run_status import (
     SILENT_SECONDS,
     STATUS,
-    Status,
     is_running,
     read_status,
-    this_host,
     words_of_state,
     write_status,
 )
-
-
-def make_status(**keys: Any) -> Status:
-    status: Status = {
-        "time_seconds": time.time(),
-        "state": "training",
-        "pid": os.getpid(),
-        "host": this_host(),
-        "step": 3,
-        "total_steps": 40,
-        "waiting": {"trainer": "for rollouts: 14 of 16 groups ready", "rollouts": None},
-        "queue": {"open": 5, "ready": 14, "taken": 16, "tokens_in_flight": 1234},
-        "servers": [],
-    }
-    status.update(keys)  # type: ignore[typeddict-item]
-    return status
 
 
 def test_what_was_written_is_read_and_no_half_of_it_is_left(tmp_path: Path) -> None:
