@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.page import groups, overview
+from asyncrl.page import curves, groups, overview, servers
 from asyncrl.page.request import RUNS
 from asyncrl.page.runs import Run, Runs
 
@@ -25,12 +25,12 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = (overview, groups)
+PARTS = (overview, curves, groups, servers)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
-STYLES = ("page.css", "groups.css")
+STYLES = ("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css")
 SHELL = ("shell.js", "charts.js")
-VIEWS = ("overview.js", "groups.js")
+VIEWS = ("overview.js", "curves.js", "groups.js", "servers.js")
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
