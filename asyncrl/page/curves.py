@@ -1,7 +1,7 @@
 """The curves of a run: columns of metrics.jsonl over its steps, and its evaluations.
 
 A page that follows a run asks with the cursor of its last answer and gets only the steps since then. The
-cursor is a place in the file; what a resumed run superseded is dropped by the page, as `MetricsFollower` does.
+cursor is a place in the file; the page drops what a resumed run superseded, as `MetricsFollower` does.
 """
 
 from collections.abc import Sequence
