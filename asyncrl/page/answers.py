@@ -3,10 +3,10 @@
 from typing import Any, TypedDict
 
 from aiohttp import web
-from asyncrl.page.request import answer, run_of, whole
-from asyncrl.page.runs import Run
 
 from asyncrl.journal.answers import ChangedTask, count_answers, read_changed_tasks
+from asyncrl.page.request import answer, run_of, whole
+from asyncrl.page.runs import Run
 
 PAGE_SIZE = 25
 

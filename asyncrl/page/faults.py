@@ -3,10 +3,10 @@
 from typing import Any, TypedDict
 
 from aiohttp import web
-from asyncrl.page.request import answer, run_of
-from asyncrl.page.runs import Run
 
 from asyncrl.observe.faults import group_faults
+from asyncrl.page.request import answer, run_of
+from asyncrl.page.runs import Run
 
 
 class Cause(TypedDict):

@@ -3,12 +3,12 @@
 from typing import Any, TypedDict
 
 from aiohttp import web
-from asyncrl.page.request import answer, run_of, whole
-from asyncrl.page.runs import Run
 
 from asyncrl.journal.conservation import Conservation, Fate, read_conservation
 from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.ledger import read_ledger
+from asyncrl.page.request import answer, run_of, whole
+from asyncrl.page.runs import Run
 
 
 class Books(TypedDict):

@@ -3,11 +3,11 @@
 from typing import Any, TypedDict
 
 from aiohttp import web
-from asyncrl.page.request import answer, run_of
-from asyncrl.page.runs import Run
 
 from asyncrl.observe.metrics import Row, read_events
 from asyncrl.observe.warning_log import Warned, warnings_of
+from asyncrl.page.request import answer, run_of
+from asyncrl.page.runs import Run
 
 ALARM = "alarm"
 RESUMED = "resumed"

@@ -17,6 +17,8 @@ function stack(books) {
 
 // The groups that a fate names.
 function fateLink(fate) {
+  // Without a verdict a trajectory leaves; its group may be trained all the same.
+  if (fate.name === "dropped: fault") return link(state.run, "groups", { outcome: "fault" });
   if (fate.name.startsWith("dropped: ")) return link(state.run, "groups", { state: "dropped", reason: fate.name.slice(9) });
   return fate.name === "queued" ? link(state.run, "groups") : link(state.run, "groups", { state: fate.name });
 }
@@ -116,7 +118,7 @@ views.ledger = {
     root.replaceChildren(
       element("section", { id: "books" }),
       element("h2", { textContent: "Groups by step" }),
-      element("table", { className: "wide" }, element("thead", {}, element("tr", {}, ...titles)), element("tbody", { id: "ledger-rows" })),
+      element("table", {}, element("thead", {}, element("tr", {}, ...titles)), element("tbody", { id: "ledger-rows" })),
       more,
     );
     await loadFirst();
