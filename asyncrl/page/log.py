@@ -4,7 +4,7 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.observe.metrics import Row, read_events
+from asyncrl.observe.metrics import Row
 from asyncrl.observe.warning_log import Warned, warnings_of
 from asyncrl.page.request import answer, run_of
 from asyncrl.page.runs import Run
@@ -30,7 +30,7 @@ def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
 
 
 def read_log(run: Run) -> Log:
-    events = read_events(run.metrics_path)
+    events = run.metrics.read().events
     return Log(
         warnings=warnings_of(events),
         alarms=[row for row in reversed(events) if row["event"] == ALARM],

@@ -68,7 +68,9 @@ async def test_tokens_are_coloured_by_what_a_step_knew_of_them(run: Path, tmp_pa
         await page.click("input[type=search]")
         await page.type("More precisely")
         await page.press("Enter")
-        await page.wait_for("document.querySelector('#empty').textContent.includes('All groups are searched')")
+        await page.wait_for(
+            "document.querySelector('#empty').textContent.includes('All groups are searched')"
+        )
         assert await page.evaluate("document.querySelectorAll('#groups mark').length") > 3
         await page.click("#groups tr")
         await page.wait_for("document.querySelectorAll('.token.found').length >= 2")
