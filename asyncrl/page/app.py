@@ -29,13 +29,13 @@ PARTS = (overview, curves, groups, answers, ledger, servers, faults, log)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
 STYLES = (
-    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "trajectories.css"),
-    "servers.css",
+    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
+    "trajectories.css",
 )
 SHELL = ("shell.js", "charts.js")
 VIEWS = (
-    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js", "servers.js", "faults.js"),
-    "log.js",
+    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
+    *("servers.js", "faults.js", "log.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 

@@ -30,11 +30,11 @@ VIEWS = {
     "groups": ("#/big/groups", "#groups tr"),
     "groups of a step": ("#/big/groups?step=500", "#groups tr"),
     "one group": ("#/big/groups/124000", "#group article"),
-    "answers": ("#/big/answers", "main table tbody tr"),
-    "ledger": ("#/big/ledger", "main table tbody tr"),
+    "answers": ("#/big/answers", "main [data-row]"),
+    "ledger": ("#/big/ledger", "main [data-row]"),
     "servers": ("#/big/servers", "main p, main table"),
-    "faults": ("#/big/faults", "main table tbody tr, main article, main details"),
-    "log": ("#/big/log", "main table tbody tr, main p"),
+    "faults": ("#/big/faults", "main [data-row]"),
+    "log": ("#/big/log", "main [data-row]"),
 }
 """Name -> address, and what is there once it shows something."""
 TIMER = """
