@@ -18,6 +18,8 @@ from fakes.finished_run import VOCABULARY, write_tokenizer
 
 from asyncrl.journal.counters import GENERATED, TRAINED
 from asyncrl.journal.schema import TABLES, create_tables
+from asyncrl.journal.statements import answered, committed
+from asyncrl.records import Score
 
 GROUPS_PER_STEP = 125
 SAMPLES = 8
@@ -32,6 +34,7 @@ PROMPT = array("i", [VOCABULARY[c] for c in "12+34="]).tobytes()
 RESPONSE = array("i", [VOCABULARY[c] for c in "{46}"] * 3).tobytes()
 LOGPROBS = array("f", [-0.25] * (len(RESPONSE) // 4)).tobytes()
 HALF = len(RESPONSE) // 2
+FAULT = "the verifier raised TypeError: unsupported operand (/runs/verifiers/sums.py:63)"
 
 
 def write_big_run(folder: Path, *, num_steps: int = 1000) -> Path:
@@ -62,64 +65,60 @@ def write_big_run(folder: Path, *, num_steps: int = 1000) -> Path:
 
 def insert_step(connection: sqlite3.Connection, step: int, *, is_compacted: bool = False) -> None:
     """The groups of one step; the last 2% of them were dropped instead. In the caller's transaction."""
-    rows = _rows_of(step, random.Random(step), is_compacted=is_compacted)
+    chance, rows = random.Random(step), {table.name: [] for table in TABLES}
+    statements = []
+    for number in range(GROUPS_PER_STEP):
+        group = (step - 1) * GROUPS_PER_STEP + number
+        task, is_dropped = f"train:{1 + group * 7919 % NUM_TASKS}", number >= GROUPS_PER_STEP * 0.98
+        fate = ("dropped", None, "stale") if is_dropped else ("trained", step - 1, None)
+        seconds = BEGUN_SECONDS + SECONDS_PER_STEP * step
+        rows["groups"].append((group, task, "12+34=", fate[0], max(0, step - 2), seconds, *fate[1:]))
+        scores = [_score(chance, _accuracy(step)) for _ in range(SAMPLES)]
+        for sample, score in enumerate(scores):
+            _add_trajectory(rows, group, sample, score, step, is_compacted=is_compacted)
+        statements += answered(group, task, scores)
+    if step % 50 == 0:
+        statements += committed(step, f"checkpoints/step-{step}", seconds=seconds)
     for table, values in rows.items():
         if values:
             marks = ", ".join("?" * len(values[0]))
             connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+    for sql, parameters in statements:
+        connection.execute(sql, parameters)
 
 
-def _rows_of(step: int, chance: random.Random, *, is_compacted: bool) -> dict[str, list[tuple[Any, ...]]]:
-    """Table -> rows, in the order of its columns."""
-    version, seconds = step - 1, BEGUN_SECONDS + SECONDS_PER_STEP * step
-    found: dict[str, list[tuple[Any, ...]]] = {table.name: [] for table in TABLES}
-    share = _accuracy(step)
-    for number in range(GROUPS_PER_STEP):
-        group = (step - 1) * GROUPS_PER_STEP + number
-        task, is_dropped = f"train:{1 + group * 7919 % NUM_TASKS}", number >= GROUPS_PER_STEP * 0.98
-        state = ("dropped", None, "stale") if is_dropped else ("trained", version, None)
-        found["groups"].append((group, task, "12+34=", state[0], max(0, version - 1), seconds, *state[1:]))
-        right = 0
-        for sample in range(SAMPLES):
-            name = f"{group:08d}-{sample:02d}"
-            draw = chance.random()
-            outcome = "fault" if draw > 0.999 else "correct" if draw < share else "wrong"
-            right += outcome == "correct"
-            found["trajectories"].append(_trajectory(name, group, sample, outcome, is_compacted))
-            found["streams"].append((name, 0, f"http://10.0.0.{1 + sample % 4}:30000", seconds))
-            if is_compacted:
-                count = len(RESPONSE) // 4
-                found["compacted"].append((name, count, version, version, f"[[{version}, {count}, 0]]"))
-            else:
-                halves = (
-                    (0, RESPONSE[:HALF], LOGPROBS[:HALF]),
-                    (HALF // 4, RESPONSE[HALF:], LOGPROBS[HALF:]),
-                )
-                found["segments"] += [(name, at, version, 0, *numbers) for at, *numbers in halves]
-        answer = "46" if right * 2 >= SAMPLES else str(chance.randint(40, 50))
-        found["answers"].append((task, group, SAMPLES, right / SAMPLES, answer, max(right, SAMPLES - right)))
-    if step % 50 == 0:
-        found["commits"].append((step, f"checkpoints/step-{step}", seconds))
-    return found
+def _score(chance: random.Random, accuracy: float) -> Score:
+    draw = chance.random()
+    if draw > 0.999:
+        return Score("fault", None, None, None, FAULT, 0.001)
+    right = draw < accuracy
+    answer = "46" if right else str(chance.randint(40, 45))
+    return Score("correct" if right else "wrong", float(right), float(right), answer, "equal", 0.001)
 
 
-def _trajectory(name: str, group: int, sample: int, outcome: str, is_compacted: bool) -> tuple[Any, ...]:
-    fault = "the verifier raised TypeError: unsupported operand (/runs/verifiers/sums.py:63)"
-    right = float(outcome == "correct")
-    verdict: tuple[Any, ...] = (
-        "stop",
-        outcome,
-        right,
-        right,
-        right - 0.5,
-        "46",
-        "equal to the reference",
-        0.001,
-    )
-    if outcome == "fault":
-        verdict = ("stop", outcome, None, None, None, None, fault, 0.001)
+def _add_trajectory(
+    rows: dict[str, list[tuple[Any, ...]]],
+    group: int,
+    sample: int,
+    score: Score,
+    step: int,
+    *,
+    is_compacted: bool,
+) -> None:
+    """To the tables, columns in their order."""
+    name, version, count = f"{group:08d}-{sample:02d}", step - 1, len(RESPONSE) // 4
+    advantage = None if score.reward is None else score.reward - 0.5
+    numbers = (score.outcome, score.correctness, score.reward, advantage)
+    verdict = ("stop", *numbers, score.extracted, score.detail, score.seconds)
     prompt, text = (b"", None) if is_compacted else (PROMPT, "{46}{46}{46}")
-    return (name, group, sample, prompt, *verdict, text)
+    rows["trajectories"].append((name, group, sample, prompt, *verdict, text))
+    server = f"http://10.0.0.{1 + sample % 4}:30000"
+    rows["streams"].append((name, 0, server, BEGUN_SECONDS + SECONDS_PER_STEP * step))
+    if is_compacted:
+        rows["compacted"].append((name, count, version, version, f"[[{version}, {count}, 0]]"))
+        return
+    halves = ((0, RESPONSE[:HALF], LOGPROBS[:HALF]), (HALF // 4, RESPONSE[HALF:], LOGPROBS[HALF:]))
+    rows["segments"] += [(name, at, version, 0, *blobs) for at, *blobs in halves]
 
 
 def _accuracy(step: int) -> float:
