@@ -43,11 +43,13 @@ from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.observe.warning_log import WarningLog
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.sglang import new_session
+from asyncrl.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +64,11 @@ class TerminalAndFile(logging.Handler):
         super().__init__(logging.WARNING)
         self._live = live
         self._metrics = metrics
+        self._warnings = WarningLog(metrics)
 
     def step(self, row: Row) -> None:
         self._metrics.step(row)
+        self._warnings.step = int(row["step"])
         self._live.step(row)
 
     def evaluation(self, row: Row) -> None:
@@ -82,7 +86,7 @@ class TerminalAndFile(logging.Handler):
         """
         text = record.getMessage()
         try:
-            self._metrics.event("note", text=text)
+            self._warnings.add(text, kind=str(record.msg))
         except DiskError as error:
             text += f"\n{error}"
         try:
@@ -101,6 +105,9 @@ class TerminalAndFile(logging.Handler):
         log_of_all = logging.getLogger("asyncrl")
         log_of_all.removeHandler(self)
         log_of_all.propagate = True
+        # Whatever ended the run must not be hidden by a full disk.
+        with contextlib.suppress(DiskError):
+            self._warnings.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +172,25 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
         _say_what_resumes(controller, folder, metrics, changed)
-        if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
-            log.warning(
-                "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
-                "and checkpoints, and only there does the same command resume.",
-                path,
-                site.address,
-            )
+        _warn_of_single_disk(recipe, path, site)
+        await stack.enter_async_context(_make_status(controller, folder).running())
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
+    return StatusWriter(
+        folder.path,
+        version=folder.resumption.version,
+        total_steps=controller.recipe.trainer.num_steps,
+        queue=controller.queue,
+        fleet=controller.fleet,
+        waits=controller.waits,
+        state=controller.state,
+    )
 
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
@@ -227,6 +241,16 @@ def _say_what_resumes(
         log.warning("%s", remark)
     metrics.resumed(version)
     log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
+
+
+def _warn_of_single_disk(recipe: Recipe, path: Path, site: Site) -> None:
+    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+        log.warning(
+            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
+            "and checkpoints, and only there does the same command resume.",
+            path,
+            site.address,
+        )
 
 
 async def _run(
