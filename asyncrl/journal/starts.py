@@ -25,6 +25,7 @@ def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
     journal.write(
         # What an earlier start did after this version is done again.
         ("DELETE FROM starts WHERE version >= ?", (version,)),
+        ("DELETE FROM evaluated WHERE version > ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
     )
 
