@@ -31,6 +31,7 @@ COMMANDS = {
     "reproduce": "train a step of a run again and compare every number",
     "journal": "account for a run's tokens, groups and trajectories",
     "serve": "start a rollout server for a run on another machine",
+    "status": "print what a run does now, or how it ended",
     "servers": "list, add or remove the rollout servers of a live run",
     "verify": "grade rows of answers with a verifier",
     "verify-data": "check a recipe's data set against its verifier",

@@ -48,6 +48,7 @@ from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.sglang import new_session
+from asyncrl.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
@@ -165,18 +166,25 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
         _say_what_resumes(controller, folder, metrics, changed)
-        if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
-            log.warning(
-                "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
-                "and checkpoints, and only there does the same command resume.",
-                path,
-                site.address,
-            )
+        _warn_of_single_disk(recipe, path, site)
+        await stack.enter_async_context(_make_status(controller, folder).running())
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
+    return StatusWriter(
+        folder.path,
+        version=folder.resumption.version,
+        total_steps=controller.recipe.trainer.num_steps,
+        queue=controller.queue,
+        fleet=controller.fleet,
+        waits=controller.waits,
+        state=controller.state,
+    )
 
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
@@ -227,6 +235,16 @@ def _say_what_resumes(
         log.warning("%s", remark)
     metrics.resumed(version)
     log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
+
+
+def _warn_of_single_disk(recipe: Recipe, path: Path, site: Site) -> None:
+    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+        log.warning(
+            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
+            "and checkpoints, and only there does the same command resume.",
+            path,
+            site.address,
+        )
 
 
 async def _run(

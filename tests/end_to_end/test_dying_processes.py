@@ -7,6 +7,8 @@ import pytest
 from fakes.processes import wait_for_end
 from fakes.whole_run import WholeRun
 
+from asyncrl.run_status import read_status, words_of_state
+
 
 def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Path) -> None:
     run = WholeRun(tmp_path).start()
@@ -15,6 +17,9 @@ def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Pat
     run.kill(signal.SIGKILL)
     run.finish()
     assert not wait_for_end(family)
+    status = read_status(run.run_folder)
+    assert status is not None and status["step"] >= 5
+    assert words_of_state(status) == "no longer running"
     admitted = run.query("SELECT count(*) FROM groups")[0][0]
     tokens = run.query("SELECT trajectory_id, position, tokens, version FROM segments")
     assert run.start().finish() == 0, run.output()

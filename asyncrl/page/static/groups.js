@@ -1,31 +1,9 @@
-"use strict";
-// One page, two sources: an exported document carries its data, a served one asks the local server and follows the run.
-// Model output reaches the document through textContent only.
+// Groups of a run: a list on the left, the chosen one token by token on the right.
 
-const REFRESH_MILLISECONDS = 3000;
 const PAGE_SIZE = 100;
-const embedded = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-const state = { groups: [], chosen: null, shown: "", coloring: "version" };
+const state = { run: null, groups: [], chosen: null, shown: "", coloring: "version" };
 
-async function ask(path) {
-  const reply = await fetch(path);
-  if (!reply.ok) throw new Error(await reply.text());
-  return reply.json();
-}
-
-const source = embedded
-  ? {
-      overview: async () => embedded.overview,
-      group: async (id) => embedded.details[id] ?? null,
-      groups: async (filter) => embedded.groups.filter((group) => matches(group, filter)).slice(0, PAGE_SIZE),
-    }
-  : {
-      overview: () => ask("/api/overview"),
-      group: (id) => ask(`/api/groups/${id}`),
-      groups: (filter) => ask(`/api/groups?${new URLSearchParams(filter)}`),
-    };
-
+// An exported document holds all its groups under one path: it filters them here.
 function matches(group, filter) {
   return (
     (!filter.state || group.state === filter.state) &&
@@ -35,13 +13,11 @@ function matches(group, filter) {
   );
 }
 
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
+async function askGroups(filter) {
+  if (isExported) return (await ask(api(state.run, "groups"))).filter((group) => matches(group, filter)).slice(0, PAGE_SIZE);
+  return ask(`${api(state.run, "groups")}?${new URLSearchParams(filter)}`);
 }
 
-const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const range = (low, high) => (low === null ? "–" : low === high ? `v${low}` : `v${low}–${high}`);
 const words = { open: "generating", ready: "waiting to be taken", taken: "taken" };
 
@@ -73,16 +49,16 @@ function groupRow(group) {
   const cell = (...children) => element("td", {}, ...children);
   const row = element(
     "tr",
-    { tabIndex: 0, className: group.group_id === state.chosen ? "chosen" : "" },
+    { tabIndex: 0, className: group.group_id === state.chosen ? "chosen" : "", dataset: { row: "", group: group.group_id } },
     cell(String(group.group_id)),
     cell(fate(group)),
     cell(outcomes(group)),
     cell(number(group.reward)),
-    cell(group.tokens === null ? "–" : group.tokens.toLocaleString("en")),
+    cell(whole(group.tokens)),
     cell(range(group.version_min, group.version_max)),
   );
-  row.dataset.group = group.group_id;
   row.title = group.prompt.slice(0, 200);
+  row.addEventListener("click", () => (location.hash = link(state.run, "groups", group.group_id)));
   return row;
 }
 
@@ -92,25 +68,12 @@ function renderList() {
   byId("more").hidden = state.groups.length === 0 || state.groups.length % PAGE_SIZE !== 0;
 }
 
-async function reload() {
-  state.groups = await source.groups(filter());
-  renderList();
-}
-
-async function older() {
-  const last = state.groups[state.groups.length - 1].group_id;
-  const more = await source.groups({ ...filter(), before: last });
-  state.groups.push(...more);
-  renderList();
-  if (more.length === 0) byId("more").hidden = true;
-}
-
 // One group
 
 // The golden angle keeps neighbouring versions far apart on the colour circle, however many there are.
-const versionColor = (version) => `hsl(${(205 + version * 137.508) % 360} 75% 87%)`;
+const versionColor = (version) => `hsl(${(205 + version * 137.508) % 360} 75% 50% / 0.28)`;
 // null: the log-prob was no finite number.
-const probabilityColor = (logprob) => (logprob === null ? "transparent" : `hsl(${Math.round(120 * Math.exp(logprob))} 75% 86%)`);
+const probabilityColor = (logprob) => (logprob === null ? "transparent" : `hsl(${Math.round(120 * Math.exp(logprob))} 75% 50% / 0.3)`);
 
 function colorTokens() {
   for (const token of document.querySelectorAll(".token")) {
@@ -205,81 +168,80 @@ function groupView(group) {
   return [title, admitted, prompt, coloringTools(), ...group.trajectories.map(trajectoryCard)];
 }
 
-async function show(id) {
+async function reload() {
+  const turn = currentTurn();
+  const groups = await askGroups(filter());
+  if (turn !== currentTurn()) return;
+  state.groups = groups;
+  renderList();
+}
+
+async function older() {
+  const last = state.groups[state.groups.length - 1].group_id;
+  const more = await askGroups({ ...filter(), before: last });
+  state.groups.push(...more);
+  renderList();
+  if (more.length === 0) byId("more").hidden = true;
+}
+
+async function showGroup(id) {
   const isNew = state.chosen !== id;
   state.chosen = id;
   for (const row of byId("groups").children) row.classList.toggle("chosen", Number(row.dataset.group) === id);
-  const group = await source.group(id);
+  const group = await ask(api(state.run, "groups", id));
   const content = JSON.stringify(group);
   // A late answer to an earlier click, or nothing new: leave the page and what is selected on it alone.
-  if (state.chosen !== id || (!isNew && content === state.shown)) return;
+  if (state.chosen !== id || !byId("group") || (!isNew && content === state.shown)) return;
   state.shown = content;
-  byId("group").replaceChildren(...(group ? groupView(group) : [element("p", { className: "hint", textContent: `There is no group ${id}.` })]));
+  byId("group").replaceChildren(...groupView(group));
   if (isNew) byId("group").scrollTop = 0;
   colorTokens();
 }
 
-// The run
-
-async function showOverview() {
-  const run = await source.overview();
-  byId("name").textContent = run.name;
-  document.title = `${run.name} · asyncrl view`;
-  const parts = Object.entries(run.fates).map(([name, groups]) => `${groups.toLocaleString("en")} ${name}`);
-  if (run.steps) parts.unshift(`step ${run.steps[1]}`);
-  if (run.greedy_accuracy !== null) parts.push(`held-out ${(100 * run.greedy_accuracy).toFixed(0)}% at step ${run.evaluated_step}`);
-  byId("overview").textContent = parts.join(" · ");
+function choices(name, ...values) {
+  const option = (value) => element("option", { value, textContent: value === "" ? `any ${name}` : value.replace("_", " ") });
+  return element("select", { name, "aria-label": name }, ...["", ...values].map(option));
 }
 
-async function refresh() {
-  try {
-    await showOverview();
+function listPane() {
+  const filters = element(
+    "form",
+    { id: "filters" },
+    choices("state", "open", "ready", "taken", "trained", "dropped"),
+    choices("outcome", "correct", "wrong", "no_answer", "fault"),
+    element("input", { name: "step", type: "number", min: 1, placeholder: "step", "aria-label": "step", dataset: { search: "" } }),
+  );
+  const titles = ["group", "fate", "outcomes", "reward", "tokens", "by"].map((title) => element("th", { textContent: title }));
+  const more = element("button", { id: "more", hidden: true, textContent: "Older groups" });
+  filters.addEventListener("input", reload);
+  filters.addEventListener("submit", (event) => event.preventDefault());
+  more.addEventListener("click", older);
+  return element(
+    "div",
+    { id: "list" },
+    filters,
+    element("table", {}, element("thead", {}, element("tr", {}, ...titles)), element("tbody", { id: "groups" })),
+    element("p", { id: "empty", hidden: true, textContent: "No group matches." }),
+    more,
+  );
+}
+
+views.groups = {
+  title: "Groups",
+  async show(root, run, rest) {
+    if (!root.firstChild) {
+      Object.assign(state, { run, groups: [], chosen: null, shown: "" });
+      const hint = "Choose a group to see its prompt, its responses token by token, and their fate.";
+      root.append(listPane(), element("div", { id: "group" }, element("p", { className: "hint", textContent: hint })));
+    }
+    const step = rest.query.get("step");
+    if (step !== null) byId("filters").elements.step.value = step;
+    if (state.groups.length === 0 || step !== null) await reload();
+    if (rest.path.length > 0) await showGroup(Number(rest.path[0]));
+  },
+  async update() {
     // While older pages are open the list stands still: a list that moves cannot be read.
-    if (state.groups.length <= PAGE_SIZE && byId("panes").querySelector("nav").scrollTop === 0) await reload();
-    if (state.chosen !== null) await show(state.chosen);
-  } catch (error) {
-    byId("overview").textContent = `The server does not answer: ${error.message}`;
-  }
-  setTimeout(refresh, REFRESH_MILLISECONDS);
-}
-
-function followAddress() {
-  const found = /^#group=(\d+)$/.exec(location.hash);
-  if (found) show(Number(found[1]));
-}
-
-function listen() {
-  const choose = (event) => {
-    const row = event.target.closest("tr[data-group]");
-    if (row) location.hash = `group=${row.dataset.group}`;
-  };
-  byId("groups").addEventListener("click", choose);
-  byId("groups").addEventListener("keydown", (event) => event.key === "Enter" && choose(event));
-  byId("filters").addEventListener("input", reload);
-  byId("filters").addEventListener("submit", (event) => event.preventDefault());
-  byId("more").addEventListener("click", older);
-  window.addEventListener("hashchange", followAddress);
-  const tip = byId("tip");
-  document.addEventListener("mouseover", (event) => {
-    const token = event.target.closest(".token");
-    tip.hidden = !token;
-    if (!token) return;
-    tip.textContent = token.dataset.tip;
-    const place = token.getBoundingClientRect();
-    tip.style.left = `${Math.min(place.left, window.innerWidth - 350)}px`;
-    tip.style.top = `${place.bottom + 90 > window.innerHeight ? place.top - tip.offsetHeight - 6 : place.bottom + 6}px`;
-  });
-}
-
-async function start() {
-  listen();
-  if (embedded) {
-    await showOverview();
-    await reload();
-  } else {
-    await refresh();
-  }
-  followAddress();
-}
-
-start();
+    if (state.groups.length <= PAGE_SIZE && byId("list").scrollTop === 0) await reload();
+    if (state.chosen !== null) await showGroup(state.chosen);
+  },
+};

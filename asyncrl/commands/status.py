@@ -1,0 +1,102 @@
+"""`asyncrl status RUN`: what a run does now, from another shell."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from asyncrl.errors import InputError
+from asyncrl.observe.metrics import Metrics, read_metrics
+from asyncrl.observe.run_now import NOT_STARTED, RunNow, read_run
+from asyncrl.observe.status_lines import short_line, status_lines
+from asyncrl.observe.summary import METRICS_FILE
+
+HELP = (
+    "Print what a run does now: its state, who waits for whom, servers, alarms; of one that has ended, its "
+    "result. Reads the run folder alone, from any machine that sees it. Exit codes: 0 it runs, finished or "
+    "has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before its end. With --follow: "
+    "when it has ended."
+)
+INTERVAL_SECONDS = 1.0
+EXIT_CODES = {"failed": 1, "no longer running": 1, "stopped": 3}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (a line with --follow)")
+    parser.add_argument("--follow", action="store_true", help="continue until the run has ended")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """As HELP says."""
+    reader = _Reader(arguments.run)
+    try:
+        if arguments.follow:
+            now = _follow(reader, is_json=arguments.json)
+        else:
+            now = reader.read()
+            _print(now, Console(highlight=False), is_json=arguments.json)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return EXIT_CODES.get(now.state, 0)
+
+
+class _Reader:
+    """Parses metrics.jsonl again only when it has grown."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._size = -1
+        self._metrics = Metrics()
+
+    def read(self) -> RunNow:
+        path = self._folder / METRICS_FILE
+        size = path.stat().st_size if path.exists() else 0
+        if size != self._size:
+            self._size, self._metrics = size, read_metrics(path)
+        return read_run(self._folder, metrics=self._metrics)
+
+
+def _print(now: RunNow, console: Console, *, is_json: bool) -> None:
+    if is_json:
+        print(json.dumps(now.json(), indent=2))
+        return
+    for line in status_lines(now, width=console.width):
+        console.print(line, soft_wrap=True)
+
+
+def _follow(reader: _Reader, *, is_json: bool) -> RunNow:
+    """On a terminal one picture that changes; elsewhere a line when the state or the step does."""
+    console = Console(highlight=False)
+    if console.is_terminal and not is_json:
+        return _follow_on_terminal(reader, console)
+    said = ""
+    while True:
+        now = reader.read()
+        words = f"{now.state} {now.step} {[told for told in now.alarms if told.is_on]}"
+        if words != said:
+            said = words
+            print(json.dumps(now.json()) if is_json else short_line(now), flush=True)
+        if _has_ended(now):
+            return now
+        time.sleep(INTERVAL_SECONDS)
+
+
+def _follow_on_terminal(reader: _Reader, console: Console) -> RunNow:
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            now = reader.read()
+            # The width is asked for each picture: the window may have changed.
+            live.update(Group(*status_lines(now, width=console.width)), refresh=True)
+            if _has_ended(now):
+                return now
+            time.sleep(INTERVAL_SECONDS)
+
+
+def _has_ended(now: RunNow) -> bool:
+    return not now.is_running and now.state != NOT_STARTED

@@ -1,0 +1,170 @@
+"""What a run is doing now, or how it ended: read from its folder alone, beside a writing run or without one.
+
+Joins status.json (the moment) with metrics.jsonl (what was measured, warned and alarmed). Does not print.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.observe.live import ETA_WINDOW_STEPS
+from asyncrl.observe.metrics import Metrics, Row, read_metrics
+from asyncrl.observe.postmortem import POST_MORTEM
+from asyncrl.observe.summary import METRICS_FILE, REPORT_FILE
+from asyncrl.run_status import (
+    ENDS,
+    QueueStatus,
+    ServerStatus,
+    Status,
+    Waiting,
+    is_running,
+    read_status,
+    silence_of,
+    words_of_state,
+)
+
+RECIPE_FILE = "recipe.yaml"
+NUM_WARNINGS = 3
+NUM_ALARMS = 5
+NOT_STARTED = "not started"
+GONE = "no longer running"
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Of a held-out evaluation; shares with their 95% interval where it is known."""
+
+    step: int
+    greedy: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An alarm or a warning, as metrics.jsonl has it."""
+
+    step: int | None
+    text: str
+    alarm: str | None = None
+    """The alarm's name; None for a warning."""
+    is_on: bool = True
+    """False for an alarm that has ended."""
+    count: int = 1
+    """How often a warning was repeated in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    folder: str
+    state: str
+    """As in status.json, or "no longer running", or "not started"."""
+    is_running: bool
+    step: int
+    total_steps: int
+    seconds_left: float | None
+    """By the last steps; None where the run trains no more, or no step was measured."""
+    silence_seconds: float | None
+    """Since status.json was written."""
+    reward_mean: float | None
+    """Of the last step."""
+    first_accuracy: Accuracy | None
+    last_accuracy: Accuracy | None
+    waiting: Waiting
+    queue: QueueStatus | None
+    servers: list[ServerStatus]
+    alarms: list[Told]
+    """The last of those that are on, and of those that were, in order."""
+    warnings: list[Told]
+    """The last ones, in order."""
+    cause: str | None
+    """Of a run that failed: what ended it."""
+    report: str | None
+    """Path of the report of a run that ended."""
+    disk_free_bytes: int
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
+    """`metrics` are those of the folder, where somebody has read them already. Raises InputError."""
+    if not (folder / RECIPE_FILE).is_file():
+        raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}.")
+    if metrics is None:
+        metrics = read_metrics(folder / METRICS_FILE)
+    status = read_status(folder)
+    state = NOT_STARTED if status is None else words_of_state(status)
+    evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
+    report = folder / REPORT_FILE
+    return RunNow(
+        folder=str(folder),
+        state=state,
+        is_running=status is not None and is_running(status),
+        step=0 if status is None else status["step"],
+        total_steps=0 if status is None else status["total_steps"],
+        seconds_left=None if status is None else _seconds_left(status, metrics),
+        silence_seconds=None if status is None else silence_of(status),
+        reward_mean=metrics.steps[-1].get("reward_mean") if metrics.steps else None,
+        first_accuracy=_accuracy(evaluations[0]) if evaluations else None,
+        last_accuracy=_accuracy(evaluations[-1]) if evaluations else None,
+        waiting={"trainer": None, "rollouts": None} if status is None else status["waiting"],
+        queue=None if status is None else status["queue"],
+        servers=[] if status is None else status["servers"],
+        alarms=_alarms(metrics.events),
+        warnings=_warnings(metrics.events),
+        cause=_cause(folder) if state == "failed" else None,
+        report=str(report) if state in ENDS and report.exists() else None,
+        disk_free_bytes=shutil.disk_usage(folder).free,
+    )
+
+
+def _accuracy(row: Row) -> Accuracy:
+    return Accuracy(row["step"], row["greedy_accuracy"], row.get("greedy_low"), row.get("greedy_high"))
+
+
+def _seconds_left(status: Status, metrics: Metrics) -> float | None:
+    recent = [row.get("step_seconds") for row in metrics.steps[-ETA_WINDOW_STEPS:]]
+    known = [seconds for seconds in recent if seconds is not None]
+    if not known or not is_running(status):
+        return None
+    return max(0, status["total_steps"] - status["step"]) * sum(known) / len(known)
+
+
+def _alarms(events: list[Row]) -> list[Told]:
+    """The last row of each alarm: whether it is on."""
+    last: dict[str, Told] = {}
+    for row in events:
+        if row["event"] == "alarm":
+            name = str(row.get("alarm"))
+            # Popped first, so that it takes its new place in the order.
+            last.pop(name, None)
+            last[name] = Told(row.get("step"), str(row.get("text")), name, bool(row.get("is_on", True)))
+    on = [told for told in last.values() if told.is_on]
+    over = [told for told in last.values() if not told.is_on]
+    return [*over, *on][-NUM_ALARMS:]
+
+
+def _warnings(events: list[Row]) -> list[Told]:
+    found: list[Told] = []
+    for row in events:
+        if row["event"] not in ("note", "warning"):
+            continue
+        told = Told(row.get("step"), str(row.get("text")))
+        if found and found[-1].text == told.text:
+            told = Told(told.step, told.text, count=found[-1].count + 1)
+            found.pop()
+        found.append(told)
+    return found[-NUM_WARNINGS:]
+
+
+def _cause(folder: Path) -> str | None:
+    """The first section of the post-mortem, without its title."""
+    try:
+        lines = (folder / POST_MORTEM).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    end = lines.index("") if "" in lines else len(lines)
+    return "\n".join(lines[2:end]) or None

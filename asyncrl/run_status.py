@@ -1,0 +1,141 @@
+"""status.json of a run folder: how far the run is, right now. The controller writes it, anybody reads it.
+
+A line of text that is replaced as a whole, so that a reader never sees half of it. Nobody who reads it needs
+the run, its journal or its host: a shared disk is enough. What has ended, or died, stays readable.
+"""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Literal, TypedDict
+
+import psutil
+
+from asyncrl.errors import InputError
+
+STATUS = "status.json"
+SILENT_SECONDS = 15.0
+"""A status older than this comes from a run that is gone or hangs: it is written about once a second."""
+
+State = Literal["starting", "evaluating", "training", "finished", "stopped", "failed"]
+ENDS = ("finished", "stopped", "failed")
+"""States after which nothing follows until the run is started again."""
+
+
+class Waiting(TypedDict):
+    """Who waits for whom, in words that begin with "for"; None for who works."""
+
+    trainer: str | None
+    rollouts: str | None
+
+
+class QueueStatus(TypedDict):
+    open: int
+    """Groups that are generated or graded."""
+    ready: int
+    """Groups that may be taken."""
+    taken: int
+    """Groups that no checkpoint holds yet."""
+    tokens_in_flight: int
+    """Response tokens of open and ready groups."""
+
+
+class ServerStatus(TypedDict):
+    url: str
+    state: str
+    version: int | None
+    """Of its weights; None before it has joined."""
+    requests: int
+    """That stream from it now."""
+    tokens_per_second: float
+    """This and `busy_share`: over the last ten seconds."""
+    restarts: int
+    retractions: int
+    """How often it took a request's cache back for others."""
+    busy_share: float
+    """Of the time: with at least one request."""
+
+
+class Status(TypedDict):
+    """What status.json holds."""
+
+    time_seconds: float
+    """Unix time of the writing."""
+    state: State
+    pid: int
+    """Of the controller."""
+    host: str
+    """Where that process runs: elsewhere its number means nothing."""
+    step: int
+    """The policy version: steps done."""
+    total_steps: int
+    waiting: Waiting
+    queue: QueueStatus
+    servers: list[ServerStatus]
+
+
+def this_host() -> str:
+    return socket.gethostname()
+
+
+def write_status(folder: Path, status: Status) -> None:
+    """Replaces the file in one move. Raises OSError, and then the former file is still there."""
+    part = folder / f"{STATUS}.part"
+    try:
+        part.write_text(json.dumps(status) + "\n", encoding="utf-8")
+        os.replace(part, folder / STATUS)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def read_status(folder: Path) -> Status | None:
+    """None where no run has written one. Raises InputError for a file that is none."""
+    try:
+        found = json.loads((folder / STATUS).read_bytes())
+        if not isinstance(found, dict) or not Status.__required_keys__ <= found.keys():
+            raise ValueError("keys are missing")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InputError(
+            f"{folder / STATUS} is not the status of a run ({error}). Remove it: the next start writes a new "
+            f"one."
+        ) from None
+    status: Status = found
+    return status
+
+
+def is_running(status: Status, *, now_seconds: float | None = None) -> bool:
+    """Whether the run that wrote it still works: it has not ended, writes, and its process lives.
+
+    `now_seconds` is Unix time; default: now.
+    """
+    if status["state"] in ENDS or silence_of(status, now_seconds=now_seconds) > SILENT_SECONDS:
+        return False
+    # On another host, or in a container of its own, the number may be anybody's.
+    return status["host"] != this_host() or _is_alive(status["pid"])
+
+
+def words_of_state(status: Status, *, now_seconds: float | None = None) -> str:
+    """The state, or "no longer running" for a run that could not say how it ended."""
+    if status["state"] in ENDS or is_running(status, now_seconds=now_seconds):
+        return status["state"]
+    return "no longer running"
+
+
+def silence_of(status: Status, *, now_seconds: float | None = None) -> float:
+    """Seconds since it was written; 0 where the writer's clock is ahead."""
+    return max(0.0, (time.time() if now_seconds is None else now_seconds) - status["time_seconds"])
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is such a process, and more of it than its exit code."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

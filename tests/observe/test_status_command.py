@@ -1,0 +1,158 @@
+"""`asyncrl status`: what it says of runs that train, ended, failed and died, on wide and narrow terminals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.statuses import make_status
+
+from asyncrl.cli import main
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.postmortem import POST_MORTEM
+from asyncrl.observe.run_now import read_run
+from asyncrl.observe.status_lines import status_lines
+from asyncrl.run_status import ServerStatus, write_status
+
+SERVER: ServerStatus = {
+    "url": "http://127.0.0.1:30000",
+    "state": "serving",
+    "version": 12,
+    "requests": 16,
+    "tokens_per_second": 3120.0,
+    "restarts": 1,
+    "retractions": 0,
+    "busy_share": 0.98,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run at step 12 of 40, with an evaluation, an alarm that is on, one that is over, and warnings."""
+    run = tmp_path / "run"
+    with MetricsWriter(run / "metrics.jsonl") as metrics:
+        metrics.evaluation({"step": 0, "when": "before", "greedy_accuracy": 0.32})
+        for step in range(1, 13):
+            metrics.step({"step": step, "reward_mean": 0.41, "step_seconds": 2.5})
+        metrics.evaluation(
+            {"step": 10, "when": "during", "greedy_accuracy": 0.62, "greedy_low": 0.55, "greedy_high": 0.69}
+        )
+        metrics.event("alarm", alarm="dead_groups", step=4, text="no signal", is_first=True, is_on=True)
+        metrics.event("alarm", alarm="entropy", step=9, text="entropy fell", is_first=True, is_on=True)
+        metrics.event("alarm", alarm="dead_groups", step=11, text="signal again", is_first=True, is_on=False)
+        for _ in range(2):
+            metrics.event("note", text="server http://a:1 leaves: \x1b[2Jit died")
+    (run / "recipe.yaml").write_text("name: run\n")
+    write_status(run, make_status(step=12, servers=[SERVER]))
+    return run
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
+    code = main(["status", *map(str, words)])
+    return code, capsys.readouterr().out
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def test_a_running_run_says_who_waits_how_long_it_takes_and_what_is_wrong(
+    folder: Path, capsys: pytest.CaptureFixture[str], narrow: Callable[[int], None]
+) -> None:
+    narrow(80)
+    code, out = printed(capsys, folder)
+    lines = out.splitlines()
+    assert code == 0
+    assert "state     training" in lines
+    # 28 steps of 2.5 s.
+    assert "step      12 of 40, 1:10 left" in lines
+    assert "held-out  32% -> 62% 55-69 at step 10" in lines
+    assert "queue     5 groups open, 14 ready, 16 taken; 1.2k tokens in flight" in lines
+    assert "trainer   waits for rollouts: 14 of 16 groups ready" in lines
+    assert "rollouts  works" in lines
+    assert "alarm     step 9: entropy fell" in lines and "was       step 11: signal again" in lines
+    assert "warning   server http://a:1 leaves: \\x1b[2Jit died (2 times)" in lines
+    head, row = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if a.startswith("server "))
+    assert head.split() == ["server", "state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted"]
+    assert row.split() == ["127.0.0.1:30000", "serving", "12", "16", "3.1k", "98%", "1", "0"]
+    assert any(line.startswith("disk ") and line.endswith("GiB free") for line in lines)
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 200])
+def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
+    long = {**SERVER, "url": "http://a-host-with-a-long-name.example.org:30000", "state": "restarting"}
+    write_status(folder, make_status(step=12, total_steps=100_000, servers=[SERVER, long]))
+    with MetricsWriter(folder / "metrics.jsonl") as metrics:
+        metrics.event("note", text="word " * 30 + "x" * 300 + "\nand a second line")
+    lines = status_lines(read_run(folder), width=width)
+    assert max(line.cell_len for line in lines) <= width
+    # What tells two servers of a host apart is kept.
+    assert any("30000" in line.plain for line in lines)
+
+
+def test_the_json_holds_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = printed(capsys, folder, "--json")
+    found = json.loads(out)
+    assert (code, found["state"], found["step"], found["is_running"]) == (0, "training", 12, True)
+    assert found["seconds_left"] == 70.0 and found["servers"] == [SERVER]
+    assert [(a["alarm"], a["is_on"]) for a in found["alarms"]] == [("dead_groups", False), ("entropy", True)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "state"),
+    [
+        ({"state": "finished", "step": 40}, 0, "finished"),
+        ({"state": "stopped"}, 3, "stopped"),
+        ({"state": "failed"}, 1, "failed"),
+        ({"time_seconds": 1000.0}, 1, "no longer running"),
+        ({"pid": 2**22 + 1}, 1, "no longer running"),
+    ],
+)
+def test_the_exit_code_says_how_a_run_ended(
+    folder: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], code: int, state: str
+) -> None:
+    write_status(folder, make_status(**keys))
+    (folder / POST_MORTEM).write_text("What ended the run\n------------------\nDiskError: full\n\nServers\n")
+    (folder / "report.html").write_text("")
+    for more in ([], ["--follow"]):
+        found, out = printed(capsys, folder, *more)
+        assert (found, state in out) == (code, True)
+        assert "left" not in out and "waits" not in out
+    _, out = printed(capsys, folder)
+    assert ("DiskError: full" in out) == (state == "failed")
+    assert ("report" in out) == (state != "no longer running")
+
+
+def test_a_folder_without_a_run_is_refused_and_one_that_has_not_started_says_so(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    (folder / "status.json").unlink()
+    code, out = printed(capsys, folder)
+    assert (code, "not started" in out) == (0, True)
+    (folder / "status.json").write_text("{")
+    assert main(["status", str(folder)]) == 2
+
+
+def test_following_without_a_terminal_prints_a_line_per_change_until_the_end(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = iter(
+        [
+            lambda: None,
+            lambda: write_status(folder, make_status(step=13, servers=[SERVER])),
+            lambda: write_status(folder, make_status(step=40, state="finished")),
+        ]
+    )
+    monkeypatch.setattr("asyncrl.commands.status.time.sleep", lambda _: next(changes)())
+    assert main(["status", str(folder), "--follow"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(", held-out")[0] for line in lines] == [
+        "training, step 12 of 40",
+        "training, step 13 of 40",
+        "finished, step 40 of 40",
+    ]
+    assert lines[0].endswith("held-out 62% 55-69, 1:10 left, alarm: entropy")
