@@ -43,6 +43,7 @@ from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.observe.warning_log import WarningLog
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
@@ -63,9 +64,11 @@ class TerminalAndFile(logging.Handler):
         super().__init__(logging.WARNING)
         self._live = live
         self._metrics = metrics
+        self._warnings = WarningLog(metrics)
 
     def step(self, row: Row) -> None:
         self._metrics.step(row)
+        self._warnings.step = int(row["step"])
         self._live.step(row)
 
     def evaluation(self, row: Row) -> None:
@@ -83,7 +86,7 @@ class TerminalAndFile(logging.Handler):
         """
         text = record.getMessage()
         try:
-            self._metrics.event("note", text=text)
+            self._warnings.add(text, kind=str(record.msg))
         except DiskError as error:
             text += f"\n{error}"
         try:
@@ -102,6 +105,9 @@ class TerminalAndFile(logging.Handler):
         log_of_all = logging.getLogger("asyncrl")
         log_of_all.removeHandler(self)
         log_of_all.propagate = True
+        # Whatever ended the run must not be hidden by a full disk.
+        with contextlib.suppress(DiskError):
+            self._warnings.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.page import groups, overview
+from asyncrl.page import answers, curves, faults, groups, ledger, log, overview, servers
 from asyncrl.page.request import RUNS
 from asyncrl.page.runs import Run, Runs
 
@@ -25,12 +25,18 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = (overview, groups)
+PARTS = (overview, curves, groups, answers, ledger, servers, faults, log)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
-STYLES = ("page.css", "groups.css")
+STYLES = (
+    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "trajectories.css"),
+    "servers.css",
+)
 SHELL = ("shell.js", "charts.js")
-VIEWS = ("overview.js", "groups.js")
+VIEWS = (
+    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js", "servers.js", "faults.js"),
+    "log.js",
+)
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,10 +56,10 @@ def render(answers: dict[str, Any] | None = None) -> str:
 
 def export(run: Run, *, num_groups: int) -> str:
     """The document with one run inside, its newest `num_groups` groups among it. Raises InputError."""
-    answers: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for part in PARTS:
-        answers.update(part.exported(run, num_groups=num_groups))
-    return render(answers)
+        found.update(part.exported(run, num_groups=num_groups))
+    return render(found)
 
 
 def make_app(runs: Runs) -> web.Application:

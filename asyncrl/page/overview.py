@@ -1,15 +1,21 @@
 """All runs of the page, a line each, and the head of one run."""
 
-from pathlib import Path
+import time
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from aiohttp import web
 
+from asyncrl.errors import InputError
 from asyncrl.journal.reader import find_journal
-from asyncrl.observe.metrics import read_metrics
+from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.summary import JOURNAL_FILE
 from asyncrl.page.request import RUNS, answer, run_of
 from asyncrl.page.runs import Run
+from asyncrl.run_status import read_status, words_of_state
+
+MOST_POINTS = 60
+"""Evaluations of a sparkline."""
 
 
 class Head(TypedDict):
@@ -19,13 +25,41 @@ class Head(TypedDict):
     folder: str
     revision: str
     """Another text whenever the run has written anything."""
+    state: str | None
+    """As its run says, or "no longer running"; None where it wrote no status."""
+    step: int | None
+    total_steps: int | None
     fates: dict[str, int]
     """Groups by fate."""
-    steps: list[int] | None
-    """The first and the last step whose batch was taken."""
     greedy_accuracy: float | None
     """Of the last evaluation."""
     evaluated_step: int | None
+
+
+class Line(TypedDict):
+    """A run in the overview."""
+
+    name: str
+    revision: str
+    state: str | None
+    step: int | None
+    total_steps: int | None
+    accuracies: list[list[float]]
+    """[step, held-out accuracy] of its evaluations."""
+    low: float | None
+    """The last accuracy lies between `low` and `high`, at 95%."""
+    high: float | None
+    reward: float | None
+    """Of the last step."""
+    alarm: str | None
+    """The last one, as a sentence."""
+    alarm_step: int | None
+    begun_seconds: float | None
+    """Unix time of its first row."""
+    written_seconds: float | None
+    """Unix time of its last row."""
+    problem: str | None
+    """Why the run cannot be read."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
@@ -35,34 +69,86 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
     """The run as the only one; `num_groups` belongs to other parts."""
-    head = read_head(run)
-    return {"/api/runs": [head], f"/api/runs/{run.name}": head}
+    lines = {"now_seconds": time.time(), "runs": [read_line(run)]}
+    return {"/api/runs": lines, f"/api/runs/{run.name}": read_head(run)}
 
 
 def read_head(run: Run) -> Head:
     """Raises InputError where the run's files cannot be read."""
     revision = run.revision()
     journal = find_journal(run.folder / JOURNAL_FILE)
-    steps = None if journal is None else journal.step_range()
-    evaluations = read_metrics(run.metrics_path).evaluations
+    evaluations = run.metrics.read().evaluations
     last = evaluations[-1] if evaluations else {}
+    state, step, total_steps = _progress(run, run.metrics.read())
     return {
         "name": run.name,
         "folder": str(run.folder),
-        "revision": revision,
+        # A run that has stopped writes nothing, but its state changes.
+        "revision": f"{revision} {state}",
+        "state": state,
+        "step": step,
+        "total_steps": total_steps,
         "fates": {} if journal is None else journal.fates(),
-        "steps": list(steps) if steps else None,
         "greedy_accuracy": last.get("greedy_accuracy"),
         "evaluated_step": last.get("step"),
     }
 
 
-def read_overview(folders: dict[str, Path]) -> list[Head]:
-    return [read_head(Run(name, folder)) for name, folder in folders.items()]
+def read_line(run: Run) -> Line:
+    """What cannot be read is told in the line: the other runs are shown all the same."""
+    revision = run.revision()
+    try:
+        metrics, problem = run.metrics.read(), None
+        state, step, total_steps = _progress(run, metrics)
+    except (InputError, OSError) as error:
+        metrics, problem = Metrics(), str(error)
+        state, step, total_steps = None, None, None
+    evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
+    last = evaluations[-1] if evaluations else {}
+    alarms = [row for row in metrics.events if row["event"] == "alarm"]
+    alarm = alarms[-1] if alarms else {}
+    rows = [*metrics.steps[:1], *metrics.steps[-1:], *evaluations[:1], *evaluations[-1:]]
+    times = [row["time_seconds"] for row in rows]
+    return {
+        "name": run.name,
+        "revision": revision,
+        "state": state,
+        "step": step,
+        "total_steps": total_steps,
+        "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
+        "low": last.get("greedy_low"),
+        "high": last.get("greedy_high"),
+        "reward": metrics.steps[-1].get("reward_mean") if metrics.steps else None,
+        "alarm": alarm.get("text"),
+        "alarm_step": alarm.get("step"),
+        "begun_seconds": min(times, default=None),
+        "written_seconds": max(times, default=None),
+        "problem": problem,
+    }
+
+
+def read_lines(runs: Sequence[Run]) -> dict[str, Any]:
+    return {"now_seconds": time.time(), "runs": [read_line(run) for run in runs]}
+
+
+def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int | None]:
+    """State, steps done, steps to do."""
+    status = read_status(run.folder)
+    done = metrics.steps[-1]["step"] if metrics.steps else None
+    if status is None:
+        total = run.recipe.get("trainer", {}).get("num_steps")
+        return None, done, total
+    return words_of_state(status), max(status["step"], done or 0), status["total_steps"]
+
+
+def _thinned(rows: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` of the rows, evenly, the last one among them."""
+    every = -(-len(rows) // most)
+    return list(rows[::-1][:: max(1, every)])[::-1]
 
 
 async def _runs(request: web.Request) -> web.Response:
-    return await answer(read_overview, request.app[RUNS].folders())
+    return await answer(read_lines, request.app[RUNS].all())
 
 
 async def _run(request: web.Request) -> web.Response:

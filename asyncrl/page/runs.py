@@ -16,13 +16,15 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
+from asyncrl.observe.metrics import MetricsFollower
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
+from asyncrl.run_status import STATUS
 
-MOST_OPEN = 16
+MOST_OPEN = 200
 """Runs of which the page keeps what it has read."""
-WRITTEN = (METRICS_FILE, JOURNAL_FILE, f"{JOURNAL_FILE}-wal", "status.json")
+WRITTEN = (METRICS_FILE, JOURNAL_FILE, f"{JOURNAL_FILE}-wal", STATUS)
 """Files that change while a run trains."""
 
 
@@ -33,6 +35,8 @@ class Run:
         self.name = name
         """Unique among the runs of the page."""
         self.folder = folder
+        self.start = _stamp(folder / RECIPE_FILE)
+        """Another text after each start of the run, which writes its recipe."""
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
@@ -49,9 +53,10 @@ class Run:
         """Texts of its model's tokens."""
         return TokenTexts(_tokenizer_folder(self.folder, self.recipe["model"]))
 
-    @property
-    def metrics_path(self) -> Path:
-        return self.folder / METRICS_FILE
+    @cached_property
+    def metrics(self) -> MetricsFollower:
+        """Reads what was added to metrics.jsonl."""
+        return MetricsFollower(self.folder / METRICS_FILE)
 
     def revision(self) -> str:
         """Another text whenever the run has written anything."""
@@ -90,11 +95,17 @@ class Runs:
         if folder is None:
             self._open.pop(name, None)
             return None
-        run = self._open.pop(name, None) or Run(name, folder)
+        run = self._open.pop(name, None)
+        if run is None or run.start != _stamp(folder / RECIPE_FILE):
+            run = Run(name, folder)
         self._open[name] = run
         if len(self._open) > MOST_OPEN:
             self._open.popitem(last=False)
         return run
+
+    def all(self) -> list[Run]:
+        """Each run that is there now, by name."""
+        return [run for name in self.folders() if (run := self.get(name)) is not None]
 
 
 def _run_folders(path: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from asyncrl.recipe.section import Count, PositiveFloat, Section
 from asyncrl.recipe.serving import Serving
 from asyncrl.recipe.trainer import Trainer
 from asyncrl.recipe.verifying import Verifying
+from asyncrl.recipe.view import View
 
 
 class Recipe(Section):
@@ -47,6 +48,7 @@ class Recipe(Section):
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
     placement: Placement = Placement()
+    view: View = View()
 
     def folder(self) -> Path:
         """The run folder."""

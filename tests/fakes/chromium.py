@@ -56,8 +56,9 @@ class Page:
     async def open(self, address: str) -> None:
         """Returns when the document and its scripts have loaded."""
         self._loaded.clear()
-        await self.call("Page.navigate", url=address)
-        await asyncio.wait_for(self._loaded.wait(), LIMIT_SECONDS)
+        # Another place in the same document loads nothing.
+        if "loaderId" in await self.call("Page.navigate", url=address):
+            await asyncio.wait_for(self._loaded.wait(), LIMIT_SECONDS)
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; promises are awaited."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.page.runs import MOST_OPEN, Runs
+from asyncrl.page import runs as page_runs
+from asyncrl.page.runs import Runs
 
 
 def make_runs(folder: Path, *names: str) -> Path:
@@ -37,13 +38,25 @@ def test_runs_of_one_name_are_numbered_and_a_run_named_twice_shows_once(tmp_path
     assert runs.folders() == {"sums": one / "sums", "sums~2": two / "sums"}
 
 
-def test_what_was_read_of_a_run_is_kept_until_too_many_are_open(tmp_path: Path) -> None:
-    runs = Runs([make_runs(tmp_path, *(f"run{number}" for number in range(MOST_OPEN + 1)))])
-    first = runs.get("run0")
-    assert runs.get("run0") is first
-    for number in range(1, MOST_OPEN + 1):
-        runs.get(f"run{number}")
-    assert runs.get("run0") is not first
+def test_what_was_read_of_a_run_is_kept_until_too_many_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_runs, "MOST_OPEN", 2)
+    runs = Runs([make_runs(tmp_path, "a", "b", "c")])
+    first = runs.get("a")
+    assert runs.get("a") is first
+    runs.get("b")
+    runs.get("c")
+    assert runs.get("a") is not first
+
+
+def test_a_run_that_starts_over_is_read_again(tmp_path: Path) -> None:
+    runs = Runs([make_runs(tmp_path, "a")])
+    first = runs.get("a")
+    (tmp_path / "a" / "recipe.new").write_text("name: other")
+    (tmp_path / "a" / "recipe.new").replace(tmp_path / "a" / "recipe.yaml")
+    second = runs.get("a")
+    assert second is not None and second is not first and second.recipe == {"name": "other"}
 
 
 def test_a_run_is_found_by_its_name_alone(tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ function renderHead() {
 }
 
 function headFacts(head) {
-  const facts = head.steps ? [`step ${head.steps[1]}`] : [];
+  const facts = head.state === null ? [] : [head.state];
+  if (head.step !== null) facts.push(head.total_steps ? `step ${head.step} of ${head.total_steps}` : `step ${head.step}`);
   if (isNumber(head.greedy_accuracy)) facts.push(`held-out ${percent(head.greedy_accuracy)} at step ${head.evaluated_step}`);
   return [...facts, ...Object.entries(head.fates).map(([name, groups]) => `${whole(groups)} ${name}`)];
 }
@@ -284,7 +285,7 @@ function start() {
   document.addEventListener("mouseover", showTip);
   window.addEventListener("hashchange", navigate);
   // An exported document holds one run: it opens on it.
-  if (isExported && route().view === "overview" && embedded["/api/runs"].length === 1) location.replace(link(embedded["/api/runs"][0].name));
+  if (isExported && route().view === "overview" && embedded["/api/runs"].runs.length === 1) location.replace(link(embedded["/api/runs"].runs[0].name));
   else navigate();
   if (!isExported) updateForever();
 }
