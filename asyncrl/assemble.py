@@ -84,7 +84,7 @@ def assemble(
     grader = _make_grader(inputs, run_folder)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, observer)
+    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, observer)
     report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state, keys)
     service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), keys, run_folder)
@@ -119,6 +119,7 @@ def _make_heldout(
     waits: Waits,
     state: RunState,
     loops: Loops,
+    journal: Journal,
     observer: Observer,
 ) -> HeldOutSchedule:
     return HeldOutSchedule(
@@ -131,6 +132,7 @@ def _make_heldout(
         waits,
         state,
         loops,
+        journal,
         observer,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.data.benchmarks import PLAIN, Benchmark
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title
 from asyncrl.data.rows import rows_of
-from asyncrl.evaluation.result import Result, chance_scores, greedy_result, sampled_result
+from asyncrl.evaluation.result import Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
@@ -49,16 +49,7 @@ class Exam:
 
     async def give(self, evaluator: Evaluator) -> Result:
         """What the model of `evaluator` answers. Raises EvaluationFailed."""
-        greedy = sampled = None
-        scores = {}
-        if self.is_greedy:
-            groups = await evaluator.answer(self.tasks, num_samples=1, is_greedy=True)
-            greedy, scores["greedy"] = greedy_result(groups), chance_scores(groups, 1)
-        if k := self.num_sampled:
-            groups = await evaluator.answer(self.tasks, num_samples=k, is_greedy=False)
-            sampled = sampled_result(groups, k)
-            scores |= {"avg": chance_scores(groups, 1), "pass": chance_scores(groups, k)}
-        return Result(greedy, sampled, scores)
+        return await evaluator.examine(self.tasks, is_greedy=self.is_greedy, num_samples=self.num_sampled)
 
     def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
         """`evaluator` with this exam's tokens, limits and stop strings, and a count of tokens of its own."""

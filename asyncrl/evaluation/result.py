@@ -32,6 +32,10 @@ class GradedResponse:
     """It ended at the limit of its tokens."""
 
 
+Groups = Sequence[Sequence[GradedResponse]]
+"""Of each task its responses."""
+
+
 class Answered(TypedDict):
     """Of all responses, faults included."""
 
@@ -75,19 +79,23 @@ class Result:
     sampled: Sampled | None
     scores: dict[str, Scores]
     """"greedy", "avg" and "pass" -> the score of each task, in the order of the tasks."""
+    greedy_responses: Groups = ()
+    """The most likely answer to each task, where they were asked for."""
+    sampled_responses: Groups = ()
+    """The samples of each task, where there are any."""
 
     def row(self) -> dict[str, Any]:
-        """Flat, for JSON and metrics.jsonl; lengths and cut-offs are the greedy ones where there are both."""
+        """The numbers and the scores, for JSON and metrics.jsonl."""
+        return {**self.numbers(), **{f"{name}_scores": scores for name, scores in self.scores.items()}}
+
+    def numbers(self) -> dict[str, Any]:
+        """Flat; lengths and cut-offs are the greedy ones where there are both."""
         parts = [part for part in (self.sampled, self.greedy) if part is not None]
         merged = dict(itertools.chain.from_iterable(part.items() for part in parts))
-        return {
-            **merged,
-            "num_faults": sum(part["num_faults"] for part in parts),
-            **{f"{name}_scores": scores for name, scores in self.scores.items()},
-        }
+        return {**merged, "num_faults": sum(part["num_faults"] for part in parts)}
 
 
-def greedy_result(groups: Sequence[Sequence[GradedResponse]]) -> Greedy:
+def greedy_result(groups: Groups) -> Greedy:
     """Of one response per task; at least one has a verdict."""
     graded = list(itertools.chain.from_iterable(map(correct_of, groups)))
     accuracy = estimates.accuracy(sum(graded), len(graded))
@@ -99,7 +107,7 @@ def greedy_result(groups: Sequence[Sequence[GradedResponse]]) -> Greedy:
     }
 
 
-def sampled_result(groups: Sequence[Sequence[GradedResponse]], k: int) -> Sampled:
+def sampled_result(groups: Groups, k: int) -> Sampled:
     """Raises EvaluationFailed when no task has k verdicts."""
     correct = [correct_of(group) for group in groups]
     if not any(len(graded) >= k for graded in correct):
@@ -118,7 +126,7 @@ def sampled_result(groups: Sequence[Sequence[GradedResponse]], k: int) -> Sample
     }
 
 
-def chance_scores(groups: Sequence[Sequence[GradedResponse]], k: int) -> Scores:
+def chance_scores(groups: Groups, k: int) -> Scores:
     """pass@k of each task, which for k = 1 is its share of correct responses."""
     counts = [correct_of(group) for group in groups]
     return [
@@ -132,7 +140,7 @@ def correct_of(responses: Sequence[GradedResponse]) -> list[bool]:
     return [r.score.correctness == 1.0 for r in responses if r.score.correctness is not None]
 
 
-def _answered(groups: Sequence[Sequence[GradedResponse]]) -> Answered:
+def _answered(groups: Groups) -> Answered:
     responses = list(itertools.chain.from_iterable(groups))
     versions = [version for response in responses for version in response.versions]
     return {

@@ -14,8 +14,9 @@ from asyncrl.errors import ServerError
 from asyncrl.evaluation.result import (
     EvaluationFailed,
     GradedResponse,
-    Greedy,
-    Sampled,
+    Result,
+    Scores,
+    chance_scores,
     greedy_result,
     sampled_result,
 )
@@ -60,14 +61,23 @@ class Evaluator:
     """Told how many more responses are graded."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
 
-    async def greedy(self, tasks: Sequence[Task]) -> Greedy:
-        """Raises EvaluationFailed."""
-        return greedy_result(await self.answer(tasks, num_samples=1, is_greedy=True))
+    async def examine(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
+        """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.
 
-    async def sampled(self, tasks: Sequence[Task], *, num_samples: int) -> Sampled:
-        """avg@k and pass@k over `num_samples` per task. Raises EvaluationFailed."""
-        groups = await self.answer(tasks, num_samples=num_samples, is_greedy=False)
-        return sampled_result(groups, num_samples)
+        Raises EvaluationFailed.
+        """
+        sampled = greedy = None
+        samples: list[list[GradedResponse]] = []
+        answers: list[list[GradedResponse]] = []
+        scores: dict[str, Scores] = {}
+        if num_samples:
+            samples = await self.answer(tasks, num_samples=num_samples, is_greedy=False)
+            sampled = sampled_result(samples, num_samples)
+            scores |= {"avg": chance_scores(samples, 1), "pass": chance_scores(samples, num_samples)}
+        if is_greedy:
+            answers = await self.answer(tasks, num_samples=1, is_greedy=True)
+            greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
+        return Result(greedy, sampled, scores, answers, samples)
 
     async def answer(
         self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool

@@ -1,6 +1,7 @@
 """The held-out evaluations of a run: each once per version and occasion, during training.
 
-Owns what they found. An evaluation that fails is only a warning: training does not depend on it.
+Owns what they found; what each response amounts to goes into the journal, before the observer hears of the
+evaluation. An evaluation that fails is only a warning: training does not depend on it.
 """
 
 import asyncio
@@ -8,9 +9,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from asyncrl.errors import ServerError
-from asyncrl.evaluation.exam import Exam
-from asyncrl.evaluation.result import EvaluationFailed, Result, Sampled
+from asyncrl.evaluation.exam import HELDOUT, Exam
+from asyncrl.evaluation.record import statements_of
+from asyncrl.evaluation.result import EvaluationFailed, Result
 from asyncrl.evaluation.run import Evaluator
+from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Evaluation
@@ -41,6 +44,7 @@ class HeldOutSchedule:
         waits: Waits,
         state: RunState,
         loops: Loops,
+        journal: Journal,
         observer: Observer,
     ) -> None:
         self._section = section
@@ -50,6 +54,7 @@ class HeldOutSchedule:
         self._template = template
         self.pinned = pinned
         self._waits = waits
+        self._journal = journal
         self._observer = observer
         self._loops = loops
         self._state = state
@@ -117,26 +122,33 @@ class HeldOutSchedule:
             except EvaluationFailed as error:
                 _warn(f"benchmark {exam.name}", version, when, error)
             else:
+                await self._record(version, exam.name, exam.tasks, result)
                 self._observer.benchmark({"step": version, "when": when, **exam.describe(), **result.row()})
 
     async def _measure_heldout(self, version: PolicyVersion, when: str) -> None:
         """Samples are taken before and after training only."""
-        sampled: Sampled | None = None
+        k = 0 if when == "during" else self._section.samples_per_task
         try:
-            if when != "during":
-                k = self._section.samples_per_task
-                sampled = await self._evaluator.sampled(self._tasks, num_samples=k)
-            greedy = await self._evaluator.greedy(self._tasks)
+            result = await self._evaluator.examine(self._tasks, is_greedy=True, num_samples=k)
         except EvaluationFailed as error:
             _warn("the evaluation", version, when, error)
             return
-        accuracy, target = greedy["greedy_accuracy"], self._section.stop_at_accuracy
+        await self._record(version, HELDOUT, self._tasks, result)
+        row = result.numbers()
+        accuracy, target = row["greedy_accuracy"], self._section.stop_at_accuracy
         self.accuracies.append((version, accuracy))
-        row = Result(greedy, sampled, {}).row()
         self._observer.evaluation({"step": version, "when": when, "template": self._template, **row})
         if target is not None and when == "during" and accuracy >= target:
             log.warning("held-out accuracy %.3f reached %s: the run ends", accuracy, target)
             self._state.end_batches()
+
+    async def _record(self, version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result) -> None:
+        """Returns when it is on disk. Raises JournalError."""
+        # In a thread: a benchmark with 32 samples per task has tens of thousands of rows.
+        statements = await asyncio.to_thread(statements_of, version, name, tasks, result)
+        self._journal.write(*statements)
+        with self._waits.waiting("evaluation", "the disk"):
+            await self._journal.barrier()
 
 
 def _warn(what: str, version: PolicyVersion, when: str, error: Exception) -> None:

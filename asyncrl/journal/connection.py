@@ -22,6 +22,14 @@ START_OVER = "or set run_folder (or name) to a new one to start over"
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
+class OtherSchema(InputError):
+    """A whole journal, of a schema that this version of asyncrl does not read."""
+
+    def __init__(self, message: str, schema: str) -> None:
+        super().__init__(message)
+        self.schema = schema
+
+
 class Readable(Protocol):
     """A journal to query: `Journal` and `JournalReader`."""
 
@@ -71,7 +79,7 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 
 def is_begun(path: Path) -> bool:
     """Whether `path` is a journal of this schema version; False for no file and for one without tables, whose
-    run was killed before it made them. Raises InputError for any other file."""
+    run was killed before it made them. Raises OtherSchema for another version, InputError for other files."""
     if not path.is_file():
         return False
     with snapshot(path) as db:
@@ -82,9 +90,10 @@ def is_begun(path: Path) -> bool:
     schema = meta.get(SCHEMA_KEY)
     if schema != SCHEMA_VERSION:
         author = f"asyncrl {meta[AUTHOR_KEY]}" if AUTHOR_KEY in meta else "another version of asyncrl"
-        raise InputError(
+        raise OtherSchema(
             f"{path} was written by {author} with schema {schema or 'unknown'}, and asyncrl {own_version()} "
-            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {START_OVER}."
+            f"reads schema {SCHEMA_VERSION} alone: use the version that began the run, {START_OVER}.",
+            schema or "unknown",
         )
     return True
 

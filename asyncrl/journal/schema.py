@@ -185,6 +185,34 @@ TABLES = (
         has_rowid=False,
     ),
     Table(
+        "evaluated",
+        "graded response of an evaluation",
+        (
+            Column("version", "INTEGER NOT NULL", "the weights that were evaluated"),
+            Column("name", "TEXT NOT NULL", "held-out, or the benchmark"),
+            Column("task_id", "TEXT NOT NULL", "its task"),
+            Column("sample", "INTEGER NOT NULL", "from 0; -1: the most likely answer"),
+            Column("outcome", "TEXT NOT NULL", "of its verdict, as in trajectories"),
+            Column("correctness", "REAL", "raw score in [0, 1]; none for a fault"),
+            Column("num_tokens", "INTEGER NOT NULL", "of the response"),
+            Column("is_cut", "INTEGER NOT NULL", "ended at the limit of its tokens"),
+            Column("extracted", "TEXT", "the answer that the verifier read"),
+            Column("text", "TEXT", "the response, of most likely answers to held-out tasks alone"),
+        ),
+        key="version, name, task_id, sample",
+    ),
+    Table(
+        "evaluated_tasks",
+        "task of an evaluation",
+        (
+            Column("name", "TEXT NOT NULL", "held-out, or the benchmark"),
+            Column("task_id", "TEXT NOT NULL", "<file stem>:<line number>"),
+            Column("prompt", "TEXT NOT NULL", "the text that the model continued"),
+        ),
+        key="name, task_id",
+        has_rowid=False,
+    ),
+    Table(
         "commits",
         "durable checkpoint",
         (

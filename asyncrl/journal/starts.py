@@ -25,6 +25,7 @@ def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
     journal.write(
         # What an earlier start did after this version is done again.
         ("DELETE FROM starts WHERE version >= ?", (version,)),
+        ("DELETE FROM evaluated WHERE version > ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
     )
 
@@ -67,6 +68,12 @@ def words_of_change(key: str) -> str:
 def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
     """Stores the digest of each data file by its key."""
     journal.write(*(set_fact(f"digest of {key}", digest) for key, digest in digests.items()))
+
+
+def recorded_data(journal: Readable) -> dict[str, str]:
+    """data.train and data.heldout -> the digest of what the run last read."""
+    rows = journal.read("SELECT key, value FROM meta WHERE key LIKE 'digest of data.%'")
+    return {key.removeprefix("digest of "): digest for key, digest in rows}
 
 
 def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
@@ -44,15 +45,20 @@ def evaluator():
     return OneAnswerEach(None, None, None, None, None, 8, 1.0, "run", itertools.count())
 
 
+async def greedy(asked: Evaluator, tasks: list[Any]) -> dict[str, Any]:
+    """The numbers of the most likely answers."""
+    return (await asked.examine(tasks, is_greedy=True, num_samples=0)).numbers()
+
+
 async def test_an_evaluation_without_one_graded_answer_is_an_error_that_says_why():
     with pytest.raises(EvaluationFailed, match="All 3 verifications .*no isolation.* verifying"):
-        await evaluator().greedy([1, 2, 3])
+        await greedy(evaluator(), [1, 2, 3])
 
 
 async def test_an_evaluation_with_graded_answers_has_its_numbers():
     right = evaluator()
     right.outcome = "correct"
-    row = await right.greedy([1, 2, 3])
+    row = await greedy(right, [1, 2, 3])
     assert (row["greedy_accuracy"], row["num_faults"]) == (1.0, 0)
 
 
@@ -78,7 +84,7 @@ async def test_held_out_answers_end_with_the_stop_string(tmp_path: Path, confirm
         fleet.serve_fixed(0)
         sampling = SamplingParams(1.0, 4000, codec.stop_token_ids)
         evaluation = Evaluator(fleet, waits, reader, codec, sampling, 5000, "run", itertools.count())
-        row = await evaluation.greedy([make_task(1), make_task(2)])
+        row = await greedy(evaluation, [make_task(1), make_task(2)])
         assert reader.texts == ["12+3=15;;q"] * 2
         assert (row["response_tokens_mean"], row["version_min"], row["version_max"]) == (10, 0, 0)
         # The server was told: it did not write to the limit.
@@ -104,9 +110,9 @@ async def evaluator_on(
 
 async def test_responses_that_reach_their_limit_are_cut(tmp_path: Path):
     async with evaluator_on(FakeEngine(num_tokens=50), tmp_path, restart) as evaluation:
-        assert (await evaluation.greedy([make_task(1)]))["cut_share"] == 1.0
+        assert (await greedy(evaluation, [make_task(1)]))["cut_share"] == 1.0
     async with evaluator_on(FakeEngine(num_tokens=5), tmp_path, restart) as evaluation:
-        assert (await evaluation.greedy([make_task(1)]))["cut_share"] == 0.0
+        assert (await greedy(evaluation, [make_task(1)]))["cut_share"] == 0.0
 
 
 async def test_a_server_that_dies_is_started_again_and_asked_again(tmp_path: Path):
@@ -119,7 +125,7 @@ async def test_a_server_that_dies_is_started_again_and_asked_again(tmp_path: Pat
         engine.is_ready = True
 
     async with evaluator_on(engine, tmp_path, start) as evaluation:
-        row = await evaluation.greedy([make_task(1), make_task(2)])
+        row = await greedy(evaluation, [make_task(1), make_task(2)])
         assert (row["num_tasks"], restarted) == (2, [engine.url])
 
 
@@ -132,7 +138,7 @@ async def test_an_evaluation_without_a_server_that_may_come_back_says_why(tmp_pa
 
     async with evaluator_on(engine, tmp_path, refuse) as evaluation:
         with pytest.raises(EvaluationFailed, match="no server is left to answer: .*last lines: no memory"):
-            await evaluation.greedy([make_task(1)])
+            await greedy(evaluation, [make_task(1)])
 
 
 async def test_a_server_gets_no_more_requests_than_it_runs(tmp_path: Path):
@@ -155,6 +161,6 @@ async def test_a_completion_is_graded_with_its_prompt(tmp_path: Path):
     engine = FakeEngine()
     async with evaluator_on(engine, tmp_path, restart) as evaluation:
         engine.script = list(evaluation.codec.encode("2" * 50))
-        await dataclasses.replace(evaluation, is_completion=True).greedy([make_task(1)])
+        await greedy(dataclasses.replace(evaluation, is_completion=True), [make_task(1)])
         (text,) = evaluation.grader.texts
         assert text.startswith("1+1=2222")

@@ -1,27 +1,37 @@
-"""Benchmarks of a run: before and after training, each by itself."""
+"""Evaluations of a run: what the observer hears, what the journal keeps, each by itself."""
 
 import itertools
 import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.notebook import Notebook
+from fakes.records import make_score, make_task
 
-from asyncrl.evaluation.result import EvaluationFailed, Result
+from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.evaluations import Answer, read_answers, read_greedy_scores, read_prompts, read_texts
+from asyncrl.journal.starts import record_start
+from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.recipe import Evaluation
+from asyncrl.records import Task
 from asyncrl.run_state import RunState
 from asyncrl.serving.publication import Publication
 from asyncrl.waits import Waits
+
+TASKS = [make_task(1), make_task(2)]
 
 
 class FixedExam:
     """Its result is known, or it fails."""
 
     num_responses = 4
+    tasks = TASKS
 
     def __init__(self, name: str, failure: str | None = None) -> None:
         self.name, self._failure = name, failure
@@ -35,20 +45,52 @@ class FixedExam:
     async def give(self, evaluator: Evaluator) -> Result:
         if self._failure is not None:
             raise EvaluationFailed(self._failure)
-        return Result(None, None, {"greedy": [1.0]})
+        groups = [[GradedResponse("no", 3, (0,), make_score(0.0))] for _ in TASKS]
+        return Result(None, None, {"greedy": [0.0, 0.0]}, groups)
+
+
+class Scripted(Evaluator):
+    """Answers without a server; the rewards of the most likely answers are the test's."""
+
+    rewards: Sequence[float | None] = ()
+
+    async def answer(
+        self, tasks: Sequence[Task], *, num_samples: int, is_greedy: bool
+    ) -> list[list[GradedResponse]]:
+        rewards = self.rewards if is_greedy else [1.0, 0.0]
+        return [
+            [
+                GradedResponse(f"to {task.task_id}", 4, (0,), make_score(reward), reward is None)
+                for _ in range(num_samples)
+            ]
+            for task, reward in zip(tasks, rewards, strict=True)
+        ]
+
+
+def evaluator(waits: Waits) -> Scripted:
+    return Scripted(None, waits, None, None, None, 8, "run", itertools.count())
+
+
+@asynccontextmanager
+async def schedule_of(
+    journal: Journal, notebook: Notebook, exams: list[FixedExam], tasks: list[Task]
+) -> AsyncIterator[tuple[HeldOutSchedule, Scripted]]:
+    waits = Waits()
+    asked = evaluator(waits)
+    async with Loops(waits, dict) as loops:
+        state, section = RunState(waits), Evaluation(samples_per_task=2)
+        yield (
+            HeldOutSchedule(section, tasks, exams, "r1", asked, None, waits, state, loops, journal, notebook),
+            asked,
+        )
 
 
 async def test_benchmarks_are_measured_before_and_after_and_one_that_fails_stops_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waits, notebook = Waits(), Notebook()
-    evaluator = Evaluator(None, waits, None, None, None, 8, "run", itertools.count())
+    journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
     exams = [FixedExam("first", "no verdicts"), FixedExam("second")]
-    async with Loops(waits, dict) as loops:
-        state = RunState(waits)
-        schedule = HeldOutSchedule(
-            Evaluation(), [], exams, "r1", evaluator, None, waits, state, loops, notebook
-        )
+    async with schedule_of(journal, notebook, exams, []) as (schedule, _):
         for version, when in ((0, "before"), (2, "during"), (4, "after")):
             with caplog.at_level(logging.WARNING):
                 await schedule.wait(Publication(version, tmp_path, {}), when)
@@ -58,3 +100,58 @@ async def test_benchmarks_are_measured_before_and_after_and_one_that_fails_stops
     ]
     assert notebook.evaluations == []
     assert "benchmark first before training of version 0 failed: no verdicts" in caplog.text
+    assert [answer.correctness for answer in read_answers(journal, 4, "second")] == [0.0, 0.0]
+    assert read_texts(journal, 4, "second", ["train:1", "train:2"]) == {}
+    assert read_answers(journal, 4, "first") == []
+
+
+async def test_the_journal_keeps_what_each_response_amounted_to(tmp_path: Path) -> None:
+    journal, notebook = Journal(tmp_path / "j.sqlite"), Notebook()
+    async with schedule_of(journal, notebook, [], TASKS) as (schedule, asked):
+        asked.rewards = [1.0, None]
+        await schedule.wait(Publication(0, tmp_path, {}), "before")
+    assert read_answers(journal, 0, "held-out") == [
+        Answer("train:1", -1, "correct", 1.0, 4, False, "2"),
+        Answer("train:2", -1, "fault", None, 4, True, "2"),
+        Answer("train:1", 0, "correct", 1.0, 4, False, "2"),
+        Answer("train:1", 1, "correct", 1.0, 4, False, "2"),
+        Answer("train:2", 0, "wrong", 0.0, 4, False, "2"),
+        Answer("train:2", 1, "wrong", 0.0, 4, False, "2"),
+    ]
+    assert read_texts(journal, 0, "held-out", ["train:1", "train:9"]) == {"train:1": "to train:1"}
+    assert read_prompts(journal, "held-out") == {"train:1": "1+1=", "train:2": "2+1="}
+    (row,) = notebook.evaluations
+    assert (row["greedy_accuracy"], row["avg_at_k"], row["num_faults"]) == (1.0, 0.5, 1)
+    # The journal has them; metrics.jsonl stays small.
+    assert "greedy_scores" not in row
+
+
+async def test_a_version_that_is_evaluated_again_has_the_newer_answers_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    for rewards, tasks in (([1.0, 1.0], TASKS), ([0.0], TASKS[:1])):
+        async with schedule_of(journal, Notebook(), [], tasks) as (schedule, asked):
+            asked.rewards = rewards
+            await schedule.wait(Publication(2, tmp_path, {}), "during")
+    assert read_greedy_scores(journal, "held-out") == {2: {"train:1": 0.0}}
+
+
+async def test_greedy_answers_alone_leave_the_samples_of_the_version(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    for when in ("after", "during"):
+        async with schedule_of(journal, Notebook(), [], TASKS) as (schedule, asked):
+            asked.rewards = [1.0, 0.0]
+            await schedule.wait(Publication(4, tmp_path, {}), when)
+    assert len(read_answers(journal, 4, "held-out")) == 2 + 4
+
+
+async def test_a_run_that_resumes_forgets_the_evaluations_of_versions_that_it_makes_again(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path / "j.sqlite")
+    async with schedule_of(journal, Notebook(), [], TASKS) as (schedule, asked):
+        asked.rewards = [1.0, 0.0]
+        for version in (2, 4):
+            await schedule.wait(Publication(version, tmp_path, {}), "during")
+    record_start(journal, 2, "recipe")
+    journal.barrier_blocking()
+    assert read_greedy_scores(journal, "held-out").keys() == {2}

@@ -1,0 +1,115 @@
+"""What a comparison reads of a run: its folder alone, read only, while the run writes it or after.
+
+A journal that another version of asyncrl wrote, or that was not copied, is no error: such a run is compared
+by what metrics.jsonl says, and `remarks` tells so. A damaged one is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asyncrl.compare.recipes import Keys, flat
+from asyncrl.errors import InputError
+from asyncrl.journal.connection import OtherSchema
+from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
+from asyncrl.journal.reader import JournalReader, find_journal
+from asyncrl.observe.metrics import Metrics, Row, read_metrics
+from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    label: str
+    """Short, and no other run of the comparison has it."""
+    folder: Path
+    recipe: Keys
+    metrics: Metrics
+    journal: JournalReader | None
+    """None where there is none that this version of asyncrl reads."""
+    remarks: list[str] = field(default_factory=list)
+    """What a reader of the comparison should know of the run."""
+
+    @property
+    def name(self) -> str:
+        return str(self.recipe.get("name", self.label))
+
+    @property
+    def seed(self) -> Any:
+        return self.recipe.get("seed", 0)
+
+    def last_evaluation(self) -> Row | None:
+        """Of the newest version with a greedy accuracy; of two of one version, the later one."""
+        return max(self.evaluations(), key=lambda row: row["step"], default=None)
+
+    def evaluations(self) -> list[Row]:
+        """With a greedy accuracy, by step, the later one of two first."""
+        rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
+        return sorted(rows, key=lambda row: row["step"])
+
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Generated and trained so far, as the journal counts them."""
+        if self.journal is None:
+            return None, None
+        counted = read_counters(self.journal)
+        return counted.get(GENERATED, 0), counted.get(TRAINED, 0)
+
+
+def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
+    """Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
+    places: dict[Path, Path] = {}
+    for folder in folders:
+        place = folder.resolve()
+        if place in places:
+            raise InputError(
+                f"{folder} is the same run as {places[place]}. Name two different runs to compare them."
+            )
+        places[place] = folder
+    return [_open(folder, label) for folder, label in zip(folders, labels(list(places)), strict=True)]
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """Of each folder its name, with as many parents as it takes to tell it from the others."""
+    depth = 1
+    while True:
+        found = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(found)) == len(found) or depth > max(len(folder.parts) for folder in folders):
+            return found
+        depth += 1
+
+
+def _open(folder: Path, label: str) -> RecordedRun:
+    recipe_file = folder / RECIPE_FILE
+    if not recipe_file.is_file():
+        raise InputError(
+            f"{folder} holds no {RECIPE_FILE}, so it is not a run folder. Runs are in runs/NAME."
+        )
+    remarks = []
+    try:
+        journal = find_journal(folder / JOURNAL_FILE)
+    except OtherSchema as error:
+        journal = None
+        remarks.append(
+            f"{label}: its journal has schema {error.schema}, which this version of asyncrl does not read: "
+            f"{METRICS_FILE} alone is compared."
+        )
+    else:
+        if journal is None:
+            remarks.append(f"{label}: without {JOURNAL_FILE}, {METRICS_FILE} alone is compared.")
+    return RecordedRun(
+        label, folder, _recipe(recipe_file), read_metrics(folder / METRICS_FILE), journal, remarks
+    )
+
+
+def _recipe(file: Path) -> Keys:
+    """The keys as the file has them: a run of another version may have others than this one knows."""
+    try:
+        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        first = str(error).splitlines()[0]
+        raise InputError(f"{file} is not the recipe of a run: {first}.") from error
+    if not isinstance(read, dict):
+        raise InputError(f"{file} is not the recipe of a run: it holds {type(read).__name__}, not keys.")
+    return flat(read)

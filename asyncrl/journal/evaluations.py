@@ -1,0 +1,123 @@
+"""What each response of an evaluation amounted to: written once per evaluation, read by comparisons of runs.
+
+`name` is "held-out" or that of a benchmark. Of a run that was resumed, rows of versions that it trains again
+are removed at the start (`starts.record_start`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.counters import Statement
+from asyncrl.records import PolicyVersion
+from verifiers.storable import storable
+
+GREEDY = -1
+"""`sample` of the most likely answer."""
+_IDS_PER_QUERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A graded response to a task."""
+
+    task_id: str
+    sample: int
+    """From 0; GREEDY for the most likely answer."""
+    outcome: str
+    correctness: float | None
+    """In [0, 1]; None for a fault."""
+    num_tokens: int
+    is_cut: bool
+    extracted: str | None
+
+
+def evaluated(
+    version: PolicyVersion, name: str, answers: Sequence[Answer], texts: Sequence[str] | None
+) -> list[Statement]:
+    """The answers, each with its text where texts are kept. Samples replace samples of an earlier evaluation
+    of `version`, and most likely answers replace most likely ones."""
+    replaced = {answer.sample == GREEDY for answer in answers}
+    kept: Sequence[str | None] = [None] * len(answers) if texts is None else texts
+    return [
+        *(
+            (
+                "DELETE FROM evaluated WHERE version = ? AND name = ? AND (sample = ?) = ?",
+                (version, name, GREEDY, is_greedy),
+            )
+            for is_greedy in sorted(replaced)
+        ),
+        *(
+            (
+                "INSERT OR REPLACE INTO evaluated VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    version,
+                    name,
+                    storable(answer.task_id),
+                    answer.sample,
+                    answer.outcome,
+                    answer.correctness,
+                    answer.num_tokens,
+                    int(answer.is_cut),
+                    answer.extracted,
+                    text,
+                ),
+            )
+            for answer, text in zip(answers, kept, strict=True)
+        ),
+    ]
+
+
+def evaluated_tasks(name: str, prompts: Iterable[tuple[str, str]]) -> list[Statement]:
+    """(task id, prompt) of the tasks that an evaluation asks."""
+    return [
+        ("INSERT OR REPLACE INTO evaluated_tasks VALUES (?, ?, ?)", (name, storable(task_id), storable(text)))
+        for task_id, text in prompts
+    ]
+
+
+def read_answers(journal: Readable, version: PolicyVersion, name: str) -> list[Answer]:
+    """In the order of the tasks; empty where the journal has none of this evaluation."""
+    rows = journal.read(
+        "SELECT task_id, sample, outcome, correctness, num_tokens, is_cut, extracted FROM evaluated "
+        "WHERE version = ? AND name = ? ORDER BY rowid",
+        (version, name),
+    )
+    return [
+        Answer(task_id, sample, outcome, correctness, num_tokens, bool(is_cut), extracted)
+        for task_id, sample, outcome, correctness, num_tokens, is_cut, extracted in rows
+    ]
+
+
+def read_greedy_scores(journal: Readable, name: str) -> dict[PolicyVersion, dict[str, float | None]]:
+    """Of each version that was evaluated: the correctness of the most likely answer to each task."""
+    found: dict[PolicyVersion, dict[str, float | None]] = {}
+    rows = journal.read(
+        "SELECT version, task_id, correctness FROM evaluated WHERE name = ? AND sample = ? ORDER BY rowid",
+        (name, GREEDY),
+    )
+    for version, task_id, correctness in rows:
+        found.setdefault(version, {})[task_id] = correctness
+    return found
+
+
+def read_prompts(journal: Readable, name: str) -> dict[str, str]:
+    """Task id -> the text that the model continued."""
+    return dict(journal.read("SELECT task_id, prompt FROM evaluated_tasks WHERE name = ?", (name,)))
+
+
+def read_texts(
+    journal: Readable, version: PolicyVersion, name: str, task_ids: Sequence[str]
+) -> Mapping[str, str]:
+    """Task id -> the most likely answer, where its text was kept."""
+    found: dict[str, str] = {}
+    for first in range(0, len(task_ids), _IDS_PER_QUERY):
+        some = task_ids[first : first + _IDS_PER_QUERY]
+        found |= dict(
+            journal.read(
+                "SELECT task_id, text FROM evaluated WHERE version = ? AND name = ? AND sample = ? "
+                f"AND text IS NOT NULL AND task_id IN ({', '.join('?' * len(some))})",
+                (version, name, GREEDY, *some),
+            )
+        )
+    return found

@@ -1,0 +1,263 @@
+"""`asyncrl compare`: what it says of runs, and what it refuses."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.compared_runs import write_run
+
+from asyncrl import cli
+
+RIGHT, WRONG = 1.0, 0.0
+CLIP = {"algorithm": {"surrogate": "cispo", "rejection": []}}
+
+
+def compared(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    """The JSON of a comparison."""
+    assert cli.main(["compare", *map(str, words), "--json", "-"]) == 0, capsys.readouterr().err
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The sentence of a refusal."""
+    assert cli.main(["compare", *map(str, words)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and len(said.err.splitlines()) == 1
+    return said.err
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """ppo and cispo. Of 40 tasks at step 4, cispo alone answers 20 right, ppo alone 4, both 10."""
+    start = [RIGHT] * 10 + [WRONG] * 30
+    ppo = [RIGHT] * 14 + [WRONG] * 26
+    cispo = [RIGHT] * 10 + [WRONG] * 4 + [RIGHT] * 20 + [WRONG] * 6
+    samples = {4: [[1.0, 0.0]] * 40}
+    return [
+        write_run(tmp_path / "ppo", {0: start, 2: start, 4: ppo}, samples=samples),
+        write_run(tmp_path / "cispo", {0: start, 2: ppo, 4: cispo}, samples=samples, recipe=CLIP),
+    ]
+
+
+def test_the_better_run_is_named_with_points_interval_and_tasks(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compare", *map(str, runs), "--price-per-hour", "10"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    # (20 - 4) / 40; standard error sqrt((0.6 - 0.16) / 40) = 0.105, t of 39 degrees 2.02
+    assert "held-out, greedy accuracy: cispo beats ppo by 40.0 points, 95% 19.4 to 60.6" in said
+    assert "24 of 40 tasks answered differently (right in cispo alone 20, in ppo alone 4)." in said
+    assert "held-out, avg@2: cispo and ppo are level" in said
+    assert "algorithm.surrogate ppo_clip cispo" in said
+    assert said.index("algorithm.surrogate") < said.index("run_folder")
+    assert "held-out accuracy, last 35.0% [22.1, 50.5] at step 4 75.0% [59.8, 85.8] at step 4" in said
+    assert "tokens generated 14k 14k tokens trained 12k 12k training time 2:24 2:24" in said
+    # 4 steps of 36 seconds at 10 dollars per hour
+    assert "dollars 0.40 0.40" in said
+    assert "Each side has one seed" in said
+
+
+def test_the_other_order_names_the_same_winner(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    (pair,) = compared(capsys, *reversed(runs))["pairs"]
+    contest = pair["contests"][0]
+    assert contest["text"].startswith("cispo beats ppo by 40.0 points, 95% 19.4 to 60.6")
+    assert contest["difference"]["mean"] == pytest.approx(-0.4)
+
+
+def test_curves_have_costs_at_each_evaluation_and_differences_at_each_common_step(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compared(capsys, *runs, "--price-per-hour", "10,20")
+    (pair,) = found["pairs"]
+    assert [(each["step"], round(each["mean"], 6)) for each in pair["steps"]] == [(0, 0), (2, 0.1), (4, 0.4)]
+    assert all(each["low"] < each["mean"] < each["high"] for each in pair["steps"])
+    ppo, cispo = (group["curve"] for group in found["groups"])
+    assert [point["step"] for point in ppo] == [0, 2, 4]
+    last = cispo[-1]
+    assert (last["tokens_generated"], last["tokens_trained"], last["seconds"]) == (14400, 12000, 144)
+    assert (ppo[-1]["dollars"], last["dollars"]) == (pytest.approx(0.4), pytest.approx(0.8))
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Accuracies 50, 60, 70% against 70, 80, 90%.
+    for name, base, recipe in (("ppo", 10, {}), ("cispo", 14, CLIP)):
+        for seed in range(3):
+            right = base + 2 * seed
+            scores = [RIGHT] * right + [WRONG] * (20 - right)
+            write_run(tmp_path / f"{name}-seed-{seed}", {4: scores}, recipe={**recipe, "seed": seed})
+    folders = sorted(tmp_path.glob("ppo*")) + sorted(tmp_path.glob("cispo*"))
+    found = compared(capsys, *folders)
+    assert [group["label"] for group in found["groups"]] == ["ppo", "cispo"]
+    assert [group["seeds"] for group in found["groups"]] == [[0, 1, 2]] * 2
+    # Mean 60%, standard deviation 10 points: half 4.303 x 0.1 / sqrt(3) = 24.8 points.
+    accuracy = found["groups"][0]["accuracy"]
+    assert [round(accuracy[end], 3) for end in ("mean", "low", "high")] == [0.6, 0.352, 0.848]
+    (contest,) = found["pairs"][0]["contests"]
+    assert contest["way"] == "seeds and tasks"
+    assert contest["difference"]["mean"] == pytest.approx(0.2)
+    assert (contest["num_tasks"], contest["num_different"]) == (20, None)
+    # Welch: 4 degrees of freedom, 2.776 x sqrt(2 x 0.01 / 3) = 22.7 points.
+    assert contest["over_seeds"]["low"] == pytest.approx(0.2 - 0.2267, abs=1e-3)
+    assert (contest["over_seeds"]["num_first"], contest["over_seeds"]["num_second"]) == (3, 3)
+    assert cli.main(["compare", *map(str, folders)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ppo (3 seeds: 0, 1, 2)" in said
+    assert "60.0% [35.2, 84.8]: 50.0, 60.0, 70.0" in said
+    assert "over seeds alone (3 and 3): cispo - ppo = +20.0 points, 95% -2.7 to +42.7" in said
+
+
+def test_one_seed_against_several_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = [RIGHT] * 5 + [WRONG] * 5
+    folders = [
+        write_run(tmp_path / "a0", {4: scores}),
+        write_run(tmp_path / "a1", {4: scores}, recipe={"seed": 1}),
+        write_run(tmp_path / "b", {4: scores}, recipe=CLIP),
+    ]
+    found = compared(capsys, *folders)
+    assert found["pairs"][0]["contests"][0]["way"] == "paired"
+    assert any("b has one seed" in remark for remark in found["remarks"])
+
+
+def test_only_tasks_in_common_are_compared_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Tasks 1 to 10 and 6 to 15 of one file: 6 to 10 are in both, of which 10 has no verdict in the second.
+    first = write_run(tmp_path / "a", {4: [WRONG] * 10})
+    second = write_run(tmp_path / "b", {4: [RIGHT] * 4 + [None] * 6}, first_task=6, recipe=CLIP)
+    contest = compared(capsys, first, second)["pairs"][0]["contests"][0]
+    assert (contest["num_tasks"], contest["num_asked"]) == (4, [10, 10])
+    assert contest["num_without_verdict"] == 1
+    assert contest["difference"]["mean"] == 1.0
+    assert "1 without a verdict" in contest["text"]
+
+
+def test_equal_questions_are_one_task_although_their_files_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_run(tmp_path / "a", {4: [WRONG] * 10})
+    # Other rows under the ids of the first: row 1 asks what no row of the first file asks.
+    second = write_run(tmp_path / "b", {4: [RIGHT] * 10}, rows="other", first_task=4, recipe=CLIP)
+    contest = compared(capsys, first, second)["pairs"][0]["contests"][0]
+    assert contest["num_tasks"] == 7
+
+
+def test_equal_ids_of_different_files_are_different_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write_run(tmp_path / "a", {4: [WRONG] * 10})
+    second = write_run(tmp_path / "b", {4: [WRONG] * 8}, rows="other", numbers="{n}-{n}=", recipe=CLIP)
+    said = refused(capsys, first, second)
+    assert said.startswith(
+        "a and b have no held-out task in common: the first was asked 10, such as '1+1=', the second 8, such "
+        "as '1-1='. Give both the same data.heldout"
+    )
+
+
+def test_an_equal_run_is_no_better_and_keeps_an_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [
+        write_run(tmp_path / name, {4: [RIGHT, WRONG, WRONG]}, recipe=recipe)
+        for name, recipe in (("a", {}), ("b", CLIP))
+    ]
+    contest = compared(capsys, *folders)["pairs"][0]["contests"][0]
+    assert contest["difference"]["low"] < 0 < contest["difference"]["high"]
+    assert contest["text"].startswith("b and a are level, 95% -")
+    assert contest["num_different"] == 0
+
+
+def test_benchmarks_that_both_measured_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = [RIGHT] * 10
+    folders = [
+        write_run(tmp_path / "a", {4: scores}, benchmark=[WRONG] * 10),
+        write_run(tmp_path / "b", {4: scores}, benchmark=[RIGHT] * 5 + [WRONG] * 5, recipe=CLIP),
+    ]
+    heldout, gsm8k = compared(capsys, *folders)["pairs"][0]["contests"]
+    assert (heldout["name"], gsm8k["name"], gsm8k["way"]) == ("held-out", "gsm8k", "paired")
+    assert gsm8k["difference"]["mean"] == 0.5
+
+
+@pytest.mark.parametrize("state", ["without", "of another schema"])
+def test_a_run_without_answers_per_task_is_compared_by_its_shares_which_is_said(
+    runs: list[Path], state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = runs[0] / "journal.sqlite"
+    if state == "without":
+        journal.unlink()
+    else:
+        with sqlite3.connect(journal) as database:
+            database.execute("UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+        database.close()
+    found = compared(capsys, *runs)
+    contest = found["pairs"][0]["contests"][0]
+    assert (contest["way"], contest["num_different"]) == ("not paired", None)
+    assert contest["difference"]["mean"] == pytest.approx(0.4)
+    assert "not paired: from shares alone, 40 tasks" in contest["text"]
+    assert any(remark.startswith("ppo: ") for remark in found["remarks"])
+    assert any("at least one run has no answers per task of held-out" in r for r in found["remarks"])
+    assert found["runs"][0]["tokens_generated"] == 14400
+
+
+def test_a_run_that_was_not_evaluated_yet_is_shown_without_a_verdict(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    young = write_run(tmp_path / "young", {}, num_steps=1, recipe={"trainer": {"num_steps": 9}})
+    found = compared(capsys, runs[0], young)
+    assert found["pairs"][0]["contests"] == []
+    assert "young has no held-out evaluation yet." in found["remarks"]
+    assert cli.main(["compare", str(runs[0]), str(young)]) == 0
+
+
+def test_last_evaluations_of_different_steps_are_named(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    young = write_run(tmp_path / "young", {0: [WRONG] * 40, 2: [WRONG] * 40}, recipe=CLIP)
+    remarks = compared(capsys, runs[0], young)["remarks"]
+    assert "The last evaluations are of different steps: ppo at step 4, young at step 2." in remarks
+
+
+def test_bad_input_is_one_sentence_and_exit_code_two(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ppo, cispo = runs
+    for words, sentence in (
+        ([ppo], "1 run is nothing to compare"),
+        ([ppo, tmp_path], "it is not a run folder"),
+        ([ppo, tmp_path / "cispo" / ".." / "ppo"], f"ppo is the same run as {ppo}"),
+        ([ppo, cispo, "--price-per-hour", "1,2,3"], "one number for each of the 2 runs"),
+        ([ppo, cispo, "--price-per-hour", "nan"], "expected dollars"),
+        ([ppo, cispo, "--resamples", "0"], "--resamples is 0"),
+        ([ppo, cispo, "--json", tmp_path / "no" / "file"], "cannot be written"),
+        ([ppo, cispo, "--plot", tmp_path / "no" / "file"], "cannot be written"),
+    ):
+        assert sentence in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("name", ["journal.sqlite", "metrics.jsonl", "recipe.yaml"])
+def test_a_damaged_file_is_named(runs: list[Path], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs[1] / name).write_bytes(b"garbage\xff\n" * 1000)
+    assert str(runs[1] / name) in refused(capsys, *runs)
+
+
+def test_a_comparison_reads_only(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    def contents() -> dict[Path, bytes]:
+        files = [path for run in runs for path in run.iterdir()]
+        return {path: path.read_bytes() for path in files if not path.suffix.startswith(".sqlite-")}
+
+    before = contents()
+    compared(capsys, *runs)
+    assert contents() == before
+
+
+def test_the_curves_are_drawn(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "curves.png"
+    words = ["compare", *map(str, runs), "--plot", str(picture), "--price-per-hour", "2"]
+    assert cli.main(words) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
