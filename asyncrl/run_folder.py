@@ -59,6 +59,7 @@ CHANGEABLE = (
     "cluster",
     "replay.keep_steps",
     "evaluation",
+    "alarms",
     "prepare",
 )
 """Keys that may differ between two starts on one folder: they do not change what is learned."""

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 import psutil
 
@@ -104,8 +104,7 @@ def read_status(folder: Path) -> Status | None:
             f"{folder / STATUS} is not the status of a run ({error}). Remove it: the next start writes a new "
             f"one."
         ) from None
-    status: Status = found
-    return status
+    return cast(Status, found)
 
 
 def is_running(status: Status, *, now_seconds: float | None = None) -> bool:

@@ -21,18 +21,15 @@ from asyncrl.observe.formats import (
     tiny_bar,
 )
 from asyncrl.observe.metrics import Row
+from asyncrl.recipe import Alarms
 
 HEADER_EVERY_LINES = 20
 ETA_WINDOW_STEPS = 20
 BAR_WIDTH = 4
 SPARK_WIDTH = 16
 
-# Above these a number turns yellow. An idle tenth is the project's own goal; above the others truncation,
-# mismatch and cut-off responses begin to change what is learned.
 IDLE_SHARE_TO_NOTICE = 0.10
-CAPPED_SHARE_TO_NOTICE = 0.05
-CUT_SHARE_TO_NOTICE = 0.25
-MISMATCH_KL_TO_NOTICE = 0.01
+"""Above this the number turns yellow: the project's own goal. The others turn at the limits of alarms."""
 
 
 @dataclass(slots=True)
@@ -41,6 +38,7 @@ class _State:
 
     total_steps: int
     is_unicode: bool
+    limits: Alarms
     rewards: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     evaluation: Row | None = None
@@ -61,10 +59,13 @@ class _Column:
 class LiveLine:
     """Prints a line per step, and the header every HEADER_EVERY_LINES. Not thread-safe."""
 
-    def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
+    def __init__(
+        self, total_steps: int, *, limits: Alarms | None = None, console: Console | None = None
+    ) -> None:
+        """A number above its limit turns yellow, even in a single step; default: the default limits."""
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
-        self._state = _State(total_steps, is_unicode)
+        self._state = _State(total_steps, is_unicode, limits or Alarms())
         self._columns = _fitting(_columns(total_steps), self._console.width)
         self._lines_since_header = HEADER_EVERY_LINES
 
@@ -191,10 +192,10 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
     return f"{value:>4} {interval:<6}", style
 
 
-def _cut(row: Row, _: _State) -> tuple[str, str]:
+def _cut(row: Row, state: _State) -> tuple[str, str]:
     """Share of responses cut off at rollout.max_new_tokens."""
     share = row.get("cut_share")
-    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share or 0.0, CUT_SHARE_TO_NOTICE)
+    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share, state.limits.cut_share)
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:
@@ -202,19 +203,19 @@ def _staleness(row: Row, _: _State) -> tuple[str, str]:
     return (NOTHING if mean is None or most is None else f"{mean:.1f}/{most:.0f}"), ""
 
 
-def _mismatch(row: Row, _: _State) -> tuple[str, str]:
+def _mismatch(row: Row, state: _State) -> tuple[str, str]:
     kl = row.get("mismatch_kl")
     if kl is None:
         return NOTHING, ""
-    return f"{kl:.0e}", _noticed(abs(kl), MISMATCH_KL_TO_NOTICE)
+    return f"{kl:.0e}", _noticed(abs(kl), state.limits.mismatch_kl)
 
 
-def _capped(row: Row, _: _State) -> tuple[str, str]:
+def _capped(row: Row, state: _State) -> tuple[str, str]:
     share = row.get("capped_share")
     if share is None:
         return NOTHING, ""
     return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(
-        share, CAPPED_SHARE_TO_NOTICE
+        share, state.limits.capped_share
     )
 
 
@@ -234,8 +235,8 @@ def _left(row: Row, state: _State) -> tuple[str, str]:
     return duration(steps_left * sum(recent) / len(recent)), ""
 
 
-def _noticed(value: float, limit: float) -> str:
-    return "yellow" if value > limit else ""
+def _noticed(value: float | None, limit: float | None) -> str:
+    return "yellow" if value is not None and limit is not None and value > limit else ""
 
 
 def _plain(value: Any) -> str:

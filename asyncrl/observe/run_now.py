@@ -127,7 +127,7 @@ def _accuracy(row: Row) -> Accuracy:
 
 def _seconds_left(status: Status, metrics: Metrics) -> float | None:
     recent = [row.get("step_seconds") for row in metrics.steps[-ETA_WINDOW_STEPS:]]
-    known = [seconds for seconds in recent if seconds is not None]
+    known = [float(seconds) for seconds in recent if seconds is not None]
     if not known or not is_running(status):
         return None
     return max(0, status["total_steps"] - status["step"]) * sum(known) / len(known)
