@@ -1,7 +1,8 @@
 """One aligned line per step, as wide as the terminal allows; 80 columns are enough.
 
-The width decides once which columns appear, by rank. Without a terminal the lines have no colours. Only
-prints; the numbers are the controller's.
+The width decides which columns appear, by rank; when the window changes, the next line has a new header.
+Without a terminal the lines have no colours, and remarks are one line each. Only prints; the numbers are the
+controller's.
 """
 
 from collections.abc import Callable
@@ -66,7 +67,9 @@ class LiveLine:
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
         self._state = _State(total_steps, is_unicode, limits or Alarms())
-        self._columns = _fitting(_columns(total_steps), self._console.width)
+        self._all_columns = _columns(total_steps)
+        self._columns: list[_Column] = []
+        self._width = 0
         self._lines_since_header = HEADER_EVERY_LINES
 
     def step(self, row: Row) -> None:
@@ -75,7 +78,7 @@ class LiveLine:
         state.rewards.append(row.get("reward_mean") or 0.0)
         if row.get("step_seconds") is not None:
             state.step_seconds.append(row["step_seconds"])
-        if self._lines_since_header >= HEADER_EVERY_LINES:
+        if self._lines_since_header >= HEADER_EVERY_LINES or self._console.width != self._width:
             self._print_header()
         self._lines_since_header += 1
         line = Text()
@@ -100,7 +103,7 @@ class LiveLine:
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """Prints a remark between the lines, such as a server that left."""
-        self._print(Text(printable(text), style=style))
+        self._print_words(Text(printable(text), style=style))
 
     def _print_shares(self, title: str, row: Row) -> None:
         line, separator = Text(title), " "
@@ -111,10 +114,12 @@ class LiveLine:
         if row.get("k") is not None:
             line.append(f"{separator}avg@{row['k']} " + _percent_and_interval(row, "avg_at_k", "avg"))
             line.append(f", pass@{row['k']} " + _percent_and_interval(row, "pass_at_k", "pass"))
-        self._print(line)
+        self._print_words(line)
 
     def _print_header(self) -> None:
         self._lines_since_header = 0
+        self._width = self._console.width
+        self._columns = _fitting(self._all_columns, self._width)
         for words in ([c.title for c in self._columns], [c.unit for c in self._columns]):
             cells = [word.rjust(c.width) for word, c in zip(words, self._columns, strict=True)]
             self._print(Text(" ".join(cells), style="dim"))
@@ -122,6 +127,17 @@ class LiveLine:
     def _print(self, line: Text) -> None:
         line.rstrip()
         self._console.print(line, soft_wrap=True)
+
+    def _print_words(self, text: Text) -> None:
+        """On a terminal wrapped between words; in a file one line, for grep."""
+        text.rstrip()
+        self._console.print(text, soft_wrap=not has_terminal(self._console))
+
+
+def has_terminal(console: Console) -> bool:
+    """Whether somebody watches: lines may be drawn over. FORCE_COLOR alone makes no terminal of a pipe, and
+    one that calls itself dumb cannot."""
+    return console.file.isatty() and not console.is_dumb_terminal
 
 
 def printable(text: str) -> str:
