@@ -50,6 +50,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run_status import starting, write_status
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 
@@ -136,6 +137,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
     """
     recipe = inputs.recipe
+    _say_that_it_starts(folder, recipe)
     async with contextlib.AsyncExitStack() as stack:
         journal = Journal(folder.journal)
         stack.callback(journal.close)
@@ -190,6 +192,13 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
+    """In place of what an earlier start left in status.json. A disk that refuses is told of later."""
+    status = starting(step=folder.resumption.version, total_steps=recipe.trainer.num_steps)
+    with contextlib.suppress(OSError):
+        write_status(folder.path, status)
 
 
 async def _open_observer(

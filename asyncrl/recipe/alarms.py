@@ -26,9 +26,10 @@ class Alarms(Section):
     a fifth of all responses within 20 steps. A cut response has no answer, so nothing but its length is
     taught. The live line colours a larger share."""
     reward_without_heldout: Fraction | None = 0.15
-    """How much more the share of correct training responses rose than held-out accuracy did, between
-    evaluations at least 10 steps apart, twice in a row. Noise of 256 tasks is about 0.06. The policy may
-    please the verifier instead of solving tasks: read the responses."""
+    """How much more the share of correct training responses rose than held-out accuracy did, beyond its
+    interval, since the last evaluation at least 10 steps before (twice this: since the first evaluation); in
+    two evaluations in a row. The policy may please the verifier instead of solving tasks: read the responses.
+    Healthy small runs, whose greedy answers turn late, reach 0.09 (since the first evaluation: 0.2)."""
     mismatch_kl: PositiveFloat | None = 0.01
     """KL per token, in nats, between trainer and servers on tokens of the current version; or a tenth of it
     where that is ten times the first steps'. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients are

@@ -14,8 +14,8 @@ SOLVED_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class RewardWithoutHeldOut:
-    """Training responses get better and held-out answers do not: twice in a row, so no single evaluation
-    decides. The column reward_without_heldout shows the same at each step, without that patience."""
+    """Training responses get better and held-out answers do not: in two evaluations in a row, so that no
+    single one decides. The column reward_without_heldout has the same at each step, without that patience."""
 
     limit: float
     name: str = "reward_without_heldout"
@@ -24,31 +24,35 @@ class RewardWithoutHeldOut:
 
     def check(self, history: History) -> Finding | None:
         found = list(history.evaluations)
-        pairs = [self._pair(found[: len(found) - back], history) for back in (1, 0) if len(found) > back]
-        if len(pairs) < 2 or any(pair is None for pair in pairs):
+        if len(found) < 2 or self._at(found[:-1], history) is None:
             return None
-        return pairs[-1]
+        return self._at(found, history)
 
-    def _pair(self, found: list[Evaluated], history: History) -> Finding | None:
-        """The last of them against one STEPS_APART before."""
-        last = found[-1]
-        earlier = [each for each in found if each.step <= last.step - STEPS_APART]
-        if not earlier or last.correct is None:
+    def _at(self, found: list[Evaluated], history: History) -> Finding | None:
+        """The last of these evaluations against one STEPS_APART before, and against the first one."""
+        earlier = [each for each in found if each.step <= found[-1].step - STEPS_APART]
+        if not earlier:
             return None
-        then = earlier[-1]
+        # Greedy answers may turn late: over a whole run the reward has to be further ahead.
+        return self._pair(earlier[-1], found[-1], self.limit, history) or self._pair(
+            earlier[0], found[-1], 2 * self.limit, history
+        )
+
+    def _pair(self, then: Evaluated, now: Evaluated, limit: float, history: History) -> Finding | None:
         correct = then.correct if then.correct is not None else history.first("correct_mean")
-        if correct is None:
+        if correct is None or now.correct is None:
             return None
-        rise, gain = last.correct - correct, last.accuracy - then.accuracy
+        rise, gain = now.correct - correct, now.accuracy - then.accuracy
+        ahead = rise - max(0.0, gain)
         # An accuracy near 1 cannot rise with the reward, and within its interval it may have risen.
-        has_room = then.accuracy + rise + last.half_width < 1
-        if rise - gain - last.half_width <= self.limit or not has_room:
+        has_room = then.accuracy + rise + now.half_width < 1
+        if ahead - now.half_width <= limit or not has_room:
             return None
         text = (
             f"{100 * rise:.0f} points more of the training responses are correct than at step {then.step}, "
-            f"held-out accuracy went from {then.accuracy:.0%} to {last.accuracy:.0%}"
+            f"held-out accuracy went from {then.accuracy:.0%} to {now.accuracy:.0%}"
         )
-        return Finding(rise - gain, self.limit, text)
+        return Finding(ahead, limit, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,18 @@ def with_evaluations(rows: list[Row], accuracy: Any, *, every: int = 10, half: f
     return found
 
 
-def test_reward_that_rises_twice_without_held_out_accuracy() -> None:
-    rows = series(40, correct_mean=lambda step: 0.2 + 0.02 * step)
-    assert alarms_of(with_evaluations(rows, lambda step: 0.3)) == set()
+def test_reward_that_rises_slowly_without_held_out_accuracy_is_told_later() -> None:
+    rows = series(60, correct_mean=lambda step: 0.1 + 0.01 * step)
+    log = AlarmLog()
+    # 10 points in 10 steps are no alarm, 40 and 50 points since the first evaluation are, at steps 50 and 60.
+    assert log.run([*with_evaluations(rows, lambda step: 0.3), healthy(61)]) == [
+        ("reward_without_heldout", 61, True)
+    ]
+    assert log.rows[0]["limit"] == 0.3 and "50 points more" in log.rows[0]["text"]
+    assert alarms_of(with_evaluations(rows, lambda step: 0.3 + 0.003 * step)) == set()
+
+
+def test_reward_that_rises_fast_without_held_out_accuracy() -> None:
     fast = series(40, correct_mean=lambda step: 0.1 + 0.022 * step)
     log = AlarmLog()
     # Evaluations at 10, 20 and 30: the second pair is the second in a row, and steps hear of it.
