@@ -299,7 +299,11 @@ def _make_desk(
         drainer=drainer,
         heldout=heldout,
         report=report,
-        zero_reward=ZeroReward(inputs.codec.decode, max_new_tokens=recipe.rollout.max_new_tokens),
+        zero_reward=ZeroReward(
+            inputs.codec.decode,
+            max_new_tokens=recipe.rollout.max_new_tokens,
+            num_steps=recipe.alarms.no_correct_steps,
+        ),
         compaction=compaction,
         waits=waits,
         state=state,

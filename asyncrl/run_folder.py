@@ -59,6 +59,7 @@ CHANGEABLE = (
     "cluster",
     "replay.keep_steps",
     "evaluation",
+    "alarms",
     "prepare",
     "view",
 )

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 import psutil
 
@@ -18,6 +18,8 @@ from asyncrl.errors import InputError
 STATUS = "status.json"
 SILENT_SECONDS = 15.0
 """A status older than this comes from a run that is gone or hangs: it is written about once a second."""
+SILENT_START_SECONDS = 600.0
+"""The same of a run that starts: nobody writes while nodes of a cluster are looked for."""
 
 State = Literal["starting", "evaluating", "training", "finished", "stopped", "failed"]
 ENDS = ("finished", "stopped", "failed")
@@ -80,6 +82,21 @@ def this_host() -> str:
     return socket.gethostname()
 
 
+def starting(*, step: int, total_steps: int) -> Status:
+    """Of a run whose parts are not there yet; it resumes at `step`."""
+    return {
+        "time_seconds": round(time.time(), 3),
+        "state": "starting",
+        "pid": os.getpid(),
+        "host": this_host(),
+        "step": step,
+        "total_steps": total_steps,
+        "waiting": {"trainer": None, "rollouts": None},
+        "queue": {"open": 0, "ready": 0, "taken": 0, "tokens_in_flight": 0},
+        "servers": [],
+    }
+
+
 def write_status(folder: Path, status: Status) -> None:
     """Replaces the file in one move. Raises OSError, and then the former file is still there."""
     part = folder / f"{STATUS}.part"
@@ -97,15 +114,18 @@ def read_status(folder: Path) -> Status | None:
         found = json.loads((folder / STATUS).read_bytes())
         if not isinstance(found, dict) or not Status.__required_keys__ <= found.keys():
             raise ValueError("keys are missing")
+        if not all(isinstance(found[name], int) for name in ("pid", "step", "total_steps")):
+            raise ValueError("numbers are missing")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise InputError(f"{folder / STATUS} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise InputError(
             f"{folder / STATUS} is not the status of a run ({error}). Remove it: the next start writes a new "
             f"one."
         ) from None
-    status: Status = found
-    return status
+    return cast(Status, found)
 
 
 def is_running(status: Status, *, now_seconds: float | None = None) -> bool:
@@ -113,7 +133,8 @@ def is_running(status: Status, *, now_seconds: float | None = None) -> bool:
 
     `now_seconds` is Unix time; default: now.
     """
-    if status["state"] in ENDS or silence_of(status, now_seconds=now_seconds) > SILENT_SECONDS:
+    limit = SILENT_START_SECONDS if status["state"] == "starting" else SILENT_SECONDS
+    if status["state"] in ENDS or silence_of(status, now_seconds=now_seconds) > limit:
         return False
     # On another host, or in a container of its own, the number may be anybody's.
     return status["host"] != this_host() or _is_alive(status["pid"])

@@ -172,7 +172,11 @@ class StatusWriter:
         if not blocker.startswith("groups for step"):
             return f"for {blocker}"
         ready = sum(group.state is GroupState.READY for group in self._queue.live.values())
-        return f"for rollouts: {ready} of {self._queue.settings.groups_per_batch} groups ready"
+        batch = self._queue.settings.groups_per_batch
+        if ready >= batch:
+            # Another batch would leave some of the open ones behind until they are too stale.
+            return f"for rollouts: {ready} groups ready, older ones are due first"
+        return f"for rollouts: {ready} of {batch} groups ready"
 
     def _rollouts_wait(self, waits: list[Wait]) -> str | None:
         """None while a server generates, or when nothing is left to generate."""

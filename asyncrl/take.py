@@ -282,7 +282,7 @@ class TakeDesk:
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
         """What is known of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == step]
-        self.zero_reward.taken(new)
+        self.zero_reward.taken(new, step + 1)
         return {
             **group_metrics(new, self.queue.has_signal),
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),

@@ -1,20 +1,16 @@
-"""A hint when no response is ever correct: what the verifiers look for, and how the responses end instead.
+"""The alarm no_correct, where no response is correct: what the verifiers look for, how responses end instead.
 
 A reward that stays 0 teaches nothing, and the curve alone cannot tell a model that is too weak from one that
 never writes a box or whose answers are all cut off.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, tell
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.replay.group import Group
 
-log = logging.getLogger(__name__)
-
-NUM_STEPS = 5
-"""In a row without a single correct response before the hint is given."""
 NUM_EXAMPLES = 3
 TAIL_TOKENS = 24
 TAIL_CHARACTERS = 60
@@ -28,18 +24,24 @@ LOOKED_FOR = {
 
 
 class ZeroReward:
-    """Hears of each batch's groups; gives the hint once, and again only after something was correct."""
+    """Hears of each batch's groups; tells once, and again only after something was correct."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], *, max_new_tokens: int) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], *, max_new_tokens: int, num_steps: int | None
+    ) -> None:
+        """`num_steps` in a row without a single correct response are told of; None: never."""
         self._decode = decode
         self._max_new_tokens = max_new_tokens
+        self._limit = num_steps
         self._num_steps = 0
         self._is_told = False
         self._reasons: Counter[str] = Counter()
         self._num_cut = 0
 
-    def taken(self, groups: Iterable[Group]) -> None:
-        """A batch's new groups."""
+    def taken(self, groups: Iterable[Group], step: int) -> None:
+        """The new groups of the batch of `step`."""
+        if self._limit is None:
+            return
         groups = list(groups)
         graded = [
             (group, trajectory, group.scores[trajectory.trajectory_id])
@@ -54,11 +56,12 @@ class ZeroReward:
         self._num_steps += 1
         self._reasons.update(_reason(score) for _, _, score in graded)
         self._num_cut += sum(trajectory.finish is Finish.LENGTH for _, trajectory, _ in graded)
-        # A step without anything graded has no examples: the hint waits for the next one.
-        if self._num_steps >= NUM_STEPS and graded and not self._is_told:
+        # A step without anything graded has no examples: the alarm waits for the next one.
+        if self._num_steps >= self._limit and graded and not self._is_told:
             self._is_told = True
             names = dict.fromkeys(group.task.verifier.name for group in groups)
-            log.warning("%s", self._words(list(names), [trajectory for _, trajectory, _ in graded]))
+            words = self._words(list(names), [trajectory for _, trajectory, _ in graded])
+            tell(Alarm(*NO_CORRECT, step, Finding(self._num_steps, self._limit, words)))
 
     def _words(self, verifiers: list[str], trajectories: list[Trajectory]) -> str:
         total = self._reasons.total()
@@ -72,7 +75,7 @@ class ZeroReward:
         return (
             f"no response was correct in {self._num_steps} steps, so nothing is learned: {reasons}; "
             f"{self._num_cut / total:.0%} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
-            f"{looked} The last ones end with {ends}. See `asyncrl view`."
+            f"{looked} The last ones end with {ends}"
         )
 
     def _tail(self, trajectory: Trajectory) -> str:

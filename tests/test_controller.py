@@ -18,7 +18,6 @@ from asyncrl.launch.local import first_cause
 from asyncrl.records import Sequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.serving.publication import Publication
-from asyncrl.zero_reward import NUM_STEPS
 
 LIMIT_SECONDS = 60.0
 
@@ -385,14 +384,14 @@ async def test_a_run_whose_responses_are_all_cut_off_and_wrong_says_so_once(
     engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = make_recipe(
-        trainer={"num_steps": NUM_STEPS + 2},
+        trainer={"num_steps": 7},
         rollout={"max_new_tokens": 4},
         evaluation={"every_steps": 0},
     )
     # Five tokens to a response, of which four are allowed.
     async with controller_on(tmp_path, recipe, [engine]) as (controller, notebook):
         await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-        assert [row["cut_share"] for row in notebook.steps] == [1.0] * (NUM_STEPS + 2)
+        assert [row["cut_share"] for row in notebook.steps] == [1.0] * 7
         (hint,) = [words for words in caplog.messages if "no response was correct" in words]
         assert "100% were cut at rollout.max_new_tokens (4)" in hint
         assert 'The verifier "exact" looks for' in hint

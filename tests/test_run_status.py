@@ -15,6 +15,7 @@ from asyncrl.run_status import (
     STATUS,
     is_running,
     read_status,
+    starting,
     words_of_state,
     write_status,
 )
@@ -38,7 +39,7 @@ def test_a_full_disk_leaves_the_former_status_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [STATUS]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"step": 1}', b"\xff"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"step": 1}', b"\xff", b"{}"])
 def test_a_file_that_is_no_status_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / STATUS).write_bytes(content)
     with pytest.raises(InputError, match="status.json is not the status of a run"):
@@ -70,6 +71,13 @@ def test_a_silent_run_is_no_longer_running_and_an_ended_one_stays_what_it_is() -
     assert is_running(make_status(time_seconds=now + 60), now_seconds=now)
     ended = make_status(time_seconds=0.0, state="stopped")
     assert not is_running(ended, now_seconds=now) and words_of_state(ended, now_seconds=now) == "stopped"
+
+
+def test_a_run_that_starts_may_be_silent_for_minutes() -> None:
+    status = starting(step=3, total_steps=40)
+    began = status["time_seconds"]
+    assert words_of_state(status, now_seconds=began + 500) == "starting"
+    assert words_of_state(status, now_seconds=began + 601) == "no longer running"
 
 
 def test_the_process_of_another_host_is_not_looked_for_here() -> None:

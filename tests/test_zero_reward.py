@@ -8,7 +8,9 @@ from fakes.records import make_score, make_task
 
 from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.zero_reward import NUM_STEPS, ZeroReward
+from asyncrl.zero_reward import ZeroReward
+
+NUM_STEPS = 5
 
 NO_BOX = dataclasses.replace(make_score(0.0), outcome="no_answer", detail="no \\boxed{} in the response")
 
@@ -31,9 +33,9 @@ def hints(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
     def give(*batches: list[Group]) -> list[str]:
         """What is said of these batches, one after the other."""
         caplog.clear()
-        watch = ZeroReward(decode, max_new_tokens=64)
-        for batch in batches:
-            watch.taken(batch)
+        watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS)
+        for step, batch in enumerate(batches, start=1):
+            watch.taken(batch, step)
         return list(caplog.messages)
 
     return give

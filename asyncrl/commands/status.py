@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from asyncrl.errors import InputError
+from asyncrl.observe.live import has_terminal
 from asyncrl.observe.metrics import Metrics, read_metrics
 from asyncrl.observe.run_now import NOT_STARTED, RunNow, read_run
 from asyncrl.observe.status_lines import short_line, status_lines
@@ -73,7 +74,7 @@ def _print(now: RunNow, console: Console, *, is_json: bool) -> None:
 def _follow(reader: _Reader, *, is_json: bool) -> RunNow:
     """On a terminal one picture that changes; elsewhere a line when the state or the step does."""
     console = Console(highlight=False)
-    if console.is_terminal and not is_json:
+    if has_terminal(console) and not is_json:
         return _follow_on_terminal(reader, console)
     said = ""
     while True:

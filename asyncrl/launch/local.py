@@ -30,6 +30,7 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
+from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
@@ -39,8 +40,10 @@ from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
+from asyncrl.observe.alarms.rule import Alarm
+from asyncrl.observe.alarms.watch import ALARM, AlarmWatch, rules_of
 from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, Row
+from asyncrl.observe.metrics import MetricsWriter, Row, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.observe.warning_log import WarningLog
@@ -48,6 +51,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run_status import starting, write_status
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 
@@ -55,25 +59,32 @@ log = logging.getLogger(__name__)
 
 
 class TerminalAndFile(logging.Handler):
-    """Tells the person at the terminal and metrics.jsonl: steps, evaluations, and the warnings of all parts.
+    """Tells the person at the terminal and metrics.jsonl: steps, evaluations, alarms, warnings of all parts.
 
     Context manager: within it, warnings of asyncrl's loggers come here and not to standard error.
     """
 
-    def __init__(self, live: LiveLine, metrics: MetricsWriter) -> None:
+    def __init__(
+        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter
+    ) -> None:
         super().__init__(logging.WARNING)
         self._live = live
         self._metrics = metrics
         self._warnings = WarningLog(metrics)
+        self._alarms = alarms
+        self._memory = memory
 
     def step(self, row: Row) -> None:
+        row = {**row, **self._memory.row()}
         self._metrics.step(row)
         self._warnings.step = int(row["step"])
         self._live.step(row)
+        self._alarms.step(row)
 
     def evaluation(self, row: Row) -> None:
         self._metrics.evaluation(row)
         self._live.evaluation(row)
+        self._alarms.evaluation(row)
 
     def benchmark(self, row: Row) -> None:
         self._metrics.benchmark(row)
@@ -84,13 +95,20 @@ class TerminalAndFile(logging.Handler):
 
         After an error of the disk or the terminal, the next row ends the run.
         """
-        text = record.getMessage()
+        text, style = record.getMessage(), "yellow"
         try:
-            self._warnings.add(text, kind=str(record.msg))
+            alarm: Alarm | None = getattr(record, "alarm", None)
+            if alarm is None:
+                self._warnings.add(text, kind=str(record.msg))
+            elif (fields := self._alarms.admit(alarm)) is None:
+                return
+            else:
+                style = "bold yellow" if alarm.is_on else "dim"
+                self._metrics.event(ALARM, **fields)
         except DiskError as error:
             text += f"\n{error}"
         try:
-            self._live.note(text)
+            self._live.note(text, style=style)
         except OSError:
             # The terminal is gone, say after a SIGHUP.
             self.handleError(record)
@@ -125,6 +143,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
     """
     recipe = inputs.recipe
+    _say_that_it_starts(folder, recipe)
     async with contextlib.AsyncExitStack() as stack:
         journal = Journal(folder.journal)
         stack.callback(journal.close)
@@ -153,7 +172,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = stack.enter_context(TerminalAndFile(LiveLine(recipe.trainer.num_steps), metrics))
+        observer = await _open_observer(stack, recipe, folder, metrics)
         controller = assemble(
             dataclasses.replace(inputs, has_moved_rows="data.train" in changed),
             journal=journal,
@@ -179,6 +198,28 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
+    """In place of what an earlier start left in status.json. A disk that refuses is told of later."""
+    status = starting(step=folder.resumption.version, total_steps=recipe.trainer.num_steps)
+    with contextlib.suppress(OSError):
+        write_status(folder.path, status)
+
+
+async def _open_observer(
+    stack: contextlib.AsyncExitStack, recipe: Recipe, folder: RunFolder, metrics: MetricsWriter
+) -> TerminalAndFile:
+    """Who hears of the run; its alarms know what earlier starts measured and told."""
+    alarms = AlarmWatch(
+        rules_of(recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch),
+        run=folder.path.absolute().name,
+    )
+    alarms.restore(read_metrics(folder.metrics))
+    memory = MemoryMeter()
+    await stack.enter_async_context(memory.running())
+    live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
+    return stack.enter_context(TerminalAndFile(live, metrics, alarms, memory))
 
 
 def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:

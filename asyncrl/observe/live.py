@@ -1,7 +1,8 @@
 """One aligned line per step, as wide as the terminal allows; 80 columns are enough.
 
-The width decides once which columns appear, by rank. Without a terminal the lines have no colours. Only
-prints; the numbers are the controller's.
+The width decides which columns appear, by rank; when the window changes, the next line has a new header.
+Without a terminal the lines have no colours, and remarks are one line each. Only prints; the numbers are the
+controller's.
 """
 
 from collections.abc import Callable
@@ -21,18 +22,15 @@ from asyncrl.observe.formats import (
     tiny_bar,
 )
 from asyncrl.observe.metrics import Row
+from asyncrl.recipe import Alarms
 
 HEADER_EVERY_LINES = 20
 ETA_WINDOW_STEPS = 20
 BAR_WIDTH = 4
 SPARK_WIDTH = 16
 
-# Above these a number turns yellow. An idle tenth is the project's own goal; above the others truncation,
-# mismatch and cut-off responses begin to change what is learned.
 IDLE_SHARE_TO_NOTICE = 0.10
-CAPPED_SHARE_TO_NOTICE = 0.05
-CUT_SHARE_TO_NOTICE = 0.25
-MISMATCH_KL_TO_NOTICE = 0.01
+"""Above this the number turns yellow: the project's own goal. The others turn at the limits of alarms."""
 
 
 @dataclass(slots=True)
@@ -41,6 +39,7 @@ class _State:
 
     total_steps: int
     is_unicode: bool
+    limits: Alarms
     rewards: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     evaluation: Row | None = None
@@ -61,11 +60,16 @@ class _Column:
 class LiveLine:
     """Prints a line per step, and the header every HEADER_EVERY_LINES. Not thread-safe."""
 
-    def __init__(self, total_steps: int, *, console: Console | None = None) -> None:
+    def __init__(
+        self, total_steps: int, *, limits: Alarms | None = None, console: Console | None = None
+    ) -> None:
+        """A number above its limit turns yellow, even in a single step; default: the default limits."""
         self._console = console or Console(highlight=False)
         is_unicode = self._console.encoding.lower().startswith("utf")
-        self._state = _State(total_steps, is_unicode)
-        self._columns = _fitting(_columns(total_steps), self._console.width)
+        self._state = _State(total_steps, is_unicode, limits or Alarms())
+        self._all_columns = _columns(total_steps)
+        self._columns: list[_Column] = []
+        self._width = 0
         self._lines_since_header = HEADER_EVERY_LINES
 
     def step(self, row: Row) -> None:
@@ -74,7 +78,7 @@ class LiveLine:
         state.rewards.append(row.get("reward_mean") or 0.0)
         if row.get("step_seconds") is not None:
             state.step_seconds.append(row["step_seconds"])
-        if self._lines_since_header >= HEADER_EVERY_LINES:
+        if self._lines_since_header >= HEADER_EVERY_LINES or self._console.width != self._width:
             self._print_header()
         self._lines_since_header += 1
         line = Text()
@@ -99,7 +103,7 @@ class LiveLine:
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """Prints a remark between the lines, such as a server that left."""
-        self._print(Text(printable(text), style=style))
+        self._print_words(Text(printable(text), style=style))
 
     def _print_shares(self, title: str, row: Row) -> None:
         line, separator = Text(title), " "
@@ -110,10 +114,12 @@ class LiveLine:
         if row.get("k") is not None:
             line.append(f"{separator}avg@{row['k']} " + _percent_and_interval(row, "avg_at_k", "avg"))
             line.append(f", pass@{row['k']} " + _percent_and_interval(row, "pass_at_k", "pass"))
-        self._print(line)
+        self._print_words(line)
 
     def _print_header(self) -> None:
         self._lines_since_header = 0
+        self._width = self._console.width
+        self._columns = _fitting(self._all_columns, self._width)
         for words in ([c.title for c in self._columns], [c.unit for c in self._columns]):
             cells = [word.rjust(c.width) for word, c in zip(words, self._columns, strict=True)]
             self._print(Text(" ".join(cells), style="dim"))
@@ -121,6 +127,17 @@ class LiveLine:
     def _print(self, line: Text) -> None:
         line.rstrip()
         self._console.print(line, soft_wrap=True)
+
+    def _print_words(self, text: Text) -> None:
+        """On a terminal wrapped between words; in a file one line, for grep."""
+        text.rstrip()
+        self._console.print(text, soft_wrap=not has_terminal(self._console))
+
+
+def has_terminal(console: Console) -> bool:
+    """Whether somebody watches: lines may be drawn over. FORCE_COLOR alone makes no terminal of a pipe, and
+    one that calls itself dumb cannot."""
+    return console.file.isatty() and not console.is_dumb_terminal
 
 
 def printable(text: str) -> str:
@@ -191,10 +208,10 @@ def _heldout(row: Row, state: _State) -> tuple[str, str]:
     return f"{value:>4} {interval:<6}", style
 
 
-def _cut(row: Row, _: _State) -> tuple[str, str]:
+def _cut(row: Row, state: _State) -> tuple[str, str]:
     """Share of responses cut off at rollout.max_new_tokens."""
     share = row.get("cut_share")
-    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share or 0.0, CUT_SHARE_TO_NOTICE)
+    return (NOTHING if share is None else f"{100 * share:.0f}"), _noticed(share, state.limits.cut_share)
 
 
 def _staleness(row: Row, _: _State) -> tuple[str, str]:
@@ -202,19 +219,19 @@ def _staleness(row: Row, _: _State) -> tuple[str, str]:
     return (NOTHING if mean is None or most is None else f"{mean:.1f}/{most:.0f}"), ""
 
 
-def _mismatch(row: Row, _: _State) -> tuple[str, str]:
+def _mismatch(row: Row, state: _State) -> tuple[str, str]:
     kl = row.get("mismatch_kl")
     if kl is None:
         return NOTHING, ""
-    return f"{kl:.0e}", _noticed(abs(kl), MISMATCH_KL_TO_NOTICE)
+    return f"{kl:.0e}", _noticed(abs(kl), state.limits.mismatch_kl)
 
 
-def _capped(row: Row, _: _State) -> tuple[str, str]:
+def _capped(row: Row, state: _State) -> tuple[str, str]:
     share = row.get("capped_share")
     if share is None:
         return NOTHING, ""
     return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(
-        share, CAPPED_SHARE_TO_NOTICE
+        share, state.limits.capped_share
     )
 
 
@@ -234,8 +251,8 @@ def _left(row: Row, state: _State) -> tuple[str, str]:
     return duration(steps_left * sum(recent) / len(recent)), ""
 
 
-def _noticed(value: float, limit: float) -> str:
-    return "yellow" if value > limit else ""
+def _noticed(value: float | None, limit: float | None) -> str:
+    return "yellow" if value is not None and limit is not None and value > limit else ""
 
 
 def _plain(value: Any) -> str:

@@ -113,7 +113,7 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
         waiting={"trainer": None, "rollouts": None} if status is None else status["waiting"],
         queue=None if status is None else status["queue"],
         servers=[] if status is None else status["servers"],
-        alarms=_alarms(metrics.events),
+        alarms=alarms_of(metrics.events)[-NUM_ALARMS:],
         warnings=_warnings(metrics.events),
         cause=_cause(folder) if state == "failed" else None,
         report=str(report) if state in ENDS and report.exists() else None,
@@ -127,14 +127,14 @@ def _accuracy(row: Row) -> Accuracy:
 
 def _seconds_left(status: Status, metrics: Metrics) -> float | None:
     recent = [row.get("step_seconds") for row in metrics.steps[-ETA_WINDOW_STEPS:]]
-    known = [seconds for seconds in recent if seconds is not None]
+    known = [float(seconds) for seconds in recent if seconds is not None]
     if not known or not is_running(status):
         return None
     return max(0, status["total_steps"] - status["step"]) * sum(known) / len(known)
 
 
-def _alarms(events: list[Row]) -> list[Told]:
-    """The last row of each alarm: whether it is on."""
+def alarms_of(events: list[Row]) -> list[Told]:
+    """The last row of each alarm, those that are on after those that were."""
     last: dict[str, Told] = {}
     for row in events:
         if row["event"] == "alarm":
@@ -144,7 +144,7 @@ def _alarms(events: list[Row]) -> list[Told]:
             last[name] = Told(row.get("step"), str(row.get("text")), name, bool(row.get("is_on", True)))
     on = [told for told in last.values() if told.is_on]
     over = [told for told in last.values() if not told.is_on]
-    return [*over, *on][-NUM_ALARMS:]
+    return [*over, *on]
 
 
 def _warnings(events: list[Row]) -> list[Told]:

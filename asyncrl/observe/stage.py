@@ -1,6 +1,6 @@
 """Progress of stages before the first step that take more than a few seconds: set-up, base model, servers.
 
-On a terminal, a bar that ends as one line; elsewhere, plain lines every few seconds. Measures only time.
+On a terminal, a bar that ends as one line; elsewhere, few plain lines. Measures only time.
 """
 
 import asyncio
@@ -19,9 +19,12 @@ from rich.progress import (
 )
 
 from asyncrl.observe.formats import duration
+from asyncrl.observe.live import has_terminal
 
 PLAIN_INTERVAL_SECONDS = 10.0
-"""Between two lines of one stage without a terminal."""
+"""Between two lines of one stage without a terminal, at first."""
+PLAIN_INTERVAL_SHARE = 1 / 6
+"""Of the time that the stage has taken: an hour of it takes about 25 lines."""
 
 
 class Stage:
@@ -61,7 +64,7 @@ def stage(
     try:
         with (
             _terminal(name, total, console)
-            if console.is_terminal
+            if has_terminal(console)
             else _plain(name, total, console, clock) as it
         ):
             yield it
@@ -94,11 +97,12 @@ def _terminal(name: str, total: float | None, console: Console) -> Iterator[Stag
 @contextmanager
 def _plain(name: str, total: float | None, console: Console, clock: Callable[[], float]) -> Iterator[Stage]:
     console.print(f"start   {name}", highlight=False)
-    last = clock()
+    last = began = clock()
 
     def show(it: Stage) -> None:
         nonlocal last
-        if clock() - last >= PLAIN_INTERVAL_SECONDS and it.total:
+        interval = max(PLAIN_INTERVAL_SECONDS, PLAIN_INTERVAL_SHARE * (last - began))
+        if clock() - last >= interval and it.total:
             last = clock()
             console.print(f"        {it.name} {100 * it.done / it.total:.0f}%", highlight=False)
 

@@ -32,7 +32,7 @@ def status_lines(run: RunNow, *, width: int) -> list[Text]:
     lines = [_wrapped_title(run, width)]
     for title, text, style in _facts(run):
         lines += _fact(title, text, style, width)
-    if run.servers:
+    if run.servers and run.is_running:
         lines += _servers(run.servers, width)
     for told in run.alarms:
         title, style = ("alarm", "yellow") if told.is_on else ("was", "dim")

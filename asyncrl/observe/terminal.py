@@ -11,6 +11,7 @@ from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent
 from asyncrl.observe.live import printable
 from asyncrl.observe.metrics import Row
 from asyncrl.observe.plot import Curve, plot
+from asyncrl.observe.run_now import alarms_of
 from asyncrl.observe.summary import Summary
 
 PLOT_HEIGHT = 9
@@ -40,6 +41,7 @@ def print_summary(summary: Summary, *, console: Console | None = None) -> None:
         console.print(_faults(summary))
         console.print()
     _print_times(summary, console)
+    _print_alarms(summary, console)
     _print_next(summary, console)
 
 
@@ -165,6 +167,12 @@ def _print_times(summary: Summary, console: Console) -> None:
         )
     idle = f"trainer {percent(summary.trainer_idle_share)}, rollout {percent(summary.rollout_idle_share)}"
     console.print(f"[bold]idle in steady state[/]  {idle}", highlight=False)
+
+
+def _print_alarms(summary: Summary, console: Console) -> None:
+    for told in alarms_of(summary.metrics.events):
+        words = f"at step {told.step}: {told.text}" if told.is_on else f"over since step {told.step}"
+        console.print(Text.assemble((f"alarm {told.alarm}", "bold yellow"), f"  {printable(words)}"))
 
 
 def _print_next(summary: Summary, console: Console) -> None:

@@ -3,6 +3,7 @@
 The classes are imported from here; file.py reads and writes recipes, keys.py lists their keys.
 """
 
+from asyncrl.recipe.alarms import Alarms as Alarms
 from asyncrl.recipe.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.cluster import Cluster as Cluster
 from asyncrl.recipe.critic import Critic as Critic

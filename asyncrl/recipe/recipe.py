@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from asyncrl.recipe.alarms import Alarms
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.cluster import Cluster
 from asyncrl.recipe.critic import Critic
@@ -47,6 +48,7 @@ class Recipe(Section):
     critic: Critic = Critic()
     trainer: Trainer = Trainer()
     evaluation: Evaluation = Evaluation()
+    alarms: Alarms = Alarms()
     placement: Placement = Placement()
     view: View = View()
 

@@ -1,5 +1,6 @@
 """What a person hears of a run: rows and warnings, at the terminal and in metrics.jsonl."""
 
+import dataclasses
 import errno
 import io
 import logging
@@ -11,6 +12,9 @@ from fakes.small_disk import refused_writes
 from rich.console import Console
 
 from asyncrl.launch.local import TerminalAndFile
+from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.observe.alarms.rule import Alarm, Finding, tell
+from asyncrl.observe.alarms.watch import AlarmWatch
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 
@@ -26,7 +30,7 @@ def output() -> io.StringIO:
 def told(tmp_path: Path, output: io.StringIO) -> Iterator[TerminalAndFile]:
     live = LiveLine(10, console=Console(file=output, width=200))
     with MetricsWriter(tmp_path / "metrics.jsonl") as metrics:
-        yield TerminalAndFile(live, metrics)
+        yield TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter())
 
 
 def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
@@ -50,6 +54,34 @@ def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
     assert "leaves" not in capfd.readouterr().err
 
 
+def test_an_alarm_stands_between_the_lines_and_in_the_file_and_a_repeated_one_does_not(
+    told: TerminalAndFile, output: io.StringIO, tmp_path: Path
+) -> None:
+    begun = Alarm("capped_share", "alarms.capped_share", "curves", 3, Finding(0.07, 0.05, "7.0% are capped"))
+    with told:
+        for _ in range(2):
+            tell(begun)
+        tell(dataclasses.replace(begun, step=20, finding=None))
+    first, last = read_metrics(tmp_path / "metrics.jsonl").events
+    assert {name: first[name] for name in first if name != "time_seconds"} == {
+        "kind": "event",
+        "event": "alarm",
+        "alarm": "capped_share",
+        "step": 3,
+        "text": "7.0% are capped",
+        "value": 0.07,
+        "limit": 0.05,
+        "key": "alarms.capped_share",
+        "view": "#/run/curves",
+        "is_on": True,
+        "is_first": True,
+    }
+    assert (last["is_on"], last["is_first"], last["step"]) == (False, False, 20)
+    shown = output.getvalue()
+    assert shown.count("alarm capped_share: 7.0% are capped; limit 0.05 (alarms.capped_share)") == 1
+    assert shown.count("alarm capped_share is over") == 1
+
+
 class GoneTerminal(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(errno.EIO, "Input/output error")
@@ -57,7 +89,10 @@ class GoneTerminal(io.StringIO):
 
 def test_who_warns_does_not_fail_when_the_terminal_is_gone(tmp_path: Path) -> None:
     live = LiveLine(10, console=Console(file=GoneTerminal(), width=200))
-    with MetricsWriter(tmp_path / "metrics.jsonl") as metrics, TerminalAndFile(live, metrics) as told:
+    with (
+        MetricsWriter(tmp_path / "metrics.jsonl") as metrics,
+        TerminalAndFile(live, metrics, AlarmWatch([], run="run"), MemoryMeter()) as told,
+    ):
         log.warning("stopping after the current step")
         with pytest.raises(OSError, match="Input/output error"):
             told.step({"step": 1})

@@ -43,6 +43,24 @@ def test_without_a_terminal_a_long_stage_reports_every_ten_seconds() -> None:
     assert middle == ["        pre-training 40%", "        pre-training 80%"]
 
 
+def test_the_longer_a_stage_takes_the_fewer_lines_it_writes() -> None:
+    screen, file = plain()
+    clock = Clock()
+    with stage("base model", console=screen, clock=clock) as bar:
+        for second in range(3601):
+            clock.seconds = float(second)
+            bar.report("pre-training", second, 3600)
+    assert 20 < len(file.getvalue().splitlines()) < 40
+
+
+def test_a_forced_terminal_that_is_none_gets_plain_lines() -> None:
+    file = io.StringIO()
+    screen = Console(file=file, force_terminal=True, width=80, color_system=None)
+    with stage("base model", 4, console=screen, clock=Clock()) as bar:
+        bar.advance(4)
+    assert file.getvalue().splitlines() == ["start   base model", "done    base model in 0.0 s"]
+
+
 def test_of_a_stage_that_is_stopped_nothing_is_said() -> None:
     screen, file = plain()
     with pytest.raises(KeyboardInterrupt), stage("rollout servers", console=screen):
@@ -58,8 +76,13 @@ def test_a_stage_that_raises_is_shown_as_failed_and_still_raises() -> None:
     assert file.getvalue().splitlines()[-1] == "failed  rollout servers after 0.0 s"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def test_on_a_terminal_the_bar_leaves_one_line_behind() -> None:
-    file = io.StringIO()
+    file = Terminal()
     screen = Console(file=file, force_terminal=True, width=80, color_system=None)
     with stage("base model", 4, console=screen, clock=Clock()) as bar:
         bar.advance(4)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.observe.summary import summarize
 from asyncrl.observe.terminal import print_summary
 
@@ -55,6 +56,20 @@ def test_it_works_on_narrow_plain_and_wide_terminals(
     plots = text[: text.index("held-out tasks")].splitlines()
     assert max(map(len, plots)) <= width
     assert "\x1b" not in text
+
+
+def test_the_end_of_a_run_tells_of_its_alarms(run_folder: Path, generated: dict[str, int]) -> None:
+    assert "alarm" not in shown(run_folder, generated)
+    with MetricsWriter(run_folder / "metrics.jsonl") as metrics:
+        for name, step, is_on in (
+            ("capped_share", 1, True),
+            ("dead_groups", 1, True),
+            ("dead_groups", 2, False),
+        ):
+            metrics.event("alarm", alarm=name, step=step, text="7.0% are capped", is_on=is_on)
+    text = shown(run_folder, generated)
+    assert "alarm capped_share  at step 1: 7.0% are capped" in text
+    assert "alarm dead_groups  over since step 2" in text
 
 
 def test_a_run_without_steps_prints_its_books(tmp_path: Path) -> None:

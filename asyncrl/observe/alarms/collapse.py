@@ -1,0 +1,61 @@
+"""The policy has become too sure: entropy collapse, one answer to everything.
+
+Neither is an alarm where nearly every response is correct: a task that is solved has one right answer.
+"""
+
+from dataclasses import dataclass
+
+from asyncrl.observe.alarms.history import History
+from asyncrl.observe.alarms.rule import Finding
+
+SOLVED_SHARE = 0.9
+ENTROPY_SHARE = 0.2
+"""Of the first steps' entropy: some models begin with little."""
+ANSWER_RISE = 0.2
+"""Over the first steps' share: a task with few possible answers begins with a large one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyCollapse:
+    """Entropy near zero before the tasks are solved (Cui et al. 2025, arxiv.org/abs/2505.22617)."""
+
+    limit: float
+    name: str = "entropy_collapse"
+    key: str = "alarms.entropy_nats"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        now, first = history.now("entropy"), history.first("entropy")
+        if now is None or first is None or is_solved(history):
+            return None
+        if now >= self.limit or now >= ENTROPY_SHARE * first:
+            return None
+        text = f"entropy fell from {first:.3g} nats in the first steps to {now:.2g} nats"
+        return Finding(now, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class OneAnswer:
+    """Most responses give the same answer, whatever is asked (`verifiers.monitor`)."""
+
+    limit: float
+    name: str = "one_answer"
+    key: str = "alarms.answer_share"
+    view: str = "answers"
+
+    def check(self, history: History) -> Finding | None:
+        now, first = history.now("most_common_answer_share"), history.first("most_common_answer_share")
+        if now is None or first is None or is_solved(history):
+            return None
+        if now <= self.limit or now < first + ANSWER_RISE:
+            return None
+        text = f"one answer is given by {now:.0%} of the responses, {first:.0%} in the first steps"
+        return Finding(now, self.limit, text)
+
+
+def is_solved(history: History, *, share: float = SOLVED_SHARE) -> bool:
+    """Whether more than `share` of the training responses, or of the held-out answers, are correct."""
+    correct = history.now("correct_mean")
+    if history.evaluations and history.evaluations[-1].accuracy > share:
+        return True
+    return correct is not None and correct > share

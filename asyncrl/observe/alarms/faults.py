@@ -1,0 +1,58 @@
+"""Numbers that should not be: verifier faults, NaN."""
+
+import math
+from dataclasses import dataclass
+
+from asyncrl.observe.alarms.history import History
+from asyncrl.observe.alarms.rule import Finding
+
+OUTCOMES = ("correct", "wrong", "no_answer", "fault")
+FEWEST_FAULTS = 3
+"""In the window: a single fault of a small batch may be more than the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierFaults:
+    """The verifier fails on a share of the responses; the page groups them by cause."""
+
+    limit: float
+    name: str = "verifier_faults"
+    key: str = "alarms.fault_share"
+    view: str = "faults"
+
+    def check(self, history: History) -> Finding | None:
+        counts = {outcome: history.total(f"outcomes_{outcome}") for outcome in OUTCOMES}
+        num_verdicts, num_faults = sum(counts.values()), counts["fault"]
+        if not num_verdicts or num_faults < FEWEST_FAULTS or num_faults / num_verdicts <= self.limit:
+            return None
+        share = num_faults / num_verdicts
+        text = f"{num_faults:.0f} of the last {num_verdicts:.0f} verdicts are faults ({share:.1%})"
+        return Finding(share, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class NotANumber:
+    """A loss or gradient norm that is NaN, or behavior log-probs that are not finite."""
+
+    limit: float
+    name: str = "not_a_number"
+    key: str = "alarms.nonfinite_share"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        if _is_nan(history.last("loss")):
+            return Finding(math.nan, self.limit, f"the loss of step {history.step} is not a number")
+        # A critic that warms up leaves the policy as it is: no gradient, no norm, a learning rate of 0.
+        if _is_nan(history.last("grad_norm")) and history.last("learning_rate"):
+            return Finding(math.nan, self.limit, f"the gradient norm of step {history.step} is not a number")
+        tokens, lost = history.total("num_tokens"), history.total("nonfinite_tokens")
+        if not lost or lost / (tokens + lost) <= self.limit:
+            return None
+        share = lost / (tokens + lost)
+        return Finding(
+            share, self.limit, f"{share:.2%} of the tokens came with a log-prob that is not finite"
+        )
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and math.isnan(value)

@@ -1,0 +1,125 @@
+"""The numbers of a run's steps as far as alarms look back: a bounded window, and how the run began.
+
+A column that a row lacks, or that holds no finite number, is unknown there. A step that is trained again
+replaces what was known of it and of later ones.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+WINDOW_STEPS = 5
+"""Over which numbers are means: one batch says little."""
+LOOK_BACK_STEPS = 20
+"""How far back a trend is measured."""
+MOST_STEPS = 64
+MOST_EVALUATIONS = 32
+SETTLED_AFTER_STEPS = 10
+"""Of this start: from then on caches and allocators are filled."""
+NaN = math.nan
+
+
+class Evaluated(NamedTuple):
+    """A held-out evaluation, and the training reward when it was made."""
+
+    step: int
+    accuracy: float
+    half_width: float
+    """Of its 95% interval; 0 where it has none."""
+    correct: float | None
+    """Mean share of correct training responses at that step; None before the first one."""
+
+
+class History:
+    def __init__(self) -> None:
+        self.rows: deque[tuple[int, dict[str, float]]] = deque(maxlen=MOST_STEPS)
+        """(step, its numbers), in order; NaN for what was measured and is not finite."""
+        self.evaluations: deque[Evaluated] = deque(maxlen=MOST_EVALUATIONS)
+        self._first: list[dict[str, float]] = []
+        self._settled: list[dict[str, float]] = []
+        self._num_here = 0
+
+    @property
+    def step(self) -> int:
+        return self.rows[-1][0] if self.rows else 0
+
+    def add(self, row: Mapping[str, Any], *, is_of_this_start: bool = True) -> None:
+        """A row as in metrics.jsonl."""
+        step = int(row["step"])
+        while self.rows and self.rows[-1][0] >= step:
+            self.rows.pop()
+        numbers = {name: found for name, value in row.items() if (found := _number(value)) is not None}
+        self.rows.append((step, numbers))
+        if len(self._first) < WINDOW_STEPS:
+            self._first.append(numbers)
+        if is_of_this_start:
+            self._num_here += 1
+            if SETTLED_AFTER_STEPS < self._num_here <= SETTLED_AFTER_STEPS + WINDOW_STEPS:
+                self._settled.append(numbers)
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        accuracy = _number(row.get("greedy_accuracy"))
+        if accuracy is None or math.isnan(accuracy):
+            return
+        low, high = _number(row.get("greedy_low")), _number(row.get("greedy_high"))
+        half = 0.0 if low is None or high is None else (high - low) / 2
+        step = int(row["step"])
+        while self.evaluations and self.evaluations[-1].step >= step:
+            self.evaluations.pop()
+        before = [numbers for at, numbers in self.rows if at <= step][-WINDOW_STEPS:]
+        self.evaluations.append(Evaluated(step, accuracy, half, _mean(before, "correct_mean")))
+
+    def last(self, name: str) -> float | None:
+        """Of the last step; NaN where it was measured and is not finite."""
+        return self.rows[-1][1].get(name) if self.rows else None
+
+    def now(self, name: str) -> float | None:
+        """Mean of the last WINDOW_STEPS steps; None while most of them do not know it."""
+        return _mean([numbers for _, numbers in self._end()], name)
+
+    def total(self, name: str) -> float:
+        """Sum over the last WINDOW_STEPS steps."""
+        known = [numbers.get(name, 0.0) for _, numbers in self._end()]
+        return sum(value for value in known if math.isfinite(value))
+
+    def before(self, name: str) -> float | None:
+        """The same, LOOK_BACK_STEPS earlier, or as early as there are twice as many steps as in a mean."""
+        end = max(WINDOW_STEPS, len(self.rows) - LOOK_BACK_STEPS)
+        if len(self.rows) < 2 * WINDOW_STEPS:
+            return None
+        return _mean([numbers for _, numbers in list(self.rows)[end - WINDOW_STEPS : end]], name)
+
+    def first(self, name: str) -> float | None:
+        """Mean of the run's first WINDOW_STEPS steps; None until they are over."""
+        return _mean(self._first, name) if len(self._first) == WINDOW_STEPS else None
+
+    def settled(self, name: str) -> float | None:
+        """Mean of WINDOW_STEPS steps of this start after SETTLED_AFTER_STEPS; None until they are over."""
+        return _mean(self._settled, name) if len(self._settled) == WINDOW_STEPS else None
+
+    def rise(self, name: str) -> float | None:
+        """By how much it has risen in LOOK_BACK_STEPS."""
+        now, before = self.now(name), self.before(name)
+        return None if now is None or before is None else now - before
+
+    def steps_back(self) -> int:
+        """How many steps lie between what `before` and `now` are means of."""
+        return min(LOOK_BACK_STEPS, max(0, len(self.rows) - WINDOW_STEPS))
+
+    def _end(self) -> list[tuple[int, dict[str, float]]]:
+        return list(self.rows)[-WINDOW_STEPS:]
+
+
+def _mean(rows: list[dict[str, float]], name: str) -> float | None:
+    """None where fewer than three rows, and fewer than half of WINDOW_STEPS, know it."""
+    known = [row[name] for row in rows if name in row and math.isfinite(row[name])]
+    return statistics.fmean(known) if 2 * len(known) > WINDOW_STEPS else None
+
+
+def _number(value: Any) -> float | None:
+    """NaN for null, which metrics.jsonl has for what is not finite; None for what is no number."""
+    if value is None:
+        return NaN
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

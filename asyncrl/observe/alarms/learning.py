@@ -1,0 +1,84 @@
+"""What is learned may not be what is wanted, or nothing: reward without held-out gain, dead groups."""
+
+from dataclasses import dataclass
+
+from asyncrl.observe.alarms.collapse import is_solved
+from asyncrl.observe.alarms.history import Evaluated, History
+from asyncrl.observe.alarms.rule import Finding
+
+STEPS_APART = 10
+"""Of two evaluations that are compared, at least."""
+SOLVED_SHARE = 0.95
+"""With more correct responses, groups without signal are all right, and training is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardWithoutHeldOut:
+    """Training responses get better and held-out answers do not: in two evaluations in a row, so that no
+    single one decides. The column reward_without_heldout has the same at each step, without that patience."""
+
+    limit: float
+    name: str = "reward_without_heldout"
+    key: str = "alarms.reward_without_heldout"
+    view: str = "groups"
+
+    def check(self, history: History) -> Finding | None:
+        found = list(history.evaluations)
+        if len(found) < 2 or self._at(found[:-1], history) is None:
+            return None
+        return self._at(found, history)
+
+    def _at(self, found: list[Evaluated], history: History) -> Finding | None:
+        """The last of these evaluations against one STEPS_APART before, and against the first one."""
+        earlier = [each for each in found if each.step <= found[-1].step - STEPS_APART]
+        if not earlier:
+            return None
+        # Greedy answers may turn late: over a whole run the reward has to be further ahead.
+        return self._pair(earlier[-1], found[-1], self.limit, history) or self._pair(
+            earlier[0], found[-1], 2 * self.limit, history
+        )
+
+    def _pair(self, then: Evaluated, now: Evaluated, limit: float, history: History) -> Finding | None:
+        correct = then.correct if then.correct is not None else history.first("correct_mean")
+        if correct is None or now.correct is None:
+            return None
+        rise, gain = now.correct - correct, now.accuracy - then.accuracy
+        ahead = rise - max(0.0, gain)
+        # An accuracy near 1 cannot rise with the reward, and within its interval it may have risen.
+        has_room = then.accuracy + rise + now.half_width < 1
+        if ahead - now.half_width <= limit or not has_room:
+            return None
+        text = (
+            f"{100 * rise:.0f} points more of the training responses are correct than at step {then.step}, "
+            f"held-out accuracy went from {then.accuracy:.0%} to {now.accuracy:.0%}"
+        )
+        return Finding(ahead, limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroups:
+    """Nearly all groups of the batches have no advantage but zero, and that is not because all is solved."""
+
+    limit: float
+    groups_per_batch: int
+    name: str = "dead_groups"
+    key: str = "alarms.dead_group_share"
+    view: str = "groups"
+
+    def check(self, history: History) -> Finding | None:
+        if is_solved(history, share=SOLVED_SHARE):
+            return None
+        dropped = history.now("no_signal_token_share")
+        if dropped is not None and dropped >= self.limit:
+            text = (
+                f"dynamic sampling drops {dropped:.0%} of the tokens: their groups are all right or all wrong"
+            )
+            return Finding(dropped, self.limit, text)
+        dead = history.now("groups_zero_signal")
+        # No correct response at all is an alarm of its own, which says more.
+        if dead is None or not history.now("correct_mean") or dead / self.groups_per_batch < self.limit:
+            return None
+        text = (
+            f"{dead:.1f} of {self.groups_per_batch} groups of a batch have no signal: all right or all wrong"
+        )
+        return Finding(dead / self.groups_per_batch, self.limit, text)

@@ -1,0 +1,122 @@
+"""All alarms of a run: which are on, when one begins, when it ends.
+
+An alarm is told as its condition begins to hold, and again once it has not held for CLEAR_STEPS steps in a
+row; in between it is silent. What was on stays on over a restart of the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
+from asyncrl.observe.alarms.faults import NotANumber, VerifierFaults
+from asyncrl.observe.alarms.history import History
+from asyncrl.observe.alarms.learning import DeadGroups, RewardWithoutHeldOut
+from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
+from asyncrl.observe.alarms.memory import MemoryGrowth
+from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Rule, tell
+from asyncrl.observe.metrics import Metrics
+from asyncrl.recipe import Alarms
+
+ALARM = "alarm"
+"""The event of metrics.jsonl."""
+CLEAR_STEPS = 10
+
+
+def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
+    """Those that the recipe leaves on."""
+    rules: list[Rule] = []
+    if section.entropy_nats is not None:
+        rules.append(EntropyCollapse(section.entropy_nats))
+    if section.length_growth is not None or section.cut_share is not None:
+        rules.append(LengthExplosion(section.length_growth, section.cut_share))
+    if section.length_shrink is not None:
+        rules.append(LengthCollapse(section.length_shrink))
+    if section.reward_without_heldout is not None:
+        rules.append(RewardWithoutHeldOut(section.reward_without_heldout))
+    if section.mismatch_kl is not None:
+        rules.append(MismatchTrend(section.mismatch_kl))
+    if section.capped_share is not None:
+        rules.append(capped_share(section.capped_share))
+    if section.clipped_share is not None:
+        rules.append(clipped_share(section.clipped_share))
+    if section.dead_group_share is not None:
+        rules.append(DeadGroups(section.dead_group_share, groups_per_batch))
+    if section.fault_share is not None:
+        rules.append(VerifierFaults(section.fault_share))
+    if section.answer_share is not None:
+        rules.append(OneAnswer(section.answer_share))
+    if section.nonfinite_share is not None:
+        rules.append(NotANumber(section.nonfinite_share))
+    if section.memory_growth is not None:
+        rules.append(MemoryGrowth(section.memory_growth))
+    return rules
+
+
+class AlarmWatch:
+    """Hears of steps and evaluations, and logs what begins and what ends. Whoever handles the records asks
+    `admit`, which alone changes what is on."""
+
+    def __init__(self, rules: Sequence[Rule], *, run: str) -> None:
+        """`run` is the name of the run folder, as the page's routes have it."""
+        self._rules = rules
+        self._run = run
+        self._history = History()
+        self._on: set[str] = set()
+        self._known: set[str] = set()
+        self._num_clear: dict[str, int] = {}
+
+    def restore(self, metrics: Metrics) -> None:
+        """What earlier starts of the run measured, and which alarms they left on."""
+        steps = [(row["step"], 0, row) for row in metrics.steps]
+        evaluations = [(row["step"], 1, row) for row in metrics.evaluations]
+        for _, is_evaluation, row in sorted(steps + evaluations, key=lambda each: each[:2]):
+            if is_evaluation:
+                self._history.evaluated(row)
+            else:
+                self._history.add(row, is_of_this_start=False)
+        for event in metrics.events:
+            if event["event"] == ALARM:
+                self._note(str(event.get("alarm")), is_on=bool(event.get("is_on")))
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        self._history.add(row)
+        if NO_CORRECT[0] in self._on and row.get("correct_mean"):
+            tell(Alarm(*NO_CORRECT, self._history.step, None))
+        for rule in self._rules:
+            finding = rule.check(self._history)
+            clear = 0 if finding is not None else self._num_clear.get(rule.name, 0) + 1
+            self._num_clear[rule.name] = clear
+            if finding is not None and rule.name not in self._on:
+                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, finding))
+            elif clear >= CLEAR_STEPS and rule.name in self._on:
+                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, None))
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        self._history.evaluated(row)
+
+    def admit(self, alarm: Alarm) -> dict[str, Any] | None:
+        """The fields of its event in metrics.jsonl; None where it says what is known."""
+        if alarm.is_on == (alarm.name in self._on):
+            return None
+        is_first = alarm.name not in self._known
+        self._note(alarm.name, is_on=alarm.is_on)
+        finding = alarm.finding
+        return {
+            "alarm": alarm.name,
+            "step": alarm.step,
+            "text": "is over" if finding is None else finding.text,
+            "value": None if finding is None else finding.value,
+            "limit": None if finding is None else finding.limit,
+            "key": alarm.key,
+            "view": f"#/{self._run}/{alarm.view}",
+            "is_on": alarm.is_on,
+            "is_first": is_first,
+        }
+
+    def _note(self, name: str, *, is_on: bool) -> None:
+        self._known.add(name)
+        if is_on:
+            self._on.add(name)
+        else:
+            self._on.discard(name)

@@ -1,0 +1,62 @@
+"""The section `alarms`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+
+
+class Alarms(Section):
+    """When a run warns of itself: once as an alarm begins, once as it ends (docs/watching.md). Means are over
+    the last 5 steps. null turns an alarm off."""
+
+    entropy_nats: PositiveFloat | None = 0.02
+    """Entropy collapse: mean entropy per token below this, in nats, and below a fifth of the first steps',
+    while a tenth of the responses or more is wrong. A policy this sure samples the same response again and
+    again, so groups have no signal; healthy runs end above 0.04."""
+    length_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 3.0
+    """Length explosion: responses this many times as long as 20 steps before, without more of them correct.
+    Longer reasoning that pays comes with more correct responses."""
+    length_shrink: Annotated[float, Field(gt=0, lt=1)] | None = 0.33
+    """Length collapse: responses at most this share as long as 20 steps before, without more of them
+    correct: the model has stopped to reason."""
+    cut_share: Fraction | None = 0.5
+    """Length explosion: share of the responses that are cut at rollout.max_new_tokens, where it has risen by
+    a fifth of all responses within 20 steps. A cut response has no answer, so nothing but its length is
+    taught. The live line colours a larger share."""
+    reward_without_heldout: Fraction | None = 0.15
+    """How much more the share of correct training responses rose than held-out accuracy did, beyond its
+    interval, since the last evaluation at least 10 steps before (twice this: since the first evaluation); in
+    two evaluations in a row. The policy may please the verifier instead of solving tasks: read the responses.
+    Healthy small runs, whose greedy answers turn late, reach 0.09 (since the first evaluation: 0.2)."""
+    mismatch_kl: PositiveFloat | None = 0.01
+    """KL per token, in nats, between trainer and servers on tokens of the current version; or a tenth of it
+    where that is ten times the first steps'. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients are
+    of another policy than the one that sampled. The live line colours a larger one."""
+    capped_share: Fraction | None = 0.05
+    """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Runs at a staleness of
+    4 stay below 0.02; more means that the cap does most of the correction. The live line colours a larger
+    one."""
+    clipped_share: Fraction | None = 0.3
+    """Share of the tokens whose gradient the surrogate clips. Token-level clips take few percent,
+    sequence-level ones (GSPO) around 15%; more means that the step is too large for what is left of it."""
+    dead_group_share: Fraction | None = 0.9
+    """Share of the groups of a batch whose advantages are all zero (with replay.drops_no_signal: share of the
+    tokens that are dropped for that), while a twentieth of the responses or more is wrong: the step learns
+    from the other groups alone."""
+    no_correct_steps: Positive | None = 5
+    """Steps in a row without a single correct response. The alarm says what the verifier looks for and how
+    the responses end."""
+    fault_share: Fraction | None = 0.02
+    """Share of the verdicts that are faults: the verifier raised, died or was late. They leave their groups;
+    a verifier that fails on one kind of response biases what is learned."""
+    answer_share: Fraction | None = 0.5
+    """Share of the responses, over all tasks of a batch, with one and the same answer, where it has risen by
+    a fifth since the first steps and a tenth of the responses or more is wrong: guessing."""
+    nonfinite_share: Fraction | None = 0.001
+    """Share of the tokens whose behavior log-prob is not finite, which are left out of the loss; and any step
+    whose loss is NaN. A gradient that is not finite ends the run at once."""
+    memory_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.5
+    """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
+    relative to its 11th to 15th step, from half a GiB on. What grows steadily ends out of memory."""

@@ -1,0 +1,78 @@
+"""The memory of a run's processes, told by their command lines."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl.launch.memory_meter import MemoryMeter
+
+HOLD = "import sys; held = bytearray({size}); print('held', flush=True); sys.stdin.read()"
+MIB = 2**20
+
+
+def start(*words: str, mib: int) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(size=mib * MIB), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    return process
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    process.communicate()
+
+
+def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
+    meter = MemoryMeter()
+    assert meter.measure().keys() == {"controller_memory_gib"}
+    running = [
+        start("asyncrl.trainer.main", mib=40),
+        start("asyncrl.trainer.main", mib=120),
+        start("sglang.launch_server", mib=60),
+        start("asyncrl.verifier", mib=200),
+    ]
+    try:
+        first, second = meter.measure(), meter.measure()
+    finally:
+        for process in running:
+            end(process)
+    assert (
+        first.keys()
+        == second.keys()
+        == {f"{role}_memory_gib" for role in ("controller", "trainer", "server")}
+    )
+    # The interpreter itself takes about 10 MiB.
+    assert 120 / 1024 < first["trainer_memory_gib"] < 160 / 1024
+    assert 60 / 1024 < first["server_memory_gib"] < 100 / 1024
+    assert meter.measure().keys() == {"controller_memory_gib"}
+
+
+def test_what_a_server_started_belongs_to_it(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    inner = HOLD.format(size=100 * MIB)
+    program.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {inner!r}], stdin=sys.stdin)\n"
+    )
+    outer = subprocess.Popen(
+        [sys.executable, str(program), "sglang.launch_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert outer.stdout is not None and outer.stdout.readline() == b"held\n"
+    try:
+        assert MemoryMeter().measure()["server_memory_gib"] > 100 / 1024
+    finally:
+        end(outer)
+
+
+async def test_it_measures_beside_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.launch.memory_meter.INTERVAL_SECONDS", 0.001)
+    meter = MemoryMeter()
+    assert meter.row() == {}
+    async with meter.running():
+        while not meter.row():
+            await asyncio.sleep(0.001)
+    assert meter.row()["controller_memory_gib"] > 0

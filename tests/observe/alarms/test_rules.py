@@ -1,0 +1,250 @@
+"""Each alarm on a series that shows its fault, and on one that only looks like it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fakes.alarm_log import AlarmLog
+
+from asyncrl.observe.alarms.watch import CLEAR_STEPS
+from asyncrl.observe.metrics import Row
+
+
+def healthy(step: int, **columns: Any) -> Row:
+    """Of a run that learns: a step of it, with some columns changed."""
+    return {
+        "step": step,
+        "loss": -0.1,
+        "grad_norm": 0.4,
+        "learning_rate": 1e-4,
+        "entropy": 0.4,
+        "correct_mean": 0.3,
+        "response_tokens_mean": 30.0,
+        "cut_share": 0.05,
+        "mismatch_kl": None,
+        "continued_kl": 1e-6,
+        "capped_share": 0.01,
+        "clipped_share": 0.002,
+        "groups_zero_signal": 3,
+        "no_signal_token_share": 0.1,
+        "most_common_answer_share": 0.1,
+        "outcomes_correct": 24,
+        "outcomes_wrong": 50,
+        "outcomes_no_answer": 6,
+        "outcomes_fault": 0,
+        "num_tokens": 2400.0,
+        "nonfinite_tokens": 0.0,
+        "controller_memory_gib": 0.2,
+        "trainer_memory_gib": 1.5,
+        "server_memory_gib": 1.2,
+        **columns,
+    }
+
+
+def series(num_steps: int, **columns: Sequence[Any] | Any) -> list[Row]:
+    """From step 1 on. A function of the step gives a column, anything else stays."""
+    return [
+        healthy(step, **{name: value(step) if callable(value) else value for name, value in columns.items()})
+        for step in range(1, num_steps + 1)
+    ]
+
+
+def rising(step: int) -> float:
+    return min(0.85, 0.1 + 0.02 * step)
+
+
+def alarms_of(rows: list[Row], **keys: Any) -> set[str]:
+    return {name for name, _, is_on in AlarmLog(**keys).run(rows) if is_on}
+
+
+def after(step: int, early: Any, late: Any) -> Any:
+    return lambda now: late if now > step else early
+
+
+def test_a_healthy_run_is_silent() -> None:
+    assert alarms_of(series(80, correct_mean=rising)) == set()
+
+
+def test_entropy_that_collapses_before_the_tasks_are_solved() -> None:
+    fallen = series(40, entropy=lambda step: 1.2 * 0.8**step)
+    log = AlarmLog()
+    ((name, step, is_on),) = log.run(fallen)
+    # 1.2 * 0.8^n, mean over 5 steps: below 0.02 at step 21.
+    assert (name, step, is_on) == ("entropy_collapse", 21, True)
+    assert log.rows[0]["text"] == "entropy fell from 0.645 nats in the first steps to 0.018 nats"
+    assert "alarms.entropy_nats" in log.texts[0] and "limit 0.02" in log.texts[0]
+    assert log.rows[0]["view"] == "#/run/curves"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        # Nearly everything is right: there is one answer to each task.
+        {"entropy": lambda step: 1.2 * 0.8**step, "correct_mean": 0.95},
+        # It began with little.
+        {"entropy": 0.015},
+        {"entropy": None},
+    ],
+)
+def test_little_entropy_alone_is_no_collapse(columns: dict[str, Any]) -> None:
+    assert alarms_of(series(40, **columns)) == set()
+
+
+def test_entropy_of_a_run_whose_held_out_tasks_are_solved_may_fall() -> None:
+    rows: list[Row] = [{"step": 0, "greedy_accuracy": 0.97}]
+    assert alarms_of(rows + series(40, entropy=lambda step: 1.2 * 0.8**step)) == set()
+
+
+def test_responses_that_grow_without_being_right_more_often() -> None:
+    growing: Any = {"response_tokens_mean": lambda step: 10 * 1.1**step}
+    assert alarms_of(series(30, **growing)) == {"length_explosion"}
+    # R1-zero: longer responses that are right more often.
+    assert alarms_of(series(30, **growing, correct_mean=rising)) == set()
+    assert alarms_of(series(30, **growing), length_growth=None) == set()
+
+
+def test_responses_that_are_cut_more_and_more() -> None:
+    cut: Any = {"cut_share": lambda step: min(1.0, 0.03 * step)}
+    assert alarms_of(series(30, **cut)) == {"length_explosion"}
+    assert alarms_of(series(30, **cut), cut_share=None) == set()
+    # A base model that never ends a response is no news.
+    assert alarms_of(series(30, cut_share=0.95)) == set()
+
+
+def test_responses_that_shrink_without_being_right_more_often() -> None:
+    shrinking: Any = {"response_tokens_mean": lambda step: 100 * 0.9**step}
+    assert alarms_of(series(30, **shrinking)) == {"length_collapse"}
+    assert alarms_of(series(30, **shrinking, correct_mean=rising)) == set()
+    assert alarms_of(series(30, **shrinking), length_shrink=None) == set()
+
+
+def with_evaluations(rows: list[Row], accuracy: Any, *, every: int = 10, half: float = 0.05) -> list[Row]:
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        if row["step"] % every == 0:
+            value = accuracy(row["step"])
+            bounds = {"greedy_low": value - half, "greedy_high": value + half}
+            found.append({"step": row["step"], "greedy_accuracy": value, **bounds})
+    return found
+
+
+def test_reward_that_rises_slowly_without_held_out_accuracy_is_told_later() -> None:
+    rows = series(60, correct_mean=lambda step: 0.1 + 0.01 * step)
+    log = AlarmLog()
+    # 10 points in 10 steps are no alarm, 40 and 50 points since the first evaluation are, at steps 50 and 60.
+    assert log.run([*with_evaluations(rows, lambda step: 0.3), healthy(61)]) == [
+        ("reward_without_heldout", 61, True)
+    ]
+    assert log.rows[0]["limit"] == 0.3 and "50 points more" in log.rows[0]["text"]
+    assert alarms_of(with_evaluations(rows, lambda step: 0.3 + 0.003 * step)) == set()
+
+
+def test_reward_that_rises_fast_without_held_out_accuracy() -> None:
+    fast = series(40, correct_mean=lambda step: 0.1 + 0.022 * step)
+    log = AlarmLog()
+    # Evaluations at 10, 20 and 30: the second pair is the second in a row, and steps hear of it.
+    assert log.run(with_evaluations(fast, lambda step: 0.3)) == [("reward_without_heldout", 31, True)]
+    assert "22 points more" in log.rows[0]["text"] and "from 30% to 30%" in log.rows[0]["text"]
+    assert alarms_of(with_evaluations(fast, lambda step: 0.1 + 0.02 * step)) == set()
+    # Held-out accuracy is near its end: it cannot rise with the reward.
+    assert alarms_of(with_evaluations(fast, lambda step: 0.85)) == set()
+    # Once is an accident.
+    assert alarms_of(with_evaluations(fast, after(20, 0.3, 0.6))) == set()
+
+
+def test_evaluations_closer_than_ten_steps_are_compared_with_earlier_ones() -> None:
+    fast = series(40, correct_mean=lambda step: 0.1 + 0.022 * step)
+    assert alarms_of(with_evaluations(fast, lambda step: 0.3, every=5)) == {"reward_without_heldout"}
+
+
+@pytest.mark.parametrize("column", ["mismatch_kl", "continued_kl"])
+def test_a_mismatch_that_is_large_or_grows(column: str) -> None:
+    assert alarms_of(series(20, **{column: 0.02})) == {"mismatch_kl"}
+    assert alarms_of(series(20, **{column: after(10, 1e-4, 2e-3)})) == {"mismatch_kl"}
+    # bfloat16 stays at 3e-3; float32 may grow a thousandfold and be nothing.
+    assert alarms_of(series(20, **{column: 3e-3})) == set()
+    assert alarms_of(series(20, **{column: after(10, 1e-9, 1e-6)})) == set()
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"),
+    [
+        ({"capped_share": 0.06}, "capped_share"),
+        ({"clipped_share": 0.31}, "clipped_share"),
+        ({"groups_zero_signal": 9}, "dead_groups"),
+        ({"no_signal_token_share": 0.95}, "dead_groups"),
+        ({"outcomes_fault": 2}, "verifier_faults"),
+        ({"most_common_answer_share": after(10, 0.2, 0.6)}, "one_answer"),
+        ({"nonfinite_tokens": 3.0}, "not_a_number"),
+        ({"loss": after(10, -0.1, None)}, "not_a_number"),
+        ({"grad_norm": after(10, 0.4, math.nan)}, "not_a_number"),
+        ({"trainer_memory_gib": lambda step: 1.5 + 0.05 * step}, "memory_growth"),
+        ({"server_memory_gib": after(30, 2.0, 3.2)}, "memory_growth"),
+    ],
+)
+def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
+    assert alarms_of(series(60, **columns)) == {name}
+    key = next(
+        key
+        for key, value in {
+            "capped_share": "capped_share",
+            "clipped_share": "clipped_share",
+            "dead_group_share": "dead_groups",
+            "fault_share": "verifier_faults",
+            "answer_share": "one_answer",
+            "nonfinite_share": "not_a_number",
+            "memory_growth": "memory_growth",
+        }.items()
+        if value == name
+    )
+    assert alarms_of(series(60, **columns), **{key: None}) == set()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"capped_share": 0.049},
+        {"clipped_share": None},
+        # Solved.
+        {"groups_zero_signal": 10, "correct_mean": 0.97},
+        # Said by the alarm no_correct, which knows why.
+        {"groups_zero_signal": 10, "correct_mean": 0.0},
+        # A single fault in five batches.
+        {"outcomes_fault": after(59, 0, 2), "outcomes_wrong": 1},
+        # Yes or no.
+        {"most_common_answer_share": 0.6},
+        # The critic warms up.
+        {"grad_norm": None, "learning_rate": 0.0},
+        # Caches fill.
+        {"trainer_memory_gib": after(8, 1.0, 4.0)},
+        {"controller_memory_gib": after(30, 0.1, 0.5)},
+    ],
+)
+def test_what_looks_like_it_and_is_none(columns: dict[str, Any]) -> None:
+    assert alarms_of(series(60, **columns)) == set()
+
+
+@pytest.mark.parametrize("rows", [[], [{"step": 1}], [{"step": n} for n in range(1, 60)]])
+def test_rows_without_columns_raise_nothing(rows: list[Row]) -> None:
+    assert alarms_of(rows) == set()
+
+
+def test_words_in_place_of_numbers_raise_nothing() -> None:
+    assert alarms_of([{name: "x" for name in healthy(1)} | {"step": n} for n in range(1, 40)]) == set()
+
+
+def test_the_first_steps_alone_are_no_trend() -> None:
+    for num_steps in range(1, 5):
+        rows = series(num_steps, entropy=lambda step: 10.0 ** (-step), response_tokens_mean=lambda s: 10.0**s)
+        assert alarms_of(rows) == set()
+
+
+def test_all_alarms_can_be_on_and_each_ends_ten_steps_after_its_cause() -> None:
+    bad = after(20, 0.01, 0.2)
+    rows = series(60, capped_share=lambda step: bad(step) if step <= 30 else 0.0)
+    log = AlarmLog()
+    # Means over 5 steps: 0.2 and four of 0.01 are 0.048, 0.2 twice 0.086; 0 thrice, and then 0.08; once 0.04.
+    assert log.run(rows) == [("capped_share", 22, True), ("capped_share", 34 + CLEAR_STEPS - 1, False)]
+    assert [row["is_first"] for row in log.rows] == [True, False]

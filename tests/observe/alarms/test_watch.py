@@ -1,0 +1,69 @@
+"""When an alarm is told: as it begins and ends, once, and not again by a start that resumes."""
+
+from typing import Any
+
+from fakes.alarm_log import AlarmLog
+
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, tell
+from asyncrl.observe.metrics import Metrics, Row
+
+
+def row(step: int, capped: float) -> Row:
+    return {"step": step, "capped_share": capped, "correct_mean": 0.3}
+
+
+def test_an_alarm_that_flickers_is_told_once() -> None:
+    flickering = [row(step, 0.1 if step % 8 < 5 else 0.0) for step in range(1, 100)]
+    assert AlarmLog().run(flickering) == [("capped_share", 3, True)]
+
+
+def test_an_alarm_that_comes_back_is_told_again_and_is_not_the_first() -> None:
+    rows = [row(step, 0.2 if step <= 20 or step > 60 else 0.0) for step in range(1, 81)]
+    log = AlarmLog()
+    assert [is_on for _, _, is_on in log.run(rows)] == [True, False, True]
+    assert [event["is_first"] for event in log.rows] == [True, False, False]
+
+
+def test_a_resumed_run_does_not_repeat_what_is_on_and_says_when_it_ends() -> None:
+    before = AlarmLog()
+    steps = [row(step, 0.2) for step in range(1, 21)]
+    before.run(steps)
+    events: list[Row] = [{"event": "ready"}, *({"event": "alarm", **fields} for fields in before.rows)]
+    # The last checkpoint was at step 16.
+    restored = Metrics(steps=steps[:16], events=events)
+    after = AlarmLog(restored=restored)
+    assert after.run([row(step, 0.2) for step in range(17, 30)]) == []
+    ended = AlarmLog(restored=restored)
+    ((name, _, is_on),) = ended.run([row(step, 0.0) for step in range(17, 40)])
+    assert (name, is_on, ended.rows[0]["is_first"]) == ("capped_share", False, False)
+
+
+def test_a_resumed_run_remembers_how_it_began() -> None:
+    def entropies(first: int, last: int) -> list[dict[str, Any]]:
+        return [{"step": n, "entropy": 1.2 * 0.8**n, "correct_mean": 0.3} for n in range(first, last)]
+
+    evaluations: list[Row] = [{"step": 0, "greedy_accuracy": 0.3}]
+    resumed = AlarmLog(restored=Metrics(steps=entropies(1, 16), evaluations=evaluations))
+    assert resumed.run(entropies(16, 30)) == [("entropy_collapse", 21, True)]
+    # Without that the first steps' entropy would be as low as the last.
+    assert AlarmLog().run(entropies(16, 22)) == []
+
+
+def test_a_step_that_is_trained_again_counts_once() -> None:
+    rows = [row(step, 0.2) for step in (1, 2, 2, 2, 2)]
+    assert AlarmLog().run(rows) == []
+    assert AlarmLog().run([*rows, row(3, 0.2)]) == [("capped_share", 3, True)]
+
+
+def test_that_nothing_is_correct_is_told_from_elsewhere_and_ends_with_the_first_correct_response() -> None:
+    log = AlarmLog()
+    with log:
+        for step in (5, 6):
+            tell(Alarm(*NO_CORRECT, step, Finding(5, 5, "no response was correct in 5 steps")))
+        log.watch.step({"step": 6, "correct_mean": 0.0})
+        log.watch.step({"step": 7, "correct_mean": 0.01})
+        log.watch.step({"step": 8, "correct_mean": 0.01})
+    assert [(e["alarm"], e["step"], e["is_on"]) for e in log.rows] == [
+        ("no_correct", 5, True),
+        ("no_correct", 7, False),
+    ]
