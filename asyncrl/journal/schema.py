@@ -17,7 +17,7 @@ import importlib.metadata
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -145,6 +145,29 @@ TABLES = (
             Column("recipe", "TEXT NOT NULL", "YAML, resolved"),
             Column("started_seconds", "REAL NOT NULL", "Unix time"),
         ),
+    ),
+    Table(
+        "environments",
+        "start of the run, also of steps that a later start trained again",
+        (
+            Column("started_seconds", "REAL PRIMARY KEY", "Unix time"),
+            Column("version", "INTEGER NOT NULL", "of the checkpoint that it began from"),
+            Column("environment", "TEXT NOT NULL", "JSON: packages, Python, machine, commit, model, code"),
+        ),
+    ),
+    Table(
+        "usage",
+        "process or energy counter of a start",
+        (
+            Column("started_seconds", "REAL NOT NULL", "its start, as in environments"),
+            Column("name", "TEXT NOT NULL", "run, controller, verifiers, server 0, trainer 0, energy: ..."),
+            Column("wall_seconds", "REAL NOT NULL", "that it ran, as last seen"),
+            Column("cpu_seconds", "REAL", "its own and its children's; none where nobody could read it"),
+            Column("num_gpus", "INTEGER NOT NULL", "that it had"),
+            Column("joules", "REAL", "of an energy counter; none where it could not be read to the end"),
+        ),
+        key="started_seconds, name",
+        has_rowid=False,
     ),
     Table(
         "servers",
