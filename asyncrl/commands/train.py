@@ -8,18 +8,17 @@ import sys
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
-from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
-from asyncrl.observe.report import write_report
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.report.write import write_report
 from asyncrl.run_folder import RunFolder
 
 HELP = "Train by a recipe. Run it again to resume after any interruption."
@@ -79,18 +78,18 @@ def _train(recipe: Recipe, gpus: GpuMap) -> int:
             f"{folder.path} is complete. "
             f"Raise trainer.num_steps to continue, or set run_folder to start over."
         )
-        _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
+        _report(folder, is_stopped=False)
         return 0
     inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
     with folder, LastResort(recipe.trainer.stop_timeout_seconds + ENDING_SECONDS) as last_resort:
         folder.open(recipe)
-        ending = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
-        _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
-    return INTERRUPTED if ending.is_stopped else 0
+        is_stopped = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
+        _report(folder, is_stopped=is_stopped)
+    return INTERRUPTED if is_stopped else 0
 
 
-def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
+def _report(folder: RunFolder, *, is_stopped: bool) -> None:
     checkpoint = folder.newest_export()
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
@@ -99,5 +98,5 @@ def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]
         commands["compare it"] = f"asyncrl eval {path}"
     if is_stopped:
         commands["resume"] = "the same command again"
-    summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)
+    _, summary = write_report(folder.path, checkpoint=checkpoint, commands=commands)
     print_summary(summary)

@@ -164,6 +164,7 @@ TABLES = (
             Column("wall_seconds", "REAL NOT NULL", "that it ran, as last seen"),
             Column("cpu_seconds", "REAL", "its own and its children's; none where nobody could read it"),
             Column("num_gpus", "INTEGER NOT NULL", "that it had"),
+            Column("num_restarts", "INTEGER NOT NULL", "within this start"),
             Column("joules", "REAL", "of an energy counter; none where it could not be read to the end"),
         ),
         key="started_seconds, name",

@@ -69,6 +69,12 @@ def record_data(journal: Journal, digests: Mapping[str, str]) -> None:
     journal.write(*(set_fact(f"digest of {key}", digest) for key, digest in digests.items()))
 
 
+def recorded_data(journal: Readable) -> dict[str, str]:
+    """data.train and data.heldout -> the digest of what the run last read."""
+    rows = journal.read("SELECT key, value FROM meta WHERE key LIKE 'digest of data.%'")
+    return {key.removeprefix("digest of "): digest for key, digest in rows}
+
+
 def recipes_of_steps(journal: Readable, first: int, last: int) -> list[str]:
     """The recipes (YAML) that were in force in steps `first` to `last`, counted from 1, oldest first."""
     return [

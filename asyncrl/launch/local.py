@@ -11,7 +11,6 @@ import functools
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -108,16 +107,9 @@ class TerminalAndFile(logging.Handler):
         log_of_all.propagate = True
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    is_stopped: bool
-    """Ended by Ctrl-C or SIGTERM before its last step."""
-    conservation: dict[str, int]
-    """Tokens: generated, trained, dropped and queued (`ReplayQueue.conservation`)."""
-
-
-async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> Ending:
-    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> bool:
+    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left; whether
+    Ctrl-C or SIGTERM ended it before its last step.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
@@ -182,7 +174,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
-        return Ending(is_stopped, controller.queue.conservation())
+        return is_stopped
 
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 import psutil
 
 from asyncrl.energy import EnergyCounter
-from asyncrl.journal.usage import Usage, record_usage
+from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.site import Process
 
@@ -22,9 +22,6 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 2.0
 DISCOVERY_SECONDS = 10.0
 """Between two searches for new descendants, which read every process of the machine."""
-RUN, CONTROLLER, OTHERS = "run", "controller", "verifiers"
-ENERGY = "energy: "
-"""Opens the name of an energy counter's row."""
 
 
 class UsageMeter:
@@ -81,10 +78,7 @@ class UsageMeter:
             Usage(RUN, whole, num_gpus=self._num_gpus),
             Usage(CONTROLLER, whole, own),
             Usage(OTHERS, whole, self._others),
-            *(
-                Usage(name, named.wall_seconds, named.cpu_seconds(), self._gpus.get(name, 0))
-                for name, named in self._named.items()
-            ),
+            *(named.usage(name, self._gpus.get(name, 0)) for name, named in self._named.items()),
             *(Usage(f"{ENERGY}{c.name}", whole, joules=c.sample()) for c in self._counters),
         ]
 
@@ -98,20 +92,24 @@ class _Named:
         self._ended_seconds = 0.0
         self._seconds = 0.0
         """Of the process that has `_pid`."""
-        self._was_seen = False
+        self._num_started = 0
 
     def see(self, pid: int | None, live: Mapping[int, float], passed_seconds: float) -> None:
         self.wall_seconds += passed_seconds
         if pid is not None and pid != self._pid:
             self._ended_seconds += self._seconds
             self._pid, self._seconds = pid, 0.0
+            self._num_started += 1
         if pid is not None:
-            self._was_seen = True
             self._seconds = max(self._seconds, live.get(pid, 0.0))
 
     def cpu_seconds(self) -> float | None:
         """None of one that never ran on this machine."""
-        return self._ended_seconds + self._seconds if self._was_seen else None
+        return self._ended_seconds + self._seconds if self._num_started else None
+
+    def usage(self, name: str, num_gpus: int) -> Usage:
+        restarts = max(0, self._num_started - 1)
+        return Usage(name, self.wall_seconds, self.cpu_seconds(), num_gpus, restarts)
 
 
 @contextlib.asynccontextmanager

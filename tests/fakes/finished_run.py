@@ -52,7 +52,14 @@ def write_run(folder: Path) -> Path:
     write_metrics(run / "metrics.jsonl")
     write_journal(run / "journal.sqlite")
     write_tokenizer(folder / "model")
-    recipe = {"name": "sums", "model": {"path": str(folder / "model")}}
+    recipe = {
+        "name": "sums",
+        "run_folder": str(run),
+        "model": {"path": str(folder / "model")},
+        "data": {"train": str(folder / "none.jsonl")},
+        "trainer": {"num_steps": 10},
+        "evaluation": {"every_steps": 0},
+    }
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return run
 
@@ -119,6 +126,8 @@ def write_journal(path: Path) -> None:
             ("00000002-00", 0, 1, 0, tokens("7"), logprobs([-1.0])),
         ],
     )
+    counters = [("tokens_generated", 10), ("tokens_trained", 7), ("tokens_dropped:stale", 2)]
+    db.executemany("INSERT INTO counters VALUES (?, ?)", counters)
     db.commit()
     db.close()
 

@@ -83,6 +83,7 @@ async def test_a_process_that_starts_again_adds_to_what_it_used(tmp_path: Path) 
         await server.stop(grace_seconds=0.0)
         (tmp_path / "server 0.log").unlink()
     assert used[0] > 0.2 - TICK and used[1] > used[0] + 0.2 - TICK
+    assert by_name(meter.sample())["server 0"].num_restarts == 1
     # What has ended stays counted, once, under its name.
     after = by_name(meter.sample())
     assert after["server 0"].cpu_seconds == used[1] and after["verifiers"].cpu_seconds < 0.2
@@ -97,11 +98,11 @@ async def test_a_killed_run_leaves_what_it_used_in_the_journal(tmp_path: Path) -
     while not read_usage(JournalReader(journal.path)):
         await _pause()
     # Read as after kill -9: nothing has been closed.
-    (start,) = read_usage(JournalReader(journal.path))
+    (start,) = read_usage(JournalReader(journal.path)).values()
     assert by_name(start)["energy: package-0"].joules == 5.0
     await entered.__aexit__(None, None, None)
     journal.barrier_blocking()
-    (start,) = read_usage(JournalReader(journal.path))
+    (start,) = read_usage(JournalReader(journal.path)).values()
     assert by_name(start)["energy: package-0"].joules == 7.0
     journal.close()
 
