@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import shlex
 import sys
+from collections.abc import Callable
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.disk import FULL_DISK
@@ -31,12 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     warn_on_stderr()
+    return explained(lambda: _train_words(arguments))
+
+
+def _train_words(arguments: argparse.Namespace) -> int:
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    # Before anything is prepared or fetched.
+    gpus = place(recipe)
+    ready = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train)
+    return train(ready, gpus)
+
+
+def explained(work: Callable[[], int]) -> int:
+    """What `work` returns, or the exit code of what it raised, told in a sentence."""
     try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        # Before anything is prepared or fetched.
-        gpus = place(recipe)
-        ready = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train)
-        return _train(ready, gpus)
+        return work()
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -71,7 +81,8 @@ def _explain(error: BaseException) -> int:
     return 1
 
 
-def _train(recipe: Recipe, gpus: GpuMap) -> int:
+def train(recipe: Recipe, gpus: GpuMap) -> int:
+    """Trains what `prepare_and_fetch` made ready, and reports; the exit code. Raises what a run raises."""
     folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(

@@ -31,8 +31,16 @@ def group_by_seed(reports: Sequence[RunReport]) -> list[SeedGroup]:
 
 
 def _settings(report: RunReport) -> tuple[Any, ...]:
+    """What runs of a group share. Where digests are known, they say it instead of paths."""
     recipe = {key: value for key, value in report.recipe.items() if key not in OWN}
-    return recipe, report.model.digest, report.data, report.code
+    recipe["verifying"] = _without(recipe.get("verifying"), "folder")
+    if report.model.digest is not None:
+        recipe["model"] = _without(recipe.get("model"), "path")
+    return recipe, report.model.digest, report.data, sorted(report.code.values())
+
+
+def _without(section: Any, key: str) -> Any:
+    return {name: value for name, value in section.items() if name != key} if section else section
 
 
 def _group(members: Sequence[RunReport]) -> SeedGroup:
