@@ -5,11 +5,11 @@ counts whole GPUs. A counter only rises, but RAPL's starts again at 0 behind its
 """
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 POWERCAP = Path("/sys/class/powercap")
 _PACKAGE, _PART = re.compile(r"intel-rapl:\d+"), re.compile(r"intel-rapl:\d+:\d+")
@@ -90,27 +90,27 @@ def _microjoules(path: Path) -> Callable[[], float]:
 
 
 def _find_nvml(devices: Sequence[str]) -> tuple[list[EnergyCounter], str | None]:
-    if importlib.util.find_spec("pynvml") is None:
-        return [], "the energy of the GPUs needs nvidia-ml-py (pynvml), which is not installed"
-    nvml = importlib.import_module("pynvml")
+    # A foreign library over a driver: whatever it raises, a run does without its numbers.
     try:
+        nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        return [_nvml_counter(nvml, device) for device in devices], None
-    except nvml.NVMLError as error:
-        return [], f"the energy of the GPUs cannot be read: {error}"
-    except OSError as error:
+        return [EnergyCounter(f"GPU {device}", _nvml_joules(nvml, device)) for device in devices], None
+    except ModuleNotFoundError:
+        return [], "the energy of the GPUs needs nvidia-ml-py (pynvml), which is not installed"
+    except Exception as error:
         return [], f"the energy of the GPUs cannot be read: {error}"
 
 
-def _nvml_counter(nvml: object, device: str) -> EnergyCounter:
-    api = vars(nvml)
-    find = api["nvmlDeviceGetHandleByIndex" if device.isdecimal() else "nvmlDeviceGetHandleByUUID"]
-    handle = find(int(device) if device.isdecimal() else device)
+def _nvml_joules(nvml: Any, device: str) -> Callable[[], float]:
+    if device.isdecimal():
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(device))
+    else:
+        handle = nvml.nvmlDeviceGetHandleByUUID(device)
 
     def read() -> float:
         try:
-            return float(api["nvmlDeviceGetTotalEnergyConsumption"](handle)) / 1e3
-        except api["NVMLError"] as error:
+            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+        except Exception as error:
             raise OSError(str(error)) from error
 
-    return EnergyCounter(f"GPU {device}", read)
+    return read

@@ -50,7 +50,7 @@ def describe_environment(gpus: list[str]) -> Environment:
         num_cores=len(os.sched_getaffinity(0)),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         gpus=gpus,
-        gpu_driver=DRIVER.read_text().splitlines()[0] if DRIVER.is_file() else None,
+        gpu_driver=DRIVER.read_text().partition("\n")[0] if DRIVER.is_file() else None,
         packages=_packages(),
     )
 
@@ -70,7 +70,9 @@ def differences(recorded: Environment, now: Environment) -> list[str]:
 
 
 def _packages() -> dict[str, str]:
-    found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
+    metadata = [dist.metadata for dist in importlib.metadata.distributions()]
+    # What a broken installation leaves behind has neither.
+    found = {str(each["Name"]): str(each["Version"]) for each in metadata if each["Name"]}
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

@@ -61,7 +61,6 @@ def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
 def test_gpus_count_in_millijoules_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = {"gpu 0": [5_000, 7_500], "gpu MIG-a": [100, 100]}
     nvml = types.ModuleType("pynvml")
-    nvml.__spec__ = types.SimpleNamespace()  # type: ignore[assignment]
     nvml.NVMLError = RuntimeError  # type: ignore[attr-defined]
     nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
     nvml.nvmlDeviceGetHandleByIndex = lambda index: f"gpu {index}"  # type: ignore[attr-defined]
@@ -71,6 +70,16 @@ def test_gpus_count_in_millijoules_by_nvml(tmp_path: Path, monkeypatch: pytest.M
     first, second = find_energy(["0", "MIG-a"], powercap=tmp_path).counters
     assert (first.name, first.sample()) == ("GPU 0", pytest.approx(2.5))
     assert (second.name, second.sample()) == ("GPU MIG-a", 0.0)
+
+
+def test_a_driver_that_fails_is_a_reason_and_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", types.ModuleType("pynvml"))
+    sources = find_energy(["0"], powercap=tmp_path)
+    assert sources.counters == () and "nvmlInit" in sources.lacking[1]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "needs nvidia-ml-py" in find_energy(["0"], powercap=tmp_path).lacking[1]
 
 
 def test_a_counter_without_a_range_that_falls_counts_from_zero() -> None:

@@ -75,7 +75,7 @@ def collect(run_folder: Path, prices: Prices | None = None) -> schema.RunReport:
         ),
         flops=flops_of(shape, sampled, metrics.steps),
         time=time_used,
-        energy=energy_of(usage, time_used, prices),
+        energy=energy_of(usage, time_used, prices, starts[-1].record.lacking_energy if starts else ()),
         cost=cost_of(time_used, prices),
         off_policy=_off_policy(metrics.steps),
         idle=schema.Idle(

@@ -101,7 +101,9 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(values) else None
 
 
-def energy_of(starts: Mapping[float, Sequence[Usage]], time: Time, prices: Prices) -> Energy | None:
+def energy_of(
+    starts: Mapping[float, Sequence[Usage]], time: Time, prices: Prices, lacking: Sequence[str] = ()
+) -> Energy | None:
     """Measured where every start could read its counters to the end, else estimated from hours; None where
     not even hours are known."""
     parts = [
@@ -132,6 +134,7 @@ def energy_of(starts: Mapping[float, Sequence[Usage]], time: Time, prices: Price
         joules=sum(part.joules for part in known),
         is_estimate=any(part.is_estimate for part in known),
         parts=known,
+        lacking=list(lacking),
     )
 
 

@@ -167,6 +167,8 @@ class Energy(Part):
     is_estimate: bool
     """Whether any part is."""
     parts: list[EnergyPart]
+    lacking: list[str]
+    """Why no counter measured a part, at the last start."""
 
 
 class Cost(Part):

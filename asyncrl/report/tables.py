@@ -101,7 +101,10 @@ def scale(report: RunReport) -> Table:
         ("verdicts that were faults", f"{sum(fault.num_verdicts for fault in report.faults):,}"),
         ("response tokens, first to last step", _ends(report)),
     ]
-    energy = [] if report.energy is None else [f"Energy, {p.part}: {p.how}." for p in report.energy.parts]
+    energy = []
+    if report.energy is not None:
+        energy = [f"Energy, {part.part}: {part.how}." for part in report.energy.parts]
+        energy += [f"Not measured: {why}." for why in report.energy.lacking]
     note = " ".join([f"FLOPs: {flops.formula} Source: {flops.source}.", *energy])
     return Table("Cost and scale", ("", "value"), tuple(rows), note)
 
