@@ -43,9 +43,10 @@ OFF_POLICY = (
 """Columns of the steps whose distribution is told."""
 NO_TOKENS = {GENERATED: 0, TRAINED: 0}
 OPTIMISTIC = (
-    "`last` is the newest version that was evaluated. `best` was chosen by greedy accuracy on these very "
-    "held-out tasks, among {n}: the highest of several noisy values is optimistic, and its interval does not "
-    "know of the choice. Report `last`, or measure `best` on other tasks (asyncrl eval RUN --at best)."
+    "Last: the newest version that was evaluated. Best: the highest greedy accuracy on these very held-out "
+    "tasks, of {n} trained versions that were evaluated. The highest of several noisy values is optimistic, "
+    "and its interval does not know of the choice: report the last version, or measure the best one on other "
+    "tasks (asyncrl eval RUN --at best)."
 )
 
 
@@ -158,7 +159,7 @@ def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:
         last=None if last is None else _evaluation(last),
         best=None if best is None else _evaluation(best),
         num_candidates=candidates,
-        note=OPTIMISTIC.format(n="one" if candidates == 1 else candidates),
+        note=OPTIMISTIC.format(n=candidates),
     )
 
 

@@ -29,7 +29,11 @@ def test_the_last_version_and_the_best_one_are_told_apart(run_folder: Path) -> N
     assert (heldout.base.step, heldout.last.step, heldout.last.greedy.mean) == (0, 10, 0.8)
     # The first of the two highest, which was sampled by nobody.
     assert (heldout.best.step, heldout.best.greedy.mean, heldout.best.avg_at_k) == (4, 0.9, None)
-    assert heldout.num_candidates == 4 and "among 4" in heldout.note and "optimistic" in heldout.note
+    assert (
+        heldout.num_candidates == 4
+        and "of 4 trained versions" in heldout.note
+        and "optimistic" in heldout.note
+    )
 
 
 def test_a_run_without_evaluations_has_none_and_keeps_its_other_numbers(run_folder: Path) -> None:

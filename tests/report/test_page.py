@@ -53,7 +53,7 @@ def test_the_page_holds_evaluations_books_times_recipe_and_commands(page: str) -
         "base, step 0 last, step 10 best (chosen on these tasks), step 10",
         "greedy accuracy 50.0% [24.0, 76.0] 80.0% [49.0, 94.0] 80.0% [49.0, 94.0]",
         "avg@2 70.0% [50.0, 90.0] 70.0% [50.0, 90.0] 70.0% [50.0, 90.0]",
-        "the highest of several noisy values is optimistic",
+        "The highest of several noisy values is optimistic",
         "generated 10 3",
         "= trained 7 1 70.0%",
         "Every generated token is accounted for.",
