@@ -4,11 +4,11 @@ import argparse
 import asyncio
 import shlex
 import sys
+from collections.abc import Callable
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
-from asyncrl.journal.conservation import read_conservation
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
@@ -16,11 +16,11 @@ from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
-from asyncrl.observe.report import write_report
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
+from asyncrl.report.write import write_report
 from asyncrl.run_folder import RunFolder
 
 HELP = "Train by a recipe. Run it again to resume after any interruption."
@@ -33,12 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
     warn_on_stderr()
+    return explained(lambda: _train_words(arguments))
+
+
+def _train_words(arguments: argparse.Namespace) -> int:
+    recipe = load_recipe(arguments.recipe, arguments.overrides)
+    # Before anything is prepared or fetched.
+    gpus = place(recipe)
+    ready = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train)
+    return train(ready, gpus)
+
+
+def explained(work: Callable[[], int]) -> int:
+    """What `work` returns, or the exit code of what it raised, told in a sentence."""
     try:
-        recipe = load_recipe(arguments.recipe, arguments.overrides)
-        # Before anything is prepared or fetched.
-        gpus = place(recipe)
-        ready = prepare_and_fetch(recipe, arguments.recipe, arguments.overrides, fetch_model_to_train)
-        return _train(ready, gpus)
+        return work()
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
@@ -73,14 +82,15 @@ def _explain(error: BaseException) -> int:
     return 1
 
 
-def _train(recipe: Recipe, gpus: GpuMap) -> int:
+def train(recipe: Recipe, gpus: GpuMap) -> int:
+    """Trains what `prepare_and_fetch` made ready, and reports; the exit code. Raises what a run raises."""
     folder = RunFolder(shown(recipe.folder()))
     if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
         print(
             f"{folder.path} is complete. "
             f"Raise trainer.num_steps to continue, or set run_folder to start over."
         )
-        _report(folder, is_stopped=False, conservation=read_conservation(folder.journal))
+        _report(folder, is_stopped=False)
         return 0
     inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
@@ -89,12 +99,12 @@ def _train(recipe: Recipe, gpus: GpuMap) -> int:
         with serve_page(folder.path, recipe.view.port, log_folder=folder.logs) as address:
             if address is not None:
                 print(f"page {address}")
-            ending = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
-        _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
-    return INTERRUPTED if ending.is_stopped else 0
+            is_stopped = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
+        _report(folder, is_stopped=is_stopped)
+    return INTERRUPTED if is_stopped else 0
 
 
-def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]) -> None:
+def _report(folder: RunFolder, *, is_stopped: bool) -> None:
     checkpoint = folder.newest_export()
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
@@ -103,5 +113,5 @@ def _report(folder: RunFolder, *, is_stopped: bool, conservation: dict[str, int]
         commands["compare it"] = f"asyncrl eval {path}"
     if is_stopped:
         commands["resume"] = "the same command again"
-    summary = write_report(folder.path, conservation, checkpoint=checkpoint, commands=commands)
+    _, summary = write_report(folder.path, checkpoint=checkpoint, commands=commands)
     print_summary(summary)

@@ -16,6 +16,20 @@ SELECT g.group_id, g.admitted_version, g.admitted_seconds, g.reason, LENGTH(t.pr
 FROM groups g JOIN trajectories t USING (group_id) WHERE t.finish IS NOT NULL ORDER BY g.group_id, t.sample
 """
 
+_SAMPLED = """
+WITH streamed AS (SELECT trajectory_id, SUM(LENGTH(tokens)) / {bytes} AS r FROM segments GROUP BY 1
+                  UNION ALL SELECT trajectory_id, num_tokens FROM compacted),
+     known AS (SELECT group_id, LENGTH(prompt_tokens) / {bytes} AS p, s.r AS r
+               FROM trajectories JOIN streamed s USING (trajectory_id)),
+     mean AS (SELECT AVG(p) AS p FROM known WHERE p > 0),
+     each AS (SELECT group_id, CASE WHEN p > 0 THEN p ELSE coalesce((SELECT p FROM mean), 0) END AS p, r
+              FROM known),
+     prompts AS (SELECT MAX(p) AS p FROM each GROUP BY group_id)
+SELECT (SELECT SUM(p) FROM prompts), SUM(r), SUM(MAX(r - 1, 0)),
+       SUM(MAX(r - 1, 0) * (p + r / 2.0)) + (SELECT SUM(p * (p + 1) / 2.0) FROM prompts)
+FROM each
+"""
+
 
 class GroupLengths(NamedTuple):
     admitted_version: int
@@ -37,3 +51,21 @@ def read_lengths(journal: Readable) -> list[GroupLengths]:
         group = found.setdefault(group_id, GroupLengths(version, seconds, reason, prompt, []))
         group.response_tokens.append(response)
     return list(found.values())
+
+
+class SampledTokens(NamedTuple):
+    """What a run sampled, summed up for `asyncrl.model.flops.generation_flops`."""
+
+    num_prompt_tokens: float
+    """Of each group once; of prompts that are compacted, the mean of the others."""
+    num_sampled_tokens: int
+    num_fed_tokens: int
+    """Without the last one of each response, which nothing follows."""
+    num_looks: float
+    """Positions that the prompts' and the fed tokens look at, each at itself too."""
+
+
+def read_sampled(journal: Readable) -> SampledTokens:
+    """Of all trajectories, whatever their fate."""
+    ((prompts, sampled, fed, looks),) = journal.read(_SAMPLED.format(bytes=NUMBER_BYTES))
+    return SampledTokens(prompts or 0.0, sampled or 0, fed or 0, looks or 0.0)

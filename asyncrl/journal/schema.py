@@ -231,6 +231,30 @@ TABLES = (
         ),
     ),
     Table(
+        "environments",
+        "start of the run, also of steps that a later start trained again",
+        (
+            Column("started_seconds", "REAL PRIMARY KEY", "Unix time"),
+            Column("version", "INTEGER NOT NULL", "of the checkpoint that it began from"),
+            Column("environment", "TEXT NOT NULL", "JSON: packages, Python, machine, commit, model, code"),
+        ),
+    ),
+    Table(
+        "usage",
+        "process or energy counter of a start",
+        (
+            Column("started_seconds", "REAL NOT NULL", "its start, as in environments"),
+            Column("name", "TEXT NOT NULL", "run, controller, verifiers, server 0, trainer 0, energy: ..."),
+            Column("wall_seconds", "REAL NOT NULL", "that it ran, as last seen"),
+            Column("cpu_seconds", "REAL", "its own and its children's; none where nobody could read it"),
+            Column("num_gpus", "INTEGER NOT NULL", "that it had"),
+            Column("num_restarts", "INTEGER NOT NULL", "within this start"),
+            Column("joules", "REAL", "of an energy counter; none where it could not be read to the end"),
+        ),
+        key="started_seconds, name",
+        has_rowid=False,
+    ),
+    Table(
         "servers",
         "change of the fleet",
         (

@@ -9,17 +9,20 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
+from asyncrl.energy import EnergySources, find_energy
+from asyncrl.environment import describe_environment
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
 from asyncrl.files.service import model_url
 from asyncrl.inputs import Inputs
+from asyncrl.journal.environments import StartRecord, code_digests, record_environment
 from asyncrl.journal.server_changes import read_changes
 from asyncrl.journal.starts import (
     changed_data,
@@ -38,7 +41,8 @@ from asyncrl.launch.site import LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
-from asyncrl.model.folder import model_digest
+from asyncrl.launch.usage import UsageMeter, metering
+from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch, rules_of
@@ -128,16 +132,9 @@ class TerminalAndFile(logging.Handler):
             self._warnings.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    is_stopped: bool
-    """Ended by Ctrl-C or SIGTERM before its last step."""
-    conservation: dict[str, int]
-    """Tokens: generated, trained, dropped and queued (`ReplayQueue.conservation`)."""
-
-
-async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> Ending:
-    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> bool:
+    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left; whether
+    Ctrl-C or SIGTERM ended it before its last step.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
@@ -190,6 +187,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
+        await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus))
         _say_what_resumes(controller, folder, metrics, changed)
         _warn_of_single_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
@@ -197,7 +195,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
-        return Ending(is_stopped, controller.queue.conservation())
+        return is_stopped
 
 
 def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
@@ -267,6 +265,38 @@ def _record_start(journal: Journal, inputs: Inputs, folder: RunFolder, digests: 
     if (digest := model_digest(model_folder(recipe.model))) is not None:
         record_model(journal, digest)
     record_rendering(journal, inputs.rendered)
+
+
+def _metering(
+    journal: Journal,
+    inputs: Inputs,
+    folder: RunFolder,
+    servers: LocalServers,
+    trainers: TrainerRanks,
+    gpus: GpuMap,
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """Records in what this start runs and, while it is open, what it uses."""
+    started_seconds = time.time()
+    used = {gpu.device: gpu.name for _, held in gpus.processes() for gpu in held}
+    energy = find_energy(list(used))
+    record = _start_record(inputs.recipe, list(used.values()), energy)
+    record_environment(journal, started_seconds, folder.resumption.version, record)
+    meter = UsageMeter(
+        lambda: [*servers.processes.values(), *trainers.ranks],
+        gpus={name: len(held) for name, held in gpus.processes()},
+        num_gpus=len(used),
+        counters=energy.counters,
+    )
+    return metering(meter, journal, started_seconds)
+
+
+def _start_record(recipe: Recipe, gpu_names: list[str], energy: EnergySources) -> StartRecord:
+    return StartRecord(
+        environment=describe_environment(gpu_names),
+        shape=read_shape(model_folder(recipe.model)),
+        code=code_digests(recipe),
+        lacking_energy=list(energy.lacking),
+    )
 
 
 def _say_what_resumes(

@@ -61,6 +61,9 @@ class ChildProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    def local_pid(self) -> int | None:
+        return self.pid if self.is_running() else None
+
     async def wait(self) -> int:
         assert self._process is not None, f"{self.name} was not started"
         return await self._process.wait()

@@ -68,6 +68,10 @@ class RayProcess:
     def is_running(self) -> bool:
         return self._following is not None and self._code is None
 
+    def local_pid(self) -> int | None:
+        """None: its node knows it, not this machine."""
+        return None
+
     async def wait(self) -> int:
         await self._ended.wait()
         assert self._code is not None

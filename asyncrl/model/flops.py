@@ -47,6 +47,30 @@ def pass_flops(shape: ModelShape, *, num_tokens: int, num_targets: int, num_look
     return layers + output + 3 * 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
 
 
+def generation_flops(
+    shape: ModelShape,
+    *,
+    num_prompt_tokens: float,
+    num_sampled_tokens: float,
+    num_fed_tokens: float,
+    num_looks: float,
+) -> float:
+    """Of sampling: a forward pass per prompt token and per sampled token that is fed back (`num_fed_tokens`:
+    all but a response's last), the output layer per sampled token, and `num_looks` as in `pass_flops`.
+
+    A prompt counts once for all responses that share it.
+    """
+    layers = token_flops(shape) / 3 * (num_prompt_tokens + num_fed_tokens)
+    output = 2.0 * shape.hidden_size * shape.vocab_size * num_sampled_tokens
+    return layers + output + 4.0 * num_looks * shape.num_heads * shape.head_size * shape.num_layers
+
+
+def matrix_weights(shape: ModelShape) -> int:
+    """N of the rule of thumb, 2N forward and 6N to train: the weights of the matrices that a token meets,
+    with the output layer, without the embedding's look-up, of experts only those that the router chooses."""
+    return round(token_flops(shape) / 6) + shape.hidden_size * shape.vocab_size
+
+
 def peak_flops(teraflops: float | None, device_name: str | None) -> float | None:
     """Per second of one device: the recipe's figure, else that of a known GPU in bfloat16, else None."""
     if teraflops is not None:

@@ -103,16 +103,18 @@ class Learner:
             torch.cuda.empty_cache()
 
     def utilisation(self, seconds: float) -> dict[str, float]:
-        """The share of all devices' peak that the passes since the last call used; {} of unknown devices.
+        """`model_flops`, what the passes since the last call needed by all ranks, and `mfu`, their share of
+        all devices' peak, unless that is unknown.
 
         A call of every rank; `seconds` are the wall-clock time of those passes.
         """
-        if self._peak_flops is None:
-            return {}
         flops = torch.tensor([self._flops], dtype=torch.float64, device=self._device)
         dist.all_reduce(flops, group=parallel_state.get_data_parallel_group())
         self._flops = 0.0
-        return {"mfu": flops.item() / (seconds * self._peak_flops * dist.get_world_size())}
+        found = {"model_flops": flops.item()}
+        if self._peak_flops is not None:
+            found["mfu"] = flops.item() / (seconds * self._peak_flops * dist.get_world_size())
+        return found
 
     def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
@@ -313,10 +315,9 @@ class Learner:
             micro = micro.to(self._device)
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
-        if self._peak_flops is not None:
-            flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
-            # A backward pass is two forward passes.
-            self._flops += flops / 3 if forward_only else flops
+        flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
+        # A backward pass is two forward passes.
+        self._flops += flops / 3 if forward_only else flops
         iterators = [iter(enumerate(micro_batches)) for _ in chunks]
         is_one = len(iterators) == 1
         results: list[Result] = self._forward_backward(

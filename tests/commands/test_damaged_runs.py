@@ -30,6 +30,8 @@ def run_folder(tmp_path: Path) -> Path:
         ("journal.sqlite", ["journal", "--group", "0"]),
         ("journal.sqlite", ["reproduce", "1"]),
         ("journal.sqlite", ["view", "--export", "page.html"]),
+        ("journal.sqlite", ["report"]),
+        ("metrics.jsonl", ["report"]),
         ("metrics.jsonl", ["reproduce", "1"]),
         ("metrics.jsonl", ["view", "--export", "page.html"]),
     ],

@@ -65,6 +65,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ["journal", "RUN"],
         ["journal", "RUN", "--group", "0"],
         ["view", "RUN", "--export", "page.html"],
+        ["report", "RUN"],
         ["reproduce", "RUN", "1"],
     ],
 )

@@ -7,11 +7,17 @@ being generated.
 import sqlite3
 from array import array
 from pathlib import Path
+from typing import Any
 
 import yaml
+from fakes.shapes import tiny_shape
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from asyncrl.environment import describe_environment
+from asyncrl.journal.environments import StartRecord, record_environment
 from asyncrl.journal.schema import create_tables
+from asyncrl.journal.usage import Usage, record_usage
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 
 VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}
@@ -52,7 +58,14 @@ def write_run(folder: Path) -> Path:
     write_metrics(run / "metrics.jsonl")
     write_journal(run / "journal.sqlite")
     write_tokenizer(folder / "model")
-    recipe = {"name": "sums", "model": {"path": str(folder / "model")}}
+    recipe = {
+        "name": "sums",
+        "run_folder": str(run),
+        "model": {"path": str(folder / "model")},
+        "data": {"train": str(folder / "none.jsonl")},
+        "trainer": {"num_steps": 10},
+        "evaluation": {"every_steps": 0},
+    }
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return run
 
@@ -119,6 +132,8 @@ def write_journal(path: Path) -> None:
             ("00000002-00", 0, 1, 0, tokens("7"), logprobs([-1.0])),
         ],
     )
+    counters = [("tokens_generated", 10), ("tokens_trained", 7), ("tokens_dropped:stale", 2)]
+    db.executemany("INSERT INTO counters VALUES (?, ?)", counters)
     db.commit()
     db.close()
 
@@ -130,3 +145,18 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(["<|end|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def record_start(run: Path, started: float, usages: list[Usage], *, version: int = 0, **fields: Any) -> None:
+    """A start of the run that used `usages`, in the environment of this process changed by `fields`, with the
+    model of `shapes.tiny_shape`."""
+    record = StartRecord(
+        environment=describe_environment([]).model_copy(update=fields),
+        shape=tiny_shape(),
+        code={},
+        lacking_energy=[],
+    )
+    journal = Journal(run / "journal.sqlite")
+    record_environment(journal, started, version, record)
+    record_usage(journal, started, usages)
+    journal.close()

@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
-from asyncrl.observe.report import write_report
 from asyncrl.page.app import export
 from asyncrl.page.groups import list_groups, read_group
 from asyncrl.page.runs import Run
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.report.write import write_report
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
@@ -132,7 +131,13 @@ class Shown(HTMLParser):
 def graded_run(folder: Path, responses: list[str]) -> Path:
     """A run folder with one trained group, one trajectory per response."""
     (folder / "echo.py").write_text(ECHO)
-    (folder / "recipe.yaml").write_text(yaml.safe_dump({"name": "any", "model": {"path": str(folder)}}))
+    recipe = {
+        "name": "any",
+        "model": {"path": str(folder)},
+        "data": {"train": str(folder / "none.jsonl")},
+        "evaluation": {"every_steps": 0},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     queue = make_queue(folder, batch=1, samples=len(responses))
     grade(queue, folder, responses)
     queue.journal.close()
@@ -140,7 +145,7 @@ def graded_run(folder: Path, responses: list[str]) -> Path:
 
 
 def report_of(folder: Path) -> Shown:
-    summary = write_report(folder, read_conservation(folder / "journal.sqlite"))
+    _, summary = write_report(folder)
     return Shown(summary.report.read_text(encoding="utf-8"))
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncrl.observe.report import write_report
 from asyncrl.observe.summary import summarize
 from asyncrl.observe.terminal import print_summary
+from asyncrl.report.write import write_report
 
 
 def break_verdicts(run_folder: Path) -> None:
@@ -35,9 +35,9 @@ def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[st
     ]
 
 
-def test_terminal_and_report_show_them(run_folder: Path, generated: dict[str, int]) -> None:
+def test_terminal_and_report_show_them(run_folder: Path) -> None:
     break_verdicts(run_folder)
-    summary = write_report(run_folder, generated)
+    _, summary = write_report(run_folder)
     file = io.StringIO()
     print_summary(summary, console=Console(file=file, width=80, highlight=False))
     lines = {" ".join(line.split()) for line in file.getvalue().splitlines()}
@@ -47,8 +47,8 @@ def test_terminal_and_report_show_them(run_folder: Path, generated: dict[str, in
     assert '<th title="the verifier raised TypeError: [b]a&lt;/td&gt; (./v.py:3)">TypeError at' in page
 
 
-def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path, generated: dict[str, int]) -> None:
-    summary = write_report(run_folder, generated)
+def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path) -> None:
+    _, summary = write_report(run_folder)
     file = io.StringIO()
     print_summary(summary, console=Console(file=file, width=80))
     assert "faults by cause" not in file.getvalue().lower() + summary.report.read_text().lower()

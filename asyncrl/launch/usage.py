@@ -1,0 +1,161 @@
+"""Counts what a start of a run uses: seconds and CPU time of each process, GPUs held, energy.
+
+A loop reads the kernel's counters every few seconds and hands them to the journal, so that kill -9 loses one
+interval at most. It reads only; whatever it cannot read is unknown in the report, and never a reason to stop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+import psutil
+
+from asyncrl.energy import EnergyCounter
+from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
+from asyncrl.journal.writer import Journal, JournalError
+from asyncrl.launch.site import Process
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 2.0
+DISCOVERY_SECONDS = 10.0
+"""Between two searches for new descendants, which read every process of the machine."""
+
+
+class UsageMeter:
+    """Since it was made: of this process, of `processes()` by name, and of all others below this one."""
+
+    def __init__(
+        self,
+        processes: Callable[[], Iterable[Process]],
+        *,
+        gpus: Mapping[str, int],
+        num_gpus: int,
+        counters: Sequence[EnergyCounter] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`gpus` has the number of GPUs of each process that has any; the run has `num_gpus`, fewer than
+        their sum where processes share them."""
+        self._processes = processes
+        self._gpus = gpus
+        self._num_gpus = num_gpus
+        self._counters = counters
+        self._clock = clock
+        self._began = self._last = clock()
+        self._own = psutil.Process()
+        self._reaped = _reaped_seconds(self._own)
+        self._own_before = _own_seconds(self._own)
+        self._families: dict[int, list[psutil.Process]] = {}
+        """Child of this process -> it and its descendants, as last discovered."""
+        self._named: dict[str, _Named] = {}
+        self._others = 0.0
+
+    def discover(self) -> None:
+        """Finds the descendants of this process. Milliseconds of work: not for every sample."""
+        found: dict[int, list[psutil.Process]] = {}
+        for child in self._own.children():
+            with contextlib.suppress(psutil.Error):
+                found[child.pid] = [child, *child.children(recursive=True)]
+        self._families = found
+
+    def sample(self) -> list[Usage]:
+        """What was used so far."""
+        now = self._clock()
+        passed, self._last = now - self._last, now
+        live = {pid: _family_seconds(family) for pid, family in self._families.items()}
+        for process in self._processes():
+            named = self._named.setdefault(process.name, _Named())
+            named.see(process.local_pid(), live, passed if process.is_running() else 0.0)
+        reaped = _reaped_seconds(self._own) - self._reaped
+        known = sum(named.cpu_seconds() or 0.0 for named in self._named.values())
+        # What no process with a name used. One that has just ended is counted up to its last sample.
+        self._others = max(self._others, reaped + sum(live.values()) - known)
+        whole = now - self._began
+        own = _own_seconds(self._own) - self._own_before
+        return [
+            Usage(RUN, whole, num_gpus=self._num_gpus),
+            Usage(CONTROLLER, whole, own),
+            Usage(OTHERS, whole, self._others),
+            *(named.usage(name, self._gpus.get(name, 0)) for name, named in self._named.items()),
+            *(Usage(f"{ENERGY}{c.name}", whole, joules=c.sample()) for c in self._counters),
+        ]
+
+
+class _Named:
+    """A process by its name, over all its restarts."""
+
+    def __init__(self) -> None:
+        self.wall_seconds = 0.0
+        self._pid: int | None = None
+        self._ended_seconds = 0.0
+        self._seconds = 0.0
+        """Of the process that has `_pid`."""
+        self._num_started = 0
+
+    def see(self, pid: int | None, live: Mapping[int, float], passed_seconds: float) -> None:
+        self.wall_seconds += passed_seconds
+        if pid is not None and pid != self._pid:
+            self._ended_seconds += self._seconds
+            self._pid, self._seconds = pid, 0.0
+            self._num_started += 1
+        if pid is not None:
+            self._seconds = max(self._seconds, live.get(pid, 0.0))
+
+    def cpu_seconds(self) -> float | None:
+        """None of one that never ran on this machine."""
+        return self._ended_seconds + self._seconds if self._num_started else None
+
+    def usage(self, name: str, num_gpus: int) -> Usage:
+        restarts = max(0, self._num_started - 1)
+        return Usage(name, self.wall_seconds, self.cpu_seconds(), num_gpus, restarts)
+
+
+@contextlib.asynccontextmanager
+async def metering(meter: UsageMeter, journal: Journal, started_seconds: float) -> AsyncIterator[None]:
+    """Records what `meter` reads, every INTERVAL_SECONDS and at the end."""
+    loop = asyncio.create_task(_record(meter, journal, started_seconds), name="usage")
+    try:
+        yield
+    finally:
+        loop.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await loop
+        # A journal that failed has ended the run already.
+        with contextlib.suppress(JournalError):
+            record_usage(journal, started_seconds, meter.sample())
+
+
+async def _record(meter: UsageMeter, journal: Journal, started_seconds: float) -> None:
+    discovered = -DISCOVERY_SECONDS
+    while True:
+        try:
+            if time.monotonic() - discovered >= DISCOVERY_SECONDS:
+                await asyncio.to_thread(meter.discover)
+                discovered = time.monotonic()
+            record_usage(journal, started_seconds, meter.sample())
+        except JournalError:
+            return
+        except (psutil.Error, OSError) as error:
+            log.info("what the run uses could not be read: %s", error)
+        await asyncio.sleep(INTERVAL_SECONDS)
+
+
+def _own_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _reaped_seconds(process: psutil.Process) -> float:
+    """Of its children that have ended, and of theirs."""
+    times = process.cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+def _family_seconds(family: Sequence[psutil.Process]) -> float:
+    total = 0.0
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            total += _own_seconds(process) + _reaped_seconds(process)
+    return total

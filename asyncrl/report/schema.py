@@ -1,0 +1,287 @@
+"""report.json: its fields, their units, and the version of this layout.
+
+A field that nothing measured is null. `SCHEMA_VERSION` rises with every change that a reader could notice;
+`asyncrl report --schema` prints the JSON schema.
+"""
+
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from asyncrl.environment import Environment
+
+SCHEMA_VERSION: Final = "1"
+
+
+class Part(BaseModel):
+    """Of a report. Unknown fields are refused; numbers that JSON cannot hold become null."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+
+
+class Share(Part):
+    """A mean over tasks with its 95% interval (Wilson), all in [0, 1]."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Evaluation(Part):
+    """Of one version of the model."""
+
+    step: int
+    """0 is the base model."""
+    when: str
+    """before, during or after training."""
+    num_tasks: int
+    greedy: Share | None
+    """The most likely answer of each task."""
+    k: int | None
+    """Samples per task."""
+    avg_at_k: Share | None
+    pass_at_k: Share | None
+    """By the unbiased estimator of Chen et al. 2021."""
+    response_tokens_mean: float | None
+    cut_share: float | None
+    """Of the responses: cut off at the limit of their tokens."""
+    num_faults: int
+    """Responses without a verdict: neither right nor wrong."""
+
+
+class HeldOut(Part):
+    template: str | None
+    """What stood around the questions, for all versions alike."""
+    is_one_template: bool
+    """Whether every evaluation was asked under that template."""
+    base: Evaluation | None
+    last: Evaluation | None
+    """Of the newest version that was evaluated. No choice was made: report this one."""
+    best: Evaluation | None
+    """Of the version with the highest greedy accuracy on these same tasks, the first of several."""
+    num_candidates: int
+    """Trained versions that `best` was chosen from."""
+    note: str
+
+
+class Change(Part):
+    """Mean difference after - before, paired over tasks, with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    num_tasks: int
+
+
+class Benchmark(Part):
+    name: str
+    template: str | None
+    before: Evaluation | None
+    after: Evaluation | None
+    changes: dict[str, Change]
+    """greedy, avg or pass -> its change."""
+
+
+class Model(Part):
+    path: str
+    commit: str | None
+    """Of a hub's repository."""
+    digest: str | None
+    """Of config.json and the safetensors files (`asyncrl.model.folder.model_digest`)."""
+    architecture: str | None
+    num_parameters: int | None
+    matrix_weights: int | None
+    """N of 2N and 6N: weights of matrices that a token meets, with the output layer, without embeddings."""
+
+
+class Seeds(Part):
+    recipe: int
+    servers: list[int]
+    """That each local server samples with."""
+
+
+class Ends(Part):
+    """Of a column of the steps: the first one, the last one, the mean over all."""
+
+    first: float | None
+    last: float | None
+    mean: float | None
+
+
+class Tokens(Part):
+    generated: int
+    """Sampled for training, each once, also by steps that were trained again. Without evaluations."""
+    trained: int
+    """Of those: in batches of the steps that count."""
+    in_loss: int
+    """As often as the losses saw them: a repeated group counts again."""
+    prompt: int
+    """Of each group once."""
+    fates: dict[str, int]
+    """trained, taken, queued and "dropped: <reason>"; they sum up to `generated`."""
+    unaccounted: int
+
+
+class Flops(Part):
+    """Floating-point operations that the model needs, an addition and a multiplication each as one."""
+
+    generated: float | None
+    trained: float | None
+    formula: str
+    source: str
+
+
+class ProcessUse(Part):
+    """Of one process, over all starts of the run."""
+
+    name: str
+    wall_hours: float
+    cpu_hours: float | None
+    """null where it ran on another machine."""
+    num_gpus: int
+    gpu_hours: float
+    num_restarts: int
+
+
+class Time(Part):
+    wall_seconds: float | None
+    """Of all starts, from the controller's start to its end: also of steps that were trained again."""
+    step_seconds: float
+    """Of the steps that count."""
+    cpu_hours: float | None
+    gpu_hours: float | None
+    core_hours: float | None
+    """Cores that the run could use times `wall_seconds`, busy or not."""
+    processes: list[ProcessUse]
+
+
+class EnergyPart(Part):
+    part: Literal["processors", "GPUs"]
+    joules: float
+    is_estimate: bool
+    how: str
+
+
+class Energy(Part):
+    joules: float
+    is_estimate: bool
+    """Whether any part is."""
+    parts: list[EnergyPart]
+    lacking: list[str]
+    """Why no counter measured a part, at the last start."""
+
+
+class Cost(Part):
+    price_per_hour: float
+    per: Literal["machine", "gpu", "core"]
+    hours: float
+    total: float
+    """In the currency of the price."""
+
+
+class Distribution(Part):
+    """Over the steps that measured it."""
+
+    num_steps: int
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    max: float
+
+
+class Idle(Part):
+    trainer: float | None
+    """Share of its time, in the steady state (without the first tenth of the steps)."""
+    rollout: float | None
+    time_shares: dict[str, float]
+    """Part of the trainer's steps -> share of their time."""
+
+
+class Fault(Part):
+    cause: str
+    num_verdicts: int
+    task_id: str
+    """The first one."""
+
+
+class Start(Part):
+    started_seconds: float
+    """Unix time."""
+    version: int
+    """Of the checkpoint that it began from."""
+    wall_seconds: float | None
+    differences: list[str]
+    """What is not as in the environment of the first start."""
+
+
+class Run(Part):
+    name: str
+    folder: str
+    state: Literal["finished", "running", "stopped", "not begun"]
+    steps: int
+    """Trained so far."""
+    num_steps: int
+    """That the recipe asks for."""
+    is_finished: bool
+
+
+class RunReport(Part):
+    schema_version: Literal["1"] = SCHEMA_VERSION
+    written_seconds: float
+    """Unix time."""
+    run: Run
+    heldout: HeldOut | None
+    benchmarks: list[Benchmark]
+    response_tokens: Ends
+    """Of the sampled responses of each step."""
+    cut_share: Ends
+    reward: Ends
+    tokens: Tokens
+    flops: Flops
+    time: Time
+    energy: Energy | None
+    cost: Cost | None
+    off_policy: dict[str, Distribution]
+    """Staleness in versions, KL in nats per token, shares of tokens."""
+    idle: Idle
+    faults: list[Fault]
+    starts: list[Start]
+    num_resumptions: int
+    model: Model
+    seeds: Seeds
+    data: dict[str, str]
+    """data.train and data.heldout -> digest of their content."""
+    code: dict[str, str]
+    """Python file that the recipe names -> its SHA-256."""
+    environment: Environment | None
+    """Of the last start."""
+    recipe: dict[str, Any]
+    """Resolved: every key, defaults included."""
+
+
+class SeedMean(Part):
+    """Mean over runs that differ in their seed, with Student's 95% interval over runs."""
+
+    mean: float
+    low: float
+    high: float
+    num_runs: int
+
+
+class SeedGroup(Part):
+    name: str
+    runs: list[str]
+    """Folders."""
+    seeds: list[int]
+    measures: dict[str, SeedMean]
+    """Such as "base greedy" or "last avg_at_k"."""
+
+
+class CombinedReport(Part):
+    """report.json of several runs."""
+
+    schema_version: Literal["1"] = SCHEMA_VERSION
+    runs: list[RunReport]
+    groups: list[SeedGroup]
+    """Runs that differ in seed, name and folder alone; those without a twin are in none."""

@@ -1,0 +1,75 @@
+"""Runs that differ in their seed alone, as one: mean and Student's t interval over runs."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from asyncrl.report.schema import Evaluation, RunReport, SeedGroup, SeedMean
+
+OWN = ("seed", "name", "run_folder")
+"""Keys in which the runs of a group may differ."""
+QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Two-sided 95% of Student's t with 1 to 30 degrees of freedom; beyond, the last one, a little too wide."""
+MEASURES = ("greedy", "avg_at_k", "pass_at_k")
+
+
+def group_by_seed(reports: Sequence[RunReport]) -> list[SeedGroup]:
+    """Of two runs or more each. Runs of another model or other data are no twins, whatever their paths."""
+    found: list[list[RunReport]] = []
+    for report in reports:
+        group = next((group for group in found if _settings(group[0]) == _settings(report)), None)
+        if group is None:
+            found.append([report])
+        else:
+            group.append(report)
+    return [_group(members) for members in found if len({r.seeds.recipe for r in members}) > 1]
+
+
+def _settings(report: RunReport) -> tuple[Any, ...]:
+    """What runs of a group share. Where digests are known, they say it instead of paths."""
+    recipe = {key: value for key, value in report.recipe.items() if key not in OWN}
+    recipe["verifying"] = _without(recipe.get("verifying"), "folder")
+    if report.model.digest is not None:
+        recipe["model"] = _without(recipe.get("model"), "path")
+    return recipe, report.model.digest, report.data, sorted(report.code.values())
+
+
+def _without(section: Any, key: str) -> Any:
+    return {name: value for name, value in section.items() if name != key} if section else section
+
+
+def _group(members: Sequence[RunReport]) -> SeedGroup:
+    measures = {}
+    for version in ("base", "last", "best"):
+        for measure in MEASURES:
+            values = [_value(report, version, measure) for report in members]
+            known = [value for value in values if value is not None]
+            if len(known) == len(members):
+                measures[f"{version} {measure}"] = mean_over_runs(known)
+    return SeedGroup(
+        name=members[0].run.name,
+        runs=[report.run.folder for report in members],
+        seeds=[report.seeds.recipe for report in members],
+        measures=measures,
+    )
+
+
+def _value(report: RunReport, version: str, measure: str) -> float | None:
+    if report.heldout is None:
+        return None
+    evaluation: Evaluation | None = getattr(report.heldout, version)
+    share = None if evaluation is None else getattr(evaluation, measure)
+    return None if share is None else float(share.mean)
+
+
+def mean_over_runs(values: Sequence[float]) -> SeedMean:
+    """mean +- t s / sqrt(n), not cut to [0, 1]. Two values at least."""
+    quantile = QUANTILES[min(len(values) - 1, len(QUANTILES)) - 1]
+    mean = statistics.fmean(values)
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return SeedMean(mean=mean, low=mean - half, high=mean + half, num_runs=len(values))

@@ -1,0 +1,118 @@
+"""What a start of a run uses, counted on real processes."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from asyncrl.energy import EnergyCounter
+from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.usage import Usage, read_usage
+from asyncrl.journal.writer import Journal
+from asyncrl.launch.process import ChildProcess
+from asyncrl.launch.usage import UsageMeter, metering
+
+TICK = 0.03
+"""The kernel counts in hundredths of a second, of each process and its children."""
+BUSY = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\nprint('done', flush=True)\n"
+IDLE = f"{BUSY}time.sleep(100)\n"
+WITH_A_CHILD = (
+    "import subprocess, sys, time\n"
+    f"subprocess.run([sys.executable, '-c', {BUSY!r}, sys.argv[1]])\n"
+    "print('done', flush=True)\ntime.sleep(100)\n"
+)
+
+
+def child(folder: Path, name: str, program: str, seconds: float) -> ChildProcess:
+    arguments = ["-c", program, str(seconds)]
+    return ChildProcess(name, arguments, environment={}, log_path=folder / f"{name}.log")
+
+
+async def until_done(*processes: ChildProcess) -> None:
+    deadline = time.monotonic() + 60.0
+    while not all("done" in process.last_lines() for process in processes):
+        assert time.monotonic() < deadline
+        await _pause()
+
+
+async def _pause() -> None:
+    await asyncio.sleep(0.02)
+
+
+def by_name(usages: list[Usage]) -> dict[str, Usage]:
+    return {use.name: use for use in usages}
+
+
+def ticking() -> Callable[[], float]:
+    """Ten seconds later at each call."""
+    now = iter(range(0, 10_000, 10))
+    return lambda: float(next(now))
+
+
+async def test_each_process_counts_its_own_time_and_that_of_its_children(tmp_path: Path) -> None:
+    server, trainer = child(tmp_path, "server 0", WITH_A_CHILD, 0.3), child(tmp_path, "trainer 0", IDLE, 0.1)
+    meter = UsageMeter(lambda: [server, trainer], gpus={"trainer 0": 2}, num_gpus=2, clock=ticking())
+    await server.start()
+    await trainer.start()
+    try:
+        await until_done(server, trainer)
+        meter.discover()
+        found = by_name(meter.sample())
+    finally:
+        await server.stop(grace_seconds=0.0)
+        await trainer.stop(grace_seconds=0.0)
+    assert found["server 0"].cpu_seconds > 0.3 - TICK and found["trainer 0"].cpu_seconds > 0.1 - TICK
+    assert found["trainer 0"].cpu_seconds < found["server 0"].cpu_seconds
+    assert (found["trainer 0"].num_gpus, found["server 0"].num_gpus) == (2, 0)
+    assert found["trainer 0"].wall_seconds == found["run"].wall_seconds == 10.0
+    assert found["run"].num_gpus == 2
+
+
+async def test_a_process_that_starts_again_adds_to_what_it_used(tmp_path: Path) -> None:
+    server = child(tmp_path, "server 0", IDLE, 0.2)
+    meter = UsageMeter(lambda: [server], gpus={}, num_gpus=0)
+    used = []
+    for _ in range(2):
+        await server.start()
+        await until_done(server)
+        meter.discover()
+        used.append(by_name(meter.sample())["server 0"].cpu_seconds)
+        await server.stop(grace_seconds=0.0)
+        (tmp_path / "server 0.log").unlink()
+    assert used[0] > 0.2 - TICK and used[1] > used[0] + 0.2 - TICK
+    assert by_name(meter.sample())["server 0"].num_restarts == 1
+    # What has ended stays counted, once, under its name.
+    after = by_name(meter.sample())
+    assert after["server 0"].cpu_seconds == used[1] and after["verifiers"].cpu_seconds < 0.2
+
+
+async def test_a_killed_run_leaves_what_it_used_in_the_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    joules = iter([0.0, 5.0, 7.0, 7.0, 7.0])
+    meter = UsageMeter(list, gpus={}, num_gpus=0, counters=[EnergyCounter("package-0", lambda: next(joules))])
+    entered = metering(meter, journal, 100.0)
+    await entered.__aenter__()
+    while not read_usage(JournalReader(journal.path)):
+        await _pause()
+    # Read as after kill -9: nothing has been closed.
+    (start,) = read_usage(JournalReader(journal.path)).values()
+    assert by_name(start)["energy: package-0"].joules == 5.0
+    await entered.__aexit__(None, None, None)
+    journal.barrier_blocking()
+    (start,) = read_usage(JournalReader(journal.path)).values()
+    assert by_name(start)["energy: package-0"].joules == 7.0
+    journal.close()
+
+
+async def test_a_journal_that_fails_does_not_fail_the_meter(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    with sqlite3.connect(journal.path) as other:
+        other.execute("DROP TABLE usage")
+    async with metering(UsageMeter(list, gpus={}, num_gpus=0), journal, 1.0):
+        with pytest.raises(Exception, match="usage"):
+            for _ in range(500):
+                await _pause()
+                await journal.barrier()

@@ -1,0 +1,53 @@
+"""What a run runs in, and how it differs from what was recorded."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from asyncrl import environment
+from asyncrl.environment import Environment, describe_environment, differences
+
+
+@pytest.fixture(scope="module")
+def here() -> Environment:
+    return describe_environment(["NVIDIA H100"])
+
+
+def test_the_environment_of_this_process_names_packages_machine_and_gpus(here: Environment) -> None:
+    assert here.packages["pydantic"] and here.packages["asyncrl"] == here.asyncrl
+    assert here.num_cores >= 1 and here.memory_gib > 0 and here.cpu
+    assert here.gpus == ["NVIDIA H100"]
+    assert Environment.model_validate_json(here.model_dump_json()) == here
+
+
+def test_each_difference_is_a_line(here: Environment) -> None:
+    packages = {**here.packages, "torch": "0.1", "gone": "1.0"}
+    del packages["pydantic"]
+    recorded = here.model_copy(update={"python": "2.7", "packages": packages})
+    torch, pydantic = here.packages["torch"], here.packages["pydantic"]
+    assert differences(recorded, here) == [
+        f"python: recorded '2.7', here {here.python!r}",
+        "package gone: recorded 1.0, here none",
+        f"package pydantic: recorded none, here {pydantic}",
+        f"package torch: recorded 0.1, here {torch}",
+    ]
+    assert differences(here, here) == []
+
+
+def test_a_checkout_has_a_commit_and_says_whether_files_changed(tmp_path: Path) -> None:
+    assert environment._checkout(tmp_path) == (None, None)
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    (tmp_path / "file").write_text("1")
+    for words in (["init", "-q"], ["add", "file"], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    commit, is_changed = environment._checkout(tmp_path)
+    assert commit is not None and len(commit) == 40 and is_changed is False
+    (tmp_path / "file").write_text("2")
+    assert environment._checkout(tmp_path) == (commit, True)
+
+
+def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment._checkout(tmp_path) == (None, None)
