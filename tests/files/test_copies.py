@@ -52,7 +52,9 @@ def write_checkpoint(run: Path, version: int, *, weights: str = "weights") -> Pa
     folder = checkpoint_path(run / "checkpoints", version)
     folder.mkdir()
     (folder / "rank-0").write_text(f"{weights} {version}")
-    write_manifest(folder, version, {"rank-0": sha256_of(folder / "rank-0")})
+    # As torch.distributed.checkpoint names the index.
+    (folder / ".metadata").write_text("index")
+    write_manifest(folder, version, {name: sha256_of(folder / name) for name in ("rank-0", ".metadata")})
     return folder
 
 
