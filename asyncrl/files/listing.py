@@ -33,7 +33,7 @@ class FolderLister:
         """By path, size and time of the last change in nanoseconds."""
 
     def list(self, folder: Path) -> Listing:
-        """Every file below `folder` but hidden ones (`file_names`). Raises OSError. Blocks while it hashes."""
+        """The files of `folder` that `file_names` names. Raises OSError. Blocks while it hashes."""
         return Listing([self._listed(folder, name) for name in file_names(folder)])
 
     def _listed(self, folder: Path, name: str) -> ListedFile:
