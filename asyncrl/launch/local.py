@@ -20,7 +20,6 @@ from asyncrl.controller import Controller
 from asyncrl.energy import EnergySources, find_energy
 from asyncrl.environment import describe_environment
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
-from asyncrl.files.service import model_url
 from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
 from asyncrl.journal.server_changes import read_changes
@@ -37,7 +36,7 @@ from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite, Site
+from asyncrl.launch.site import ControllerDisk, LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
@@ -183,7 +182,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
         )
         await stack.enter_async_context(controller)
-        site.hand_out_model(model_folder(recipe.model), model_url(controller.queue_url), keys.token)
+        site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
@@ -317,8 +316,8 @@ def _say_what_resumes(
 def _warn_of_single_disk(recipe: Recipe, path: Path, site: Site) -> None:
     if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
         log.warning(
-            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
-            "and checkpoints, and only there does the same command resume.",
+            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, "
+            "and only there does the same command resume.",
             path,
             site.address,
         )

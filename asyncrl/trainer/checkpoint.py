@@ -28,11 +28,11 @@ from asyncrl.checkpoints import (
     write_manifest,
 )
 from asyncrl.disk import writing
+from asyncrl.folders import fresh_part, remove, replace, sync_tree
 from asyncrl.records import PolicyVersion
 from asyncrl.trainer import ranks
 from asyncrl.trainer.checkpoint_files import State, names_in, read
 from asyncrl.trainer.critic import CriticLearner
-from asyncrl.trainer.export import fresh_part, remove, replace, sync_tree
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.optimizer_state import adam_steps, set_adam_steps
 from asyncrl.trainer.saving import CheckpointError, CheckpointWriter

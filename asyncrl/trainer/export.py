@@ -14,6 +14,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from asyncrl.folders import fresh_part, replace, sync_tree
 from asyncrl.model.folder import other_files, weight_files
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
@@ -129,41 +130,3 @@ def drain(weights: Iterable[tuple[str, Tensor]]) -> None:
     """Gives this rank's part of an export to the ranks that receive tensors, of which it is none."""
     for _ in weights:
         raise AssertionError("this rank receives no more tensors")
-
-
-def fresh_part(target: Path) -> Path:
-    """An empty folder next to `target` to write into; what a killed process left there is removed."""
-    part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    return part
-
-
-def replace(part: Path, target: Path) -> None:
-    """Renames the finished `part` to `target`; an older `target` is removed first."""
-    remove(target)
-    os.rename(part, target)
-    _sync(target.parent)
-
-
-def remove(folder: Path) -> None:
-    """Deletes a folder; a kill in between leaves no half of it under its own name."""
-    if folder.exists():
-        trash = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(trash, ignore_errors=True)
-        os.rename(folder, trash)
-        shutil.rmtree(trash)
-
-
-def sync_tree(folder: Path) -> None:
-    """Makes the folder's files durable before its rename makes them visible."""
-    for path in (*folder.rglob("*"), folder):
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

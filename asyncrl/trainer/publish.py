@@ -17,13 +17,14 @@ import aiohttp
 from asyncrl.access import Keys
 from asyncrl.disk import writing
 from asyncrl.errors import ServerError
+from asyncrl.folders import fresh_part, part_of, remove
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.sglang import new_session
 from asyncrl.trainer import ranks
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.digests import Digests
-from asyncrl.trainer.export import drain, fresh_part, remove, write_index, write_weights
+from asyncrl.trainer.export import drain, write_index, write_weights
 from asyncrl.trainer.folder_writer import FolderWriter
 from asyncrl.trainer.from_memory import MemoryBroadcast
 from asyncrl.trainer.model import Policy, PolicyModel
@@ -131,7 +132,7 @@ class Publisher:
     ) -> dict[str, PublishOutcome]:
         # It is written from the copies that the next version overwrites.
         self._writer.wait()
-        part = publication.folder.with_name(f".{publication.folder.name}.part")
+        part = part_of(publication.folder)
         if ranks.is_first():
             with writing(f"Publication v{publication.version}", self.folder):
                 self._fresh_part(publication.folder)

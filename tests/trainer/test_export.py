@@ -9,7 +9,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from asyncrl.model.folder import check_model_folder
 from asyncrl.trainer import export
 from asyncrl.trainer.convert import load_weights
-from asyncrl.trainer.export import export_model, fresh_part, open_weights, remove, replace
+from asyncrl.trainer.export import export_model, open_weights
 from asyncrl.trainer.model import build_model
 
 
@@ -86,13 +86,3 @@ def test_an_export_replaces_the_one_before_it(tmp_path: Path):
     for _ in range(2):
         export_model(model, base=base, target=tmp_path / "hf")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "hf"]
-
-
-def test_what_a_killed_writer_left_is_removed_before_writing(tmp_path: Path):
-    (fresh_part(tmp_path / "v1") / "half").write_text("x")
-    part = fresh_part(tmp_path / "v1")
-    assert list(part.iterdir()) == []
-    replace(part, tmp_path / "v1")
-    remove(tmp_path / "v1")
-    remove(tmp_path / "v1")
-    assert list(tmp_path.iterdir()) == []
