@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
-SLICE_SECONDS = 0.25
+SLICE_SECONDS = 1.0
 """How long a batch is collected before streams are read again. Servers whose streams nobody reads look
 silent; but where thousands stream, each turn of theirs takes seconds."""
 
