@@ -57,8 +57,10 @@ class RecordedRun:
         return counted.get(GENERATED, 0), counted.get(TRAINED, 0)
 
 
-def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
-    """Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
+def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> list[RecordedRun]:
+    """`names` are their labels, where somebody has given them some.
+
+    Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
     places: dict[Path, Path] = {}
     for folder in folders:
         place = folder.resolve()
@@ -67,7 +69,8 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
                 f"{folder} is the same run as {places[place]}. Name two different runs to compare them."
             )
         places[place] = folder
-    return [_open(folder, label) for folder, label in zip(folders, labels(list(places)), strict=True)]
+    given = labels(list(places)) if names is None else names
+    return [_open(folder, label) for folder, label in zip(folders, given, strict=True)]
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
