@@ -15,6 +15,7 @@ from asyncrl.compare.recipes import Keys, flat
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
+from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
@@ -48,6 +49,10 @@ class RecordedRun:
         """With a greedy accuracy, by step, the later one of two first."""
         rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
         return sorted(rows, key=lambda row: row["step"])
+
+    def machines(self) -> list[str]:
+        """That its starts ran on; empty where nothing says."""
+        return [] if self.journal is None else recorded_machines(self.journal)
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Generated and trained so far, as the journal counts them."""

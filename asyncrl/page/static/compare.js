@@ -62,7 +62,7 @@ function bar(low, mean, high, color) {
   const dot = element("i", { className: "dot", style: { left: place(mean), background: `var(${color})` } });
   const label = (value) => element("span", { textContent: `${value > 0 ? "+" : ""}${points(value)}`, style: { left: place(value) } });
   const text = `${points(mean)} points, 95% ${points(low)} to ${points(high)}`;
-  return element("div", { className: "bar", role: "img", "aria-label": text }, element("i", { className: "zero" }), band, dot, label(low), label(high));
+  return element("div", { className: "difference", role: "img", "aria-label": text }, element("i", { className: "zero" }), band, dot, label(low), label(high));
 }
 
 // Tables
@@ -172,7 +172,7 @@ function renderSides() {
   byId("sides").replaceChildren(...(state.found.runs.length > 2 ? [select(0), " and ", select(1)] : []));
 }
 
-const kindTitle = (kind) => ({ second: `right in ${state.sides[1]} alone`, first: `right in ${state.sides[0]} alone`, neither: "as right, but another answer" })[kind];
+const kindTitle = (kind) => ({ second: `right in ${state.sides[1]} alone`, first: `right in ${state.sides[0]} alone`, neither: "as right, another answer" })[kind];
 
 function renderKinds() {
   const buttons = KINDS.map((kind) => {
