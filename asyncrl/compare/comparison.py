@@ -75,6 +75,8 @@ class RunRow(TypedDict):
     response_tokens_mean: float | None
     """Of the last evaluation, greedy."""
     cut_share: float | None
+    machines: list[str]
+    """That it ran on, in words; empty where nothing says."""
     tokens_generated: int
     tokens_trained: int
     """As the journal counts them, each once; without a journal, sums over steps."""
@@ -95,7 +97,7 @@ class GroupRow(TypedDict):
 class DifferingKey(TypedDict):
     key: str
     values: dict[str, Any]
-    """By label of the group, of its first run; seeds are a list. A key that a recipe lacks is missing."""
+    """By label of the group; a list where its runs differ. A key that a recipe lacks is missing."""
 
 
 class StepDifference(Difference):
@@ -144,6 +146,7 @@ def compare(
     remarks = list(itertools.chain.from_iterable(run.remarks for run in runs))
     pairs = [_pair(first, other, resampling, remarks) for other in others]
     remarks += _remarks(groups, pairs)
+    remarks += _remarks_on_machines(runs)
     return {
         "groups": [_group_row(group, [price_of[run.label] for run in group.runs]) for group in groups],
         "runs": [_run_row(run, group_of[run.label], price_of[run.label]) for run in runs],
@@ -186,6 +189,7 @@ def _run_row(run: RecordedRun, group: str, price: float | None) -> RunRow:
         "sampled": _sampled(sampled[-1]) if sampled else None,
         "response_tokens_mean": None if last is None else last.get("response_tokens_mean"),
         "cut_share": None if last is None else last.get("cut_share"),
+        "machines": run.machines(),
         "tokens_generated": round(cost["tokens_generated"]) if generated is None else generated,
         "tokens_trained": round(cost["tokens_trained"]) if trained is None else trained,
         "seconds": cost["seconds"],
@@ -225,7 +229,9 @@ def _differing(groups: Sequence[Group]) -> list[DifferingKey]:
             known = [run.recipe[key] for run in group.runs if key in run.recipe]
             if known:
                 values[group.label] = known if len(group.runs) > 1 and _differ(known) else known[0]
-        found.append({"key": key, "values": values})
+        # The same seeds on both sides are no difference.
+        if len(values) < len(groups) or _differ([*values.values()]):
+            found.append({"key": key, "values": values})
     return found
 
 
@@ -299,6 +305,15 @@ def _remarks(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
         )
     found += _remarks_on_pairs(groups, pairs)
     return found
+
+
+def _remarks_on_machines(runs: Sequence[RecordedRun]) -> list[str]:
+    machines = {run.label: " then ".join(run.machines()) for run in runs}
+    known = {label: words for label, words in machines.items() if words}
+    if len(set(known.values())) < 2:
+        return []
+    each = "; ".join(f"{label} on {words}" for label, words in known.items())
+    return [f"Seconds and dollars are not comparable: the machines differ ({each})."]
 
 
 def _remarks_on_pairs(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:

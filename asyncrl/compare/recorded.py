@@ -15,6 +15,7 @@ from asyncrl.compare.recipes import Keys, flat
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
+from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
@@ -49,6 +50,10 @@ class RecordedRun:
         rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
         return sorted(rows, key=lambda row: row["step"])
 
+    def machines(self) -> list[str]:
+        """That its starts ran on; empty where nothing says."""
+        return [] if self.journal is None else recorded_machines(self.journal)
+
     def tokens(self) -> tuple[int | None, int | None]:
         """Generated and trained so far, as the journal counts them."""
         if self.journal is None:
@@ -57,8 +62,10 @@ class RecordedRun:
         return counted.get(GENERATED, 0), counted.get(TRAINED, 0)
 
 
-def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
-    """Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
+def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> list[RecordedRun]:
+    """`names` are their labels, where somebody has given them some.
+
+    Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
     places: dict[Path, Path] = {}
     for folder in folders:
         place = folder.resolve()
@@ -67,7 +74,8 @@ def open_runs(folders: Sequence[Path]) -> list[RecordedRun]:
                 f"{folder} is the same run as {places[place]}. Name two different runs to compare them."
             )
         places[place] = folder
-    return [_open(folder, label) for folder, label in zip(folders, labels(list(places)), strict=True)]
+    given = labels(list(places)) if names is None else names
+    return [_open(folder, label) for folder, label in zip(folders, given, strict=True)]
 
 
 def labels(folders: Sequence[Path]) -> list[str]:

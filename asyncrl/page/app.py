@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.page import answers, curves, faults, groups, ledger, log, overview, servers
+from asyncrl.page import answers, comparison, curves, faults, groups, ledger, log, overview, servers
 from asyncrl.page.request import RUNS
 from asyncrl.page.runs import Run, Runs
 
@@ -25,17 +25,17 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = (overview, curves, groups, answers, ledger, servers, faults, log)
+PARTS = (overview, comparison, curves, groups, answers, ledger, servers, faults, log)
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
 STYLES = (
-    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
-    "trajectories.css",
+    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "trajectories.css"),
+    *("servers.css", "compare.css"),
 )
 SHELL = ("shell.js", "charts.js")
 VIEWS = (
-    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
-    *("servers.js", "faults.js", "log.js"),
+    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js", "servers.js", "faults.js"),
+    *("log.js", "compare.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 

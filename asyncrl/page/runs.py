@@ -35,7 +35,7 @@ class Run:
         self.name = name
         """Unique among the runs of the page."""
         self.folder = folder
-        self.start = _stamp(folder / RECIPE_FILE)
+        self.start = stamp(folder / RECIPE_FILE)
         """Another text after each start of the run, which writes its recipe."""
 
     @cached_property
@@ -60,7 +60,7 @@ class Run:
 
     def revision(self) -> str:
         """Another text whenever the run has written anything."""
-        return "-".join(_stamp(self.folder / name) for name in WRITTEN)
+        return "-".join(stamp(self.folder / name) for name in WRITTEN)
 
 
 class Runs:
@@ -96,7 +96,7 @@ class Runs:
             self._open.pop(name, None)
             return None
         run = self._open.pop(name, None)
-        if run is None or run.start != _stamp(folder / RECIPE_FILE):
+        if run is None or run.start != stamp(folder / RECIPE_FILE):
             run = Run(name, folder)
         self._open[name] = run
         if len(self._open) > MOST_OPEN:
@@ -124,7 +124,8 @@ def _unused(name: str, used: set[str]) -> str:
     return numbered
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
+    """Another text whenever the file has changed; empty without one."""
     try:
         found = path.stat()
     except FileNotFoundError:

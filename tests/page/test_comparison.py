@@ -1,0 +1,110 @@
+"""The comparison of the page: its answers, and in a real browser."""
+
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientSession
+from fakes.chromium import chromium, needs_chromium
+from fakes.compared_runs import write_run
+from fakes.page_server import served
+
+RIGHT, WRONG = 1.0, 0.0
+CISPO = {"algorithm": {"surrogate": "cispo", "rejection": []}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """ppo and cispo: of 40 tasks cispo alone answers 25 right, ppo alone 1. young was not evaluated yet."""
+    runs = tmp_path / "runs"
+    ppo = [RIGHT] * 5 + [WRONG] * 35
+    cispo = [WRONG] + [RIGHT] * 29 + [WRONG] * 10
+    write_run(runs / "ppo", {0: ppo, 4: ppo})
+    write_run(runs / "cispo", {0: ppo, 4: cispo}, recipe=CISPO)
+    write_run(runs / "young", {}, recipe={"trainer": {"num_steps": 9}}, num_steps=1)
+    return runs
+
+
+async def test_the_server_compares_the_runs_that_a_page_names(folder: Path) -> None:
+    async with served(folder) as url, ClientSession() as session:
+        asked = {"runs": "ppo,cispo", "price": "10"}
+        async with session.get(f"{url}api/compare", params=asked) as reply:
+            answer = await reply.json()
+        (pair,) = answer["comparison"]["pairs"]
+        assert pair["contests"][0]["text"].startswith("cispo beats ppo by 60.0 points")
+        assert answer["comparison"]["runs"][0]["dollars"] == pytest.approx(0.4)
+        # What the page has already is neither computed nor sent again.
+        known = {**asked, "after": answer["revision"]}
+        async with session.get(f"{url}api/compare", params=known) as reply:
+            assert await reply.json() == {"revision": answer["revision"], "comparison": None}
+        with (folder / "ppo" / "metrics.jsonl").open("a") as file:
+            file.write('{"kind": "event", "time_seconds": 0, "event": "note"}\n')
+        async with session.get(f"{url}api/compare", params=known) as reply:
+            assert (await reply.json())["comparison"] is not None
+
+
+async def test_tasks_that_were_answered_differently_have_both_answers(folder: Path) -> None:
+    async with served(folder) as url, ClientSession() as session:
+        asked = {"runs": "ppo,cispo", "kind": "first"}
+        async with session.get(f"{url}api/compare/answers", params=asked) as reply:
+            answer = await reply.json()
+        assert answer["counts"] == {"second": 25, "first": 1, "neither": 0}
+        (task,) = answer["tasks"]
+        assert (task["task_id"], task["prompt"]) == ("heldout:1", "1+1=")
+        assert (task["first"]["text"], task["second"]["text"]) == ("it is 2", "it is 7")
+        assert (task["first"]["extracted"], task["second"]["outcome"]) == ("2", "wrong")
+        asked = {"runs": "ppo,cispo", "kind": "second", "offset": "20"}
+        async with session.get(f"{url}api/compare/answers", params=asked) as reply:
+            assert len((await reply.json())["tasks"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "sentence"),
+    [
+        ("compare?runs=ppo", 400, "runs names 1 runs"),
+        ("compare?runs=ppo,other", 404, "There is no run other."),
+        ("compare?runs=ppo,cispo&price=free", 400, "price is 'free'"),
+        ("compare/answers?runs=ppo,cispo,young", 400, "expected two"),
+        ("compare/answers?runs=ppo,cispo&kind=all", 400, "kind is none of second, first, neither"),
+        ("compare/answers?runs=ppo,cispo&offset=x", 400, "offset is 'x'"),
+    ],
+)
+async def test_a_bad_question_gets_a_sentence(folder: Path, query: str, status: int, sentence: str) -> None:
+    async with served(folder) as url, ClientSession() as session:
+        async with session.get(f"{url}api/{query}") as reply:
+            assert reply.status == status
+            assert sentence in await reply.text()
+
+
+@needs_chromium
+async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, tmp_path: Path) -> None:
+    async with served(folder) as url, chromium(tmp_path / "profile") as page:
+        await page.open(f"{url}#/compare")
+        assert "Choose two runs or more" in await page.text("#too-few")
+        await page.click("input[name=ppo]")
+        await page.wait_for("location.hash.includes('runs=ppo')")
+        await page.click("input[name=cispo]")
+        await page.wait_for("document.querySelectorAll('#verdicts li').length == 1")
+        assert "cispo beats ppo by 60.0 points" in await page.text("#verdicts")
+        assert "algorithm.surrogate\tppo_clip\tcispo" in await page.text("#keys")
+        assert "training time" in await page.text("#results")
+        await page.wait_for("document.querySelectorAll('#compare-curves canvas').length == 2")
+        await page.click("button[data-axis=tokens]")
+        await page.wait_for(
+            "document.querySelector('#compare-curves').innerText.includes('over tokens generated')"
+        )
+        await page.click("button[data-kind=first]")
+        await page.wait_for("document.querySelectorAll('#differing article').length == 1")
+        card = await page.text("#differing article")
+        assert "1+1=" in card and "it is 2" in card and "it is 7" in card
+        await page.click("button[data-kind=second]")
+        await page.wait_for("document.querySelectorAll('#differing article').length == 20")
+        await page.click("#more")
+        await page.wait_for("document.querySelectorAll('#differing article').length == 25")
+        # A price brings a column of dollars and an axis.
+        await page.click("#price")
+        await page.type("10")
+        await page.press("Enter")
+        await page.wait_for("document.querySelector('button[data-axis=dollars]') !== null")
+        await page.resize(420, 800)
+        assert await page.evaluate("document.querySelector('main').scrollWidth <= 420")
+        assert page.complaints == []
