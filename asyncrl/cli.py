@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "print memory, tokens per step and expected staleness of a recipe",
     "chat": "talk to a checkpoint",
     "view": "browse the trajectories of a run",
+    "track": "send a run to its trackers",
     "reproduce": "train a step of a run again and compare every number",
     "journal": "account for a run's tokens, groups and trajectories",
     "serve": "start a rollout server for a run on another machine",

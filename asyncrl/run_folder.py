@@ -60,6 +60,7 @@ CHANGEABLE = (
     "replay.keep_steps",
     "evaluation",
     "prepare",
+    "trackers",
 )
 """Keys that may differ between two starts on one folder: they do not change what is learned."""
 
