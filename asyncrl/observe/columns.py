@@ -54,7 +54,6 @@ GROUPS = {
         "grad_norm",
         "learning_rate",
         "policy_kl",
-        "reference_kl",
         "num_sequences",
         "num_tokens",
         "num_packed_tokens",

@@ -94,5 +94,7 @@ async def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_scor
     task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
     async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
         assert (await grader.grade(task, "r")).outcome == "fault"
+        # The retry too.
+        assert grader.outcomes == {("./v.py:V", "fault"): 2} and sum(grader.seconds.counts) == 2
     (said,) = caplog.messages
     assert "train:7" in said and "TypeError: string indices" in said and "v.py:4)" in said
