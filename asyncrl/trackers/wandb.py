@@ -33,7 +33,7 @@ class WeightsAndBiases:
         key = note.event if note.is_alarm else f"event/{note.event}"
         self._run.log({f"{key}/text": note.text, "step": step, "time_seconds": time_seconds})
         if note.is_alarm:
-            self._run.alert(title=note.event, text=note.text, level=wandb.AlertLevel.WARN)
+            self._run.alert(title=note.event, text=note.text, level="WARN")
 
     def supersede(self, step: int) -> None:
         self._run.log({"resumed_from": step, "step": step})
@@ -44,7 +44,7 @@ class WeightsAndBiases:
 
 def open_tracker(settings: Settings, run: TrackedRun) -> WeightsAndBiases:
     # A run of this id may be at W&B already, or not yet where earlier starts were offline.
-    resume = {} if run.run_id is None or settings.mode == "offline" else {"resume": "allow"}
+    continues = run.run_id is not None and settings.mode == "online"
     opened = wandb.init(
         project=settings.project or DEFAULT_PROJECT,
         entity=settings.entity,
@@ -59,6 +59,6 @@ def open_tracker(settings: Settings, run: TrackedRun) -> WeightsAndBiases:
             console="off", disable_code=True, disable_git=True, save_code=False, x_disable_stats=True
         ),
         allow_val_change=True,
-        **resume,
+        resume="allow" if continues else None,
     )
     return WeightsAndBiases(opened)

@@ -1,11 +1,13 @@
 """Every column has one name of its own outside of metrics.jsonl, and none is lost."""
 
+import re
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 
 from asyncrl import step_metrics
-from asyncrl.observe.columns import GROUPS, step_name, values_of
+from asyncrl.observe.columns import GROUPS, PREFIXES, step_name, values_of
 
 
 def test_columns_of_the_controller_have_a_group() -> None:
@@ -62,3 +64,11 @@ def test_numbers_are_values_and_text_lists_and_null_are_none() -> None:
         "avg_scores": [1],
     }
     assert values_of(row | {"avg_at_k": 0.5}) == {"benchmark/my-tasks.jsonl/avg_at_k": 0.5}
+
+
+def test_the_page_has_the_mapping() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)/` \| (.+) \|$", page, re.MULTILINE))
+    for group, columns in GROUPS.items():
+        prefixes = [f"{prefix}*" for prefix, name in PREFIXES.items() if name.startswith(f"{group}/")]
+        assert rows[group] == ", ".join(f"`{column}`" for column in [*columns, *prefixes])
