@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [GPU=1] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | bench | gpu-check | ablation | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -10,13 +10,14 @@ GPU_READY := .venv/.ready-gpu
 GPU ?= $(if $(wildcard $(GPU_READY)),1)
 GYM_READY := .venv/.ready-gym
 RAY_READY := .venv/.ready-ray
+TRACKERS_READY := .venv/.ready-trackers
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
 .PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench ablation seeds chaos clean
 
-setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY))
+setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY))
 
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
@@ -52,6 +53,11 @@ $(GYM_READY): gym.lock $(if $(GPU),$(GPU_READY),$(READY))
 # Of `make setup RAY=1`: runs on Ray clusters.
 $(RAY_READY): ray.lock $(READY)
 	@$(INSTALL) "Ray" $$(grep -c == ray.lock) --no-deps -r ray.lock
+	@touch $@
+
+# Of `make setup TRACKERS=1`: TensorBoard, W&B, MLflow and trackio.
+$(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
+	@$(INSTALL) "trackers" $$(grep -c == trackers.lock) --no-deps -r trackers.lock
 	@touch $@
 
 train: setup

@@ -37,6 +37,7 @@ from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.oversampling import Oversampling
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.tasks import title_of
+from asyncrl.run_metrics import RunMetrics
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.pinned import PinnedServers
@@ -84,13 +85,15 @@ def assemble(
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
     grader = _make_grader(inputs, run_folder)
+    metrics = RunMetrics(recipe.name, observer, queue, fleet, grader)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, observer)
-    report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
+    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics)
+    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies)
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state, keys, copies)
-    service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), keys, run_folder)
+    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
+    metrics.num_waiting = lambda: desk.num_waiting
+    service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), metrics, keys, run_folder)
     return Controller(
         recipe=recipe,
         waits=waits,
@@ -192,7 +195,12 @@ def _make_fleet(
 
 
 def _make_service(
-    recipe: Recipe, desk: TakeDesk, servers: ServerDesk, keys: Keys, run_folder: Path | None
+    recipe: Recipe,
+    desk: TakeDesk,
+    servers: ServerDesk,
+    metrics: RunMetrics,
+    keys: Keys,
+    run_folder: Path | None,
 ) -> QueueService:
     files = None
     if not recipe.cluster.shared_disk:
@@ -204,6 +212,8 @@ def _make_service(
         desk.commit,
         drain=desk.drain,
         change_servers=servers.change,
+        metrics=metrics.text,
+        has_open_metrics=recipe.cluster.open_metrics,
         files=files,
         token=keys.token,
         files_key=keys.external,
@@ -283,6 +293,7 @@ def _make_desk(
     generator: Generator,
     heldout: HeldOutSchedule,
     report: StepReport,
+    metrics: RunMetrics,
     waits: Waits,
     state: RunState,
     keys: Keys,
@@ -304,6 +315,7 @@ def _make_desk(
         drainer=drainer,
         heldout=heldout,
         report=report,
+        metrics=metrics,
         zero_reward=ZeroReward(
             inputs.codec.decode,
             max_new_tokens=recipe.rollout.max_new_tokens,

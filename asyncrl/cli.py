@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "put runs side by side, and say whether one beats another",
     "report": "write the report of runs: page, JSON, Markdown, LaTeX",
     "reproduce": "train a step of a run, or a whole run by its report, again and compare",
+    "track": "send a run to its trackers",
     "journal": "account for a run's tokens, groups and trajectories",
     "serve": "start a rollout server for a run on another machine",
     "status": "print what a run does now, or how it ended",

@@ -62,6 +62,7 @@ CHANGEABLE = (
     "alarms",
     "prepare",
     "view",
+    "trackers",
 )
 """Keys that may differ between two starts on one folder: they do not change what is learned."""
 

@@ -27,6 +27,7 @@ from asyncrl.replay.wire import CommitReply, CommitRequest, DrainRequest, TakeRe
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shared_gpus import SharedGpus
+from asyncrl.run_metrics import RunMetrics
 from asyncrl.run_state import RunState
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
@@ -62,6 +63,7 @@ class TakeDesk:
     drainer: Drain
     heldout: HeldOutSchedule
     report: StepReport
+    metrics: RunMetrics
     zero_reward: ZeroReward
     compaction: Compaction
     waits: Waits
@@ -311,6 +313,8 @@ class TakeDesk:
         """What is known of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == step]
         self.zero_reward.taken(new, step + 1)
+        for group in new:
+            self.metrics.took(step - group.oldest_version())
         return {
             **group_metrics(new, self.queue.has_signal),
             **length_bias(new, self.queue.live.values(), self.queue.pop_aborted_lengths()),

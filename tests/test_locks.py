@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fakes.trackers import needs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -90,8 +91,22 @@ def test_the_locks_differ_only_where_sglang_pins_something_else() -> None:
     assert differing == {"torch", "numpy", "python-dateutil", "sentencepiece", "soundfile"}
 
 
+@needs("wandb")
+@pytest.mark.parametrize("base", ["cpu.lock", "gpu.lock"])
+def test_trackers_find_what_they_need_and_change_no_package(base: str) -> None:
+    added, there = pins("trackers.lock"), pins(base)
+    assert {name: version for name, version in added.items() if there.get(name, version) != version} == {}
+    found = {name: unmet(importlib.metadata.requires(name) or [], there | added) for name in added}
+    # For pictures, which nobody sends.
+    assert {name: missing for name, missing in found.items() if missing} == {
+        "trackio": ["pillow<13.0.0 (locked: 13.0.0)"]
+    }
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert unmet(optional["trackers"], added) == []
+
+
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "pyproject.toml"):
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "trackers.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
     return subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
@@ -119,7 +134,7 @@ def test_another_python_than_the_locks_is_refused(tmp_path: Path) -> None:
 
 def test_an_environment_for_gpus_stays_one_without_saying_so_again(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
-    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "pyproject.toml"):
+    for name in ("Makefile", "gpu.lock", "cpu.lock", "gym.lock", "trackers.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv" / ".ready-gpu").touch()
     done = subprocess.run(["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True)

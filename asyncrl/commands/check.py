@@ -25,6 +25,7 @@ from asyncrl.recipe.file import dump_recipe, load_recipe, shown
 from asyncrl.recipe.notes import notes
 from asyncrl.resuming import Resumption
 from asyncrl.run_folder import RunFolder
+from asyncrl.trackers.catalog import check_trackers
 
 HELP = "Validate a recipe and its data, print the resolved recipe and what would run where."
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         for note in notes(recipe):
             print(f"# note      {note}")
         check_gyms(recipe.data)
+        check_trackers(recipe.trackers)
         gpus = place(recipe)
         if recipe.algorithm.has_own_loss_terms():
             # It imports torch, as the trainer does; recipes without such terms are checked in a second.

@@ -39,6 +39,7 @@ from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import ControllerDisk, LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
+from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.model.folder import model_digest, read_shape
@@ -169,6 +170,9 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
         observer = await _open_observer(stack, recipe, folder, metrics)
+        trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
+        stack.push_async_callback(trackers.stop)
+        await trackers.start()
         controller = assemble(
             dataclasses.replace(inputs, has_moved_rows="data.train" in changed),
             journal=journal,
@@ -193,6 +197,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
+        if not is_stopped:
+            trackers.flush_seconds = FLUSH_SECONDS
         journal.barrier_blocking()
         return is_stopped
 

@@ -19,6 +19,7 @@ from asyncrl.model.source import check_revision, is_of_hub
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
+from asyncrl.trackers.catalog import check_trackers
 from sandbox.process import die_with_parent
 
 
@@ -31,6 +32,7 @@ def prepare_and_fetch(
     """
     check_revision(recipe.model)
     check_gyms(recipe.data)
+    check_trackers(recipe.trackers)
     if _makes_model(recipe):
         prepare(recipe, path, overrides)
         return fetch(recipe)

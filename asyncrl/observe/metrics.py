@@ -66,7 +66,7 @@ class MetricsWriter:
         self.close()
 
     def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
-        row = {"kind": kind, "time_seconds": round(self._clock(), 3), **_flat(fields)}
+        row = {"kind": kind, "time_seconds": round(self._clock(), 3), **flat(fields)}
         try:
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
         except OSError as error:
@@ -249,13 +249,13 @@ def _cut_half_line(path: Path) -> None:
             file.truncate(end)
 
 
-def _flat(fields: Mapping[str, Any]) -> Row:
+def flat(fields: Mapping[str, Any]) -> Row:
     """{"outcomes": {"wrong": 3}} becomes {"outcomes_wrong": 3}, a number that JSON cannot hold becomes null,
     and text is made storable."""
     row: Row = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            row.update(_flat({f"{name}_{key}": inner for key, inner in value.items()}))
+            row.update(flat({f"{name}_{key}": inner for key, inner in value.items()}))
         elif isinstance(value, float) and not math.isfinite(value):
             row[name] = None
         elif isinstance(value, str):

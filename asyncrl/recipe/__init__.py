@@ -19,6 +19,7 @@ from asyncrl.recipe.recipe import Recipe as Recipe
 from asyncrl.recipe.replay import Replay as Replay
 from asyncrl.recipe.rollout import Rollout as Rollout
 from asyncrl.recipe.serving import Serving as Serving
+from asyncrl.recipe.trackers import Tracker as Tracker
 from asyncrl.recipe.trainer import Parallel as Parallel
 from asyncrl.recipe.trainer import Trainer as Trainer
 from asyncrl.recipe.verifying import Verifying as Verifying

@@ -35,6 +35,10 @@ class Cluster(Section):
     what they need of both over HTTP; a server that was started elsewhere needs asyncrl next to SGLang. With
     Ray all trainer ranks are on one node, and the controller copies each checkpoint from there."""
 
+    open_metrics: bool = False
+    """Whether GET /metrics of the controller, for Prometheus, answers without the run's token. It says how
+    the run does and the addresses of its servers; nothing of prompts or responses."""
+
     def host(self) -> str:
         """Name or address under which others reach what listens on this machine."""
         if self.advertised_address is not None:

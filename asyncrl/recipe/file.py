@@ -32,7 +32,7 @@ SOURCES = ("data.train", "data.heldout")
 BENCHMARKS = "evaluation.benchmarks"
 """A key with a list of names, some of which are files, or end in ":" and a file."""
 DATA_FILES = (".jsonl", ".ndjson", ".json", ".parquet")
-OBJECTS = ("prepare.target", "verifying", "algorithm")
+OBJECTS = ("prepare.target", "verifying", "algorithm", "trackers")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
 """A file next to it makes a recipe that of a run."""

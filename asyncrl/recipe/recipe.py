@@ -18,6 +18,7 @@ from asyncrl.recipe.replay import Replay
 from asyncrl.recipe.rollout import Rollout
 from asyncrl.recipe.section import Count, PositiveFloat, Section
 from asyncrl.recipe.serving import Serving
+from asyncrl.recipe.trackers import Trackers
 from asyncrl.recipe.trainer import Trainer
 from asyncrl.recipe.verifying import Verifying
 from asyncrl.recipe.view import View
@@ -51,6 +52,9 @@ class Recipe(Section):
     alarms: Alarms = Alarms()
     placement: Placement = Placement()
     view: View = View()
+    trackers: Trackers = []
+    """Where the numbers of the run are sent as well: names, or mappings with settings. Each has a process of
+    its own: one that hangs or fails does not hold up the run. Needs `make setup TRACKERS=1`."""
 
     def folder(self) -> Path:
         """The run folder."""

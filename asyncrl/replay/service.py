@@ -1,8 +1,8 @@
 """The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
 
-Owns no state, only the rule that whoever shows no token gets 401, except for GET /health. A take, drain or
-commit that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting trainer knows
-the controller alive.
+Owns no state, only the rule that whoever shows no token gets 401, except for GET /health, and GET /metrics
+where the recipe opens it. A take, drain or commit that is not ready within POLL_SECONDS is answered 204 and
+asked again, so that a waiting trainer knows the controller alive.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,6 +14,7 @@ from aiohttp import web
 from asyncrl.access import is_shown
 from asyncrl.errors import AsyncrlError
 from asyncrl.files.service import PREFIX, FileRoutes
+from asyncrl.observe.exposition import CONTENT_TYPE
 from asyncrl.replay.client import POLL_SECONDS
 from asyncrl.replay.wire import (
     COMMIT_PATH,
@@ -38,6 +39,7 @@ ChangeServers = Callable[[str, str], list[dict[str, Any]]]
 """Given "add", "remove" or "list", and a URL: what is known of each server then. Raises AsyncrlError."""
 SERVERS_PATH = "/servers"
 HEALTH_PATH = "/health"
+METRICS_PATH = "/metrics"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -52,19 +54,23 @@ class QueueService:
         drain: Drain | None = None,
         change_servers: ChangeServers | None = None,
         files: FileRoutes | None = None,
+        metrics: Callable[[], str] | None = None,
+        has_open_metrics: bool = False,
         token: str = "",
         files_key: str = "",
         host: str = "127.0.0.1",
         port: int = 0,
         advertised_host: str = "",
     ) -> None:
-        """Without a `token` nobody is asked for one. Servers of the user's own show `files_key` to fetch.
-        `port` 0 is any that is free."""
+        """`metrics` is the answer to Prometheus. Without a `token` nobody is asked for one. Servers of the
+        user's own show `files_key` to fetch. `port` 0 is any that is free."""
         self._take = take
         self._commit = commit
         self._drain = drain
         self._change_servers = change_servers
         self._files = files
+        self._metrics = metrics
+        self._open_paths = {HEALTH_PATH} | ({METRICS_PATH} if has_open_metrics else set())
         self._token = token
         self._files_key = files_key
         self._host = host
@@ -76,6 +82,8 @@ class QueueService:
     async def start(self) -> None:
         app = web.Application(client_max_size=2**30, middlewares=[self._check_token])
         app.router.add_get(HEALTH_PATH, self._on_health)
+        if self._metrics is not None:
+            app.router.add_get(METRICS_PATH, self._on_metrics)
         app.router.add_post(TAKE_PATH, self._on_take)
         app.router.add_post(COMMIT_PATH, self._on_commit)
         if self._drain is not None:
@@ -104,13 +112,17 @@ class QueueService:
     def _is_allowed(self, request: web.Request) -> bool:
         is_read = request.method == "GET"
         shown = request.headers.get("Authorization")
-        if is_shown(self._token, shown) or (is_read and request.path == HEALTH_PATH):
+        if is_shown(self._token, shown) or (is_read and request.path in self._open_paths):
             return True
         is_file = is_read and request.path.startswith(f"{PREFIX}/")
         return is_file and bool(self._files_key) and is_shown(self._files_key, shown)
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
+
+    async def _on_metrics(self, request: web.Request) -> web.Response:
+        assert self._metrics is not None
+        return web.Response(text=self._metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _on_take(self, request: web.Request) -> web.Response:
         try:

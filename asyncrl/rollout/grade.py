@@ -3,14 +3,19 @@
 A fault stays a fault: it has no score, and no number stands in for one.
 """
 
+from collections import Counter
 from pathlib import Path
 
+from asyncrl.observe.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch
 from asyncrl.rollout.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
+
+VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+"""Seconds: from a comparison of texts to a remote judge."""
 
 
 class Grader:
@@ -28,6 +33,10 @@ class Grader:
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
+        self.seconds = Histogram(VERDICT_BOUNDS)
+        """Of each verdict since the start."""
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """(verifier, outcome) -> verdicts since the start; each fault counts, retried ones too."""
         self._pool = VerifierPool(
             num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds, prints=prints
         )
@@ -47,6 +56,8 @@ class Grader:
         name, options = task.verifier.name, task.verifier.options
         for _ in range(self._max_fault_retries + 1):
             verdict = await self._pool.verify(name, options, response, task.reference, folder=self._folder)
+            self.seconds.observe(verdict.seconds)
+            self.outcomes[name, verdict.outcome.value] += 1
             if verdict.outcome is not Outcome.FAULT:
                 self._faults.answered(task)
                 break

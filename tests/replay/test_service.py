@@ -10,7 +10,7 @@ import pytest
 from asyncrl.access import bearer
 from asyncrl.errors import QueueError
 from asyncrl.replay.client import QueueClient
-from asyncrl.replay.service import HEALTH_PATH, SERVERS_PATH, QueueService
+from asyncrl.replay.service import HEALTH_PATH, METRICS_PATH, SERVERS_PATH, QueueService
 from asyncrl.replay.wire import COMMIT_PATH, DRAIN_PATH, TAKE_PATH, CommitReply, CommitRequest
 
 TOKEN = "the-token-of-the-run"
@@ -27,7 +27,12 @@ async def commit(request: CommitRequest, _: float) -> CommitReply:
 @pytest.fixture
 async def service() -> AsyncIterator[QueueService]:
     service = QueueService(
-        unused, commit, drain=unused, change_servers=lambda *_: [{"url": "http://a:1"}], token=TOKEN
+        unused,
+        commit,
+        drain=unused,
+        change_servers=lambda *_: [{"url": "http://a:1"}],
+        metrics=lambda: "asyncrl_steps_total 3\n",
+        token=TOKEN,
     )
     await service.start()
     yield service
@@ -39,7 +44,7 @@ async def service() -> AsyncIterator[QueueService]:
     ("method", "path"),
     [
         *[("POST", path) for path in (TAKE_PATH, DRAIN_PATH, COMMIT_PATH, SERVERS_PATH, HEALTH_PATH)],
-        *[("GET", path) for path in ("/", "/files/model/listing.json", f"{HEALTH_PATH}/more")],
+        *[("GET", path) for path in ("/", METRICS_PATH, "/files/model/listing.json", f"{HEALTH_PATH}/more")],
         ("OPTIONS", TAKE_PATH),
     ],
 )
@@ -58,6 +63,22 @@ async def test_health_is_open_and_the_token_opens_the_rest(service: QueueService
         "POST", service.url + SERVERS_PATH, json=change, headers=bearer(TOKEN)
     ) as response:
         assert await response.json() == [{"url": "http://a:1"}]
+
+
+async def test_metrics_need_the_token_unless_the_recipe_opens_them(service: QueueService) -> None:
+    async with aiohttp.request("GET", service.url + METRICS_PATH, headers=bearer(TOKEN)) as response:
+        assert response.status == 200 and await response.text() == "asyncrl_steps_total 3\n"
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    opened = QueueService(unused, unused, metrics=lambda: "", has_open_metrics=True, token=TOKEN)
+    await opened.start()
+    try:
+        for path, status in ((METRICS_PATH, 200), (TAKE_PATH, 401), (f"{METRICS_PATH}/more", 401)):
+            async with aiohttp.request("GET", opened.url + path) as response:
+                assert response.status == status, path
+        async with aiohttp.request("POST", opened.url + METRICS_PATH) as response:
+            assert response.status == 401
+    finally:
+        await opened.close()
 
 
 async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(service: QueueService) -> None:

@@ -95,8 +95,10 @@ async def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_scor
     task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
     async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
         score = await grader.grade(task, "r")
-    assert score.outcome == "fault"
-    assert "Traceback" in score.trace and "return response['x']" in score.trace
+        assert score.outcome == "fault"
+        assert "Traceback" in score.trace and "return response['x']" in score.trace
+        # The retry too.
+        assert grader.outcomes == {("./v.py:V", "fault"): 2} and sum(grader.seconds.counts) == 2
     (said,) = caplog.messages
     assert "train:7" in said and "TypeError: string indices" in said and "v.py:4)" in said
 

@@ -1,0 +1,154 @@
+"""What the columns of metrics.jsonl are called in every tracker and in Prometheus: group/name.
+
+Owns the one mapping. A column that it does not know keeps its name, in the group `other`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from verifiers.verdict import Outcome
+
+GROUPS = {
+    "reward": (
+        "reward_mean",
+        "reward_jump",
+        "reward_without_heldout",
+        "correct_mean",
+        "groups_zero_signal",
+    ),
+    "response": (
+        "response_tokens_mean",
+        "response_tokens_max",
+        "cut_share",
+        "length_bias",
+        "overtaken_groups",
+        "overtaken_tokens_mean",
+        "aborted_trajectories",
+        "aborted_tokens_mean",
+    ),
+    "rollout": (
+        "rollout_tokens_per_second",
+        "rollout_idle_share",
+        "no_signal_token_share",
+        "requests_per_server",
+        "requests_together",
+        "cache_held_share",
+        "cache_expected_share",
+        "retractions",
+    ),
+    "verifier": (
+        "verifier_seconds_p50",
+        "verifier_seconds_p99",
+        "verifier_queue_seconds_total",
+        "verifier_killed_total",
+        "verifier_cached_total",
+        "verifier_fast_total",
+        "fallback_reward_share",
+        "identical_reward_share",
+        "most_common_answer_share",
+    ),
+    "train": (
+        "loss",
+        "entropy",
+        "grad_norm",
+        "learning_rate",
+        "policy_kl",
+        "num_sequences",
+        "num_tokens",
+        "num_packed_tokens",
+        "nonfinite_tokens",
+        "tokens_per_second",
+        "mfu",
+        "repeated_groups",
+        "replay_ratio",
+    ),
+    "weights": (
+        "mean_importance_ratio",
+        "max_importance_ratio",
+        "capped_share",
+        "masked_share",
+        "clipped_share",
+        "weight_effective_share",
+        "weight_mean",
+        "chi_square",
+        "sequence_chi_square",
+        "sequence_log_ratio_mean",
+        "sequence_log_ratio_absolute_mean",
+        "sequence_log_ratio_max",
+    ),
+    "staleness": ("too_stale_tokens",),
+    "mismatch": ("continued_share", "continued_kl"),
+    "critic": ("explained_variance",),
+    "time": (
+        "step_seconds",
+        "wait_seconds",
+        "train_seconds",
+        "drain_seconds",
+        "publish_seconds",
+        "install_seconds",
+        "checkpoint_seconds",
+        "trainer_idle_share",
+    ),
+}
+"""Group -> columns of a step, whose name drops the group where it begins with it."""
+PREFIXES = {
+    "reward_mean_by_outcome_": "reward/mean_by_outcome/",
+    "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
+    "outcomes_": "verifier/outcomes/",
+    "staleness_": "staleness/",
+    "mismatch_": "mismatch/",
+    "value_": "critic/value_",
+    "critic_": "critic/",
+}
+"""Of columns that come in families."""
+BY_VERIFIER = "outcomes_by_verifier_"
+NO_VALUES = ("kind", "time_seconds", "step")
+"""What says where a value belongs."""
+
+_KNOWN = {
+    column: f"{group}/{column.removeprefix(f'{group}_')}"
+    for group, columns in GROUPS.items()
+    for column in columns
+}
+_REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
+"""By one tracker or another."""
+
+
+def values_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """Name -> value of all numbers in a step, evaluation or benchmark. Text, lists and null have none."""
+    match row["kind"]:
+        case "step":
+            name_of = step_name
+        case "eval":
+            name_of = "eval/{}".format
+        case _:
+            name_of = f"benchmark/{_plain(str(row['benchmark']))}/{{}}".format
+    return {
+        name_of(column): float(value)
+        for column, value in row.items()
+        if column not in NO_VALUES and isinstance(value, (int, float))
+    }
+
+
+def step_name(column: str) -> str:
+    """The name of a step's column."""
+    if (known := _KNOWN.get(column)) is not None:
+        return known
+    if column.startswith(BY_VERIFIER):
+        return f"verifier/outcomes_by_verifier/{_verifier_and_outcome(column.removeprefix(BY_VERIFIER))}"
+    for prefix, name in PREFIXES.items():
+        if column.startswith(prefix):
+            return name + _plain(column.removeprefix(prefix))
+    return f"other/{_plain(column)}"
+
+
+def _verifier_and_outcome(text: str) -> str:
+    """ "NAME_OUTCOME", where both may have underscores, as "NAME/OUTCOME"."""
+    outcome = next((outcome.value for outcome in Outcome if text.endswith(f"_{outcome.value}")), None)
+    return _plain(text) if outcome is None else f"{_plain(text.removesuffix(f'_{outcome}'))}/{outcome}"
+
+
+def _plain(text: str) -> str:
+    """Such as "sevens.py-Sevens" for "./sevens.py:Sevens"."""
+    return _REFUSED.sub("-", text).strip("-.") or "-"

@@ -1,0 +1,149 @@
+"""What Prometheus is told of a run: GET /metrics of the controller's service (`asyncrl.replay.service`).
+
+Read from the parts at each scrape, which costs the run nothing between scrapes. Token counters are the
+journal's and survive a restart; the others count since this start.
+"""
+
+import importlib.metadata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
+from asyncrl.observe.columns import values_of
+from asyncrl.observe.exposition import Histogram, counter, gauge, histogram, text
+from asyncrl.observe.metrics import flat
+from asyncrl.observe.observer import Observer
+from asyncrl.replay.group import GroupState
+from asyncrl.replay.replay_queue import ReplayQueue
+from asyncrl.rollout.grade import Grader
+from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.server import Server, ServerState
+
+STEP_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+"""Seconds: from a step on a laptop to one of long responses on a cluster."""
+STALENESS_BOUNDS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Versions."""
+
+
+class RunMetrics:
+    """An observer of the run that hands everything on to another one."""
+
+    def __init__(
+        self, name: str, observer: Observer, queue: ReplayQueue, fleet: Fleet, grader: Grader
+    ) -> None:
+        """`name` is the recipe's."""
+        self._name = name
+        self._observer = observer
+        self._queue = queue
+        self._fleet = fleet
+        self._grader = grader
+        self._step_seconds = Histogram(STEP_BOUNDS)
+        self._staleness = Histogram(STALENESS_BOUNDS)
+        self._last: dict[str, float] = {}
+        """Name -> value of the last step, evaluation and benchmarks that had it."""
+        self._num_steps = 0
+        self.num_waiting: Callable[[], int] = lambda: 0
+        """Takes and drains of the trainer that wait now."""
+
+    def step(self, row: dict[str, Any]) -> None:
+        self._num_steps += 1
+        self._step_seconds.observe(row["step_seconds"])
+        self._note("step", row)
+        self._observer.step(row)
+
+    def evaluation(self, row: dict[str, Any]) -> None:
+        self._note("eval", row)
+        self._observer.evaluation(row)
+
+    def benchmark(self, row: dict[str, Any]) -> None:
+        self._note("benchmark", row)
+        self._observer.benchmark(row)
+
+    def took(self, staleness: int) -> None:
+        """The trainer took a group whose oldest token was `staleness` versions old."""
+        self._staleness.observe(staleness)
+
+    def _note(self, kind: str, row: dict[str, Any]) -> None:
+        self._last.update(values_of({"kind": kind, **flat(row)}))
+
+    def text(self) -> str:
+        """The answer to a scrape."""
+        return text([*self._of_run(), *self._of_tokens(), *self._of_queue(), *self._of_servers()])
+
+    def _of_run(self) -> Iterator[Iterator[str]]:
+        version = importlib.metadata.version("asyncrl")
+        yield gauge("info", "Name and version as labels.", [({"run": self._name, "version": version}, 1)])
+        yield gauge("policy_version", "The trainer's, as announced.", self._queue.version or 0)
+        yield counter("steps_total", "Steps that the trainer ended in this start.", self._num_steps)
+        yield histogram("step_seconds", "From one take of the trainer to the next.", self._step_seconds)
+        yield gauge(
+            "value",
+            "The latest value of each column of metrics.jsonl, named as in the trackers.",
+            [({"name": name}, value) for name, value in sorted(self._last.items())],
+        )
+        yield histogram(
+            "verifier_seconds", "Of one verdict, without the wait for a worker.", self._grader.seconds
+        )
+        yield counter(
+            "verdicts_total",
+            "By verifier and outcome; an outcome of fault is no verdict on the response.",
+            [
+                ({"verifier": verifier, "outcome": outcome}, count)
+                for (verifier, outcome), count in sorted(self._grader.outcomes.items())
+            ],
+        )
+        pool = self._grader.pool_metrics()
+        yield counter(
+            "verifier_workers_killed_total", "Workers that were late or died.", pool["verifier_killed_total"]
+        )
+
+    def _of_tokens(self) -> Iterator[Iterator[str]]:
+        counters = self._queue.counters
+        yield counter("tokens_generated_total", "Response tokens.", counters.get(GENERATED, 0))
+        yield counter("tokens_trained_total", "Each once, at a checkpoint.", counters.get(TRAINED, 0))
+        yield counter(
+            "tokens_repeated_total", "Of groups that were trained again.", counters.get(REPEATED, 0)
+        )
+        yield counter(
+            "tokens_dropped_total",
+            "By the reason for which they are never trained.",
+            [
+                ({"reason": name.removeprefix(DROPPED)}, count)
+                for name, count in sorted(counters.items())
+                if name.startswith(DROPPED)
+            ],
+        )
+
+    def _of_queue(self) -> Iterator[Iterator[str]]:
+        groups = self._queue.live.values()
+        states = Counter(group.state for group in groups)
+        shown = (GroupState.OPEN, GroupState.READY)
+        yield gauge(
+            "queue_groups",
+            "Groups that wait for tokens or verdicts (open) or for the trainer (ready).",
+            [({"state": state.value}, states[state]) for state in shown],
+        )
+        yield gauge("queue_tokens", "Response tokens of these groups.", sum(g.num_tokens() for g in groups))
+        yield histogram(
+            "staleness_versions", "Of the oldest token of each group that was taken.", self._staleness
+        )
+        yield gauge("trainer_waiting", "Requests of the trainer that wait for rollouts.", self.num_waiting())
+
+    def _of_servers(self) -> Iterator[Iterator[str]]:
+        servers = list(self._fleet.servers.values())
+        states = Counter(server.state for server in servers)
+        yield gauge(
+            "servers", "Rollout servers by state.", [({"state": s.value}, states[s]) for s in ServerState]
+        )
+
+        def of_each(value: Callable[[Server], float]) -> list[tuple[dict[str, str], float]]:
+            return [({"server": server.url}, value(server)) for server in servers]
+
+        yield gauge("server_requests", "Running now.", of_each(lambda s: s.num_running))
+        yield gauge("server_policy_version", "What it serves.", of_each(lambda s: s.version or 0))
+        yield gauge("server_cache_tokens", "Held by its requests.", of_each(lambda s: s.held_tokens))
+        yield counter("server_tokens_total", "Streamed from it.", of_each(lambda s: s.num_tokens))
+        yield counter("server_busy_seconds_total", "With a request.", of_each(lambda s: s.busy_so_far()))
+        yield counter("server_restarts_total", "Of its process.", of_each(lambda s: s.num_restarts))
+        yield counter("server_retractions_total", "Caches taken back.", of_each(lambda s: s.num_retractions))

@@ -1,0 +1,46 @@
+"""How far a tracker is: what it calls the run, and which rows of metrics.jsonl it has."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "trackers"
+"""In the run folder: one such file per tracker, and what trackers keep there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    run_id: str | None = None
+    offset_bytes: int = 0
+    """Of metrics.jsonl: rows before it were handed to the tracker."""
+    step: int = 0
+    """Of the last row that had one."""
+
+
+def position_path(run_folder: Path, label: str) -> Path:
+    return run_folder / FOLDER / f"{label}.json"
+
+
+def read_position(path: Path) -> Position:
+    """That of an earlier start; the beginning where there is none that can be read."""
+    try:
+        return Position(**json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return Position()
+
+
+def write_position(path: Path, position: Position) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(dataclasses.asdict(position)), encoding="utf-8")
+    os.replace(part, path)
+
+
+def rows_left(metrics: Path, position: Position) -> int:
+    """How many rows the tracker does not have."""
+    if not metrics.is_file():
+        return 0
+    with metrics.open("rb") as file:
+        file.seek(position.offset_bytes)
+        return file.read().count(b"\n")

@@ -1,0 +1,59 @@
+"""What a tracker is to us, and what it is told of the run when it is opened."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from asyncrl.recipe import Tracker as Settings
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedRun:
+    """What `open_tracker` gets to know."""
+
+    name: str
+    """The recipe's."""
+    folder: Path
+    """RUN/trackers, where a tracker may keep files."""
+    recipe: Mapping[str, Any]
+    """Resolved: every key, defaults included."""
+    run_id: str | None
+    """What the tracker called the run in an earlier start, which it continues; None in the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event of the run, such as a warning or an alarm."""
+
+    event: str
+    """As metrics.jsonl names it; an alarm is alarm/NAME."""
+    text: str
+    is_alarm: bool
+
+
+class Tracker(Protocol):
+    """Its calls may take any time and raise anything: both end only its own process."""
+
+    @property
+    def run_id(self) -> str:
+        """What it calls the run."""
+        ...
+
+    def log(self, values: Mapping[str, float], *, step: int, time_seconds: float) -> None:
+        """Values of one optimizer step, by name, and when they were known (Unix time)."""
+        ...
+
+    def note(self, note: Note, *, step: int, time_seconds: float) -> None: ...
+
+    def supersede(self, step: int) -> None:
+        """The run resumes from `step`: later steps are trained, and logged, again."""
+        ...
+
+    def close(self) -> None:
+        """Everything that was logged is where it belongs when this returns."""
+        ...
+
+
+Open = Callable[[Settings, TrackedRun], Tracker]
+"""What a tracker's module has under the name `open_tracker`."""

@@ -1,0 +1,49 @@
+"""`asyncrl track`: what trackers lack of a run is sent afterwards."""
+
+from pathlib import Path
+
+import pytest
+from fakes.trackers import kept, own, write_recipe
+
+from asyncrl import cli
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.run_folder import read_run_recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    write_recipe(run)
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.step({"step": 1, "loss": 0.5})
+    return run
+
+
+def test_a_run_is_sent_to_a_tracker_that_it_did_not_have_and_each_row_once(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = own("keep")["name"]
+    assert cli.main(["track", str(run), name]) == 0
+    assert [row["step"] for row in kept(run) if "log" in row] == [1]
+    assert "trackers.py-keep: 1 sent, 0 left" in capfd.readouterr().out
+    # The recipe has it from then on.
+    assert [settings.name for settings in read_run_recipe(run).trackers] == [name]
+    assert cli.main(["track", str(run)]) == 0
+    assert [row["step"] for row in kept(run) if "log" in row] == [1]
+
+
+def test_a_tracker_that_fails_is_an_exit_code(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_recipe(run, own("failing", at=1, how="raises"))
+    assert cli.main(["track", str(run)]) == 1
+    said = capfd.readouterr()
+    assert "0 sent, 1 left (exit code 3)" in said.out and "RuntimeError: the tracker's server" in said.err
+
+
+def test_a_run_without_trackers_says_how_to_name_one(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["track", str(run)]) == 2
+    assert f"Name some: asyncrl track {run} tensorboard" in capfd.readouterr().err
+
+
+def test_what_no_run_is_gets_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["track", str(tmp_path)]) == 2
+    assert "is not a run folder" in capfd.readouterr().err
