@@ -87,6 +87,39 @@ def piped(**environment: str) -> str:
     return done.stdout.decode()
 
 
+FOLLOW = """
+import sys
+from pathlib import Path
+from fakes.statuses import make_status
+from asyncrl.cli import main
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.run_status import write_status
+
+run = Path({folder!r})
+with MetricsWriter(run / "metrics.jsonl") as metrics:
+    metrics.event("note", text="a warning that is longer than a narrow terminal is wide, or than two of them")
+    metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
+(run / "recipe.yaml").write_text("name: run")
+states = iter(["training", "training", "finished"])
+def another(seconds=0):
+    write_status(run, make_status(state=next(states)))
+another()
+import asyncrl.commands.status as status
+status.time.sleep = another
+sys.exit(main(["status", str(run), "--follow"]))
+"""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_run_is_followed_in_one_picture_that_fits(tmp_path: Path, columns: int) -> None:
+    program = FOLLOW.format(folder=str(tmp_path))
+    with PseudoTerminal(program, columns=columns, environment=paths()) as terminal:
+        terminal.read_all()
+        assert terminal.process.wait() == 0, terminal.text
+    assert max(map(cell_len, terminal.lines())) <= columns
+    assert "state     training" in terminal.lines() and "state     finished" in terminal.lines()
+
+
 def test_without_a_terminal_there_are_plain_lines() -> None:
     text = piped()
     assert "\x1b" not in text and "\r" not in text
