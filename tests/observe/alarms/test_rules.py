@@ -169,7 +169,8 @@ def test_a_mismatch_that_is_large_or_grows() -> None:
 
 
 def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
-    assert alarms_of(series(20, continued_kl=0.02)) == {"mismatch_kl"}
+    assert alarms_of(series(20, continued_kl=0.021)) == {"mismatch_kl"}
+    assert alarms_of(series(20, continued_kl=0.019)) == set()
     assert alarms_of(series(20, continued_kl=after(10, 1e-4, 2e-3))) == set()
     assert alarms_of(series(20, continued_kl=0.02, mismatch_kl=1e-9)) == set()
 
