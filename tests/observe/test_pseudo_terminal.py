@@ -149,7 +149,8 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     text = piped()
     assert "\x1b" not in text and "\r" not in text
     lines = text.splitlines()
-    assert lines[0].startswith("start   starting 1 rollout") and lines[1].startswith("done    starting")
+    assert lines[0].startswith("start   starting 1 rollout") and lines[0].endswith("takes its time")
+    assert lines[1].startswith("done    starting")
     # A remark is one line, for grep.
     assert any(line.startswith("alarm capped_share") and line.endswith("importance_cap") for line in lines)
     assert piped(NO_COLOR="1", FORCE_COLOR="").splitlines()[2:] == lines[2:]
