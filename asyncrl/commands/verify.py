@@ -112,6 +112,9 @@ async def _rows(name: str) -> AsyncIterator[ResponseRow]:
         yield row
 
 
+BAR_WIDTH = 30
+
+
 class _Progress:
     """A bar on standard error when that is a terminal; nothing otherwise."""
 
@@ -130,8 +133,12 @@ class _Progress:
         if self._shown and now - self._drawn > 0.1:
             self._drawn = now
             if self._total:
-                filled = 30 * self._count // self._total
-                bar = f"[{'#' * filled}{'.' * (30 - filled)}] {self._count}/{self._total}"
+                count = f"{self._count}/{self._total}"
+                # A line that the terminal breaks cannot be drawn over; 0 is one of unknown width.
+                columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+                width = max(0, min(BAR_WIDTH, columns - len(count) - 4))
+                filled = width * self._count // self._total
+                bar = f"[{'#' * filled}{'.' * (width - filled)}] {count}"
             else:
                 bar = f"{self._count} rows"
             print(f"\r{bar}", end="", file=sys.stderr, flush=True)

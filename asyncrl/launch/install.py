@@ -4,6 +4,7 @@ Run by path with the environment's own interpreter, before asyncrl itself is ins
     python asyncrl/launch/install.py "2/3 packages" 112 --no-deps -r cpu.lock
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,8 +44,11 @@ def _count_packages(output: Iterator[str], lines: list[str]) -> Iterator[int]:
 
 def _show(name: str, done: int, total: int) -> None:
     if sys.stdout.isatty():
-        bar = "#" * (WIDTH * done // total)
-        print(f"\r  {name:<14} [{bar:<{WIDTH}}] {done}/{total}", end="", flush=True)
+        head, count = f"  {name:<14}", f"{done}/{total}"
+        # A line that the terminal breaks cannot be drawn over.
+        width = max(0, min(WIDTH, (os.get_terminal_size().columns or 80) - len(head) - len(count) - 5))
+        bar = "#" * (width * done // total)
+        print(f"\r{head} [{bar:<{width}}] {count}", end="", flush=True)
 
 
 def _done(name: str, total: int) -> None:

@@ -53,7 +53,7 @@ class Told:
     is_on: bool = True
     """False for an alarm that has ended."""
     count: int = 1
-    """How often a warning was repeated in a row."""
+    """How often a warning came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +148,16 @@ def alarms_of(events: list[Row]) -> list[Told]:
 
 
 def _warnings(events: list[Row]) -> list[Told]:
-    found: list[Told] = []
+    """The last ones, each text once."""
+    found: dict[str, Told] = {}
     for row in events:
-        if row["event"] not in ("note", "warning"):
-            continue
-        told = Told(row.get("step"), str(row.get("text")))
-        if found and found[-1].text == told.text:
-            told = Told(told.step, told.text, count=found[-1].count + 1)
-            found.pop()
-        found.append(told)
-    return found[-NUM_WARNINGS:]
+        if row["event"] in ("note", "warning"):
+            text = str(row.get("text"))
+            # Popped first, so that it takes its new place in the order.
+            before = found.pop(text, None)
+            count = row.get("count", 1 if before is None else before.count + 1)
+            found[text] = Told(row.get("step"), text, count=count)
+    return list(found.values())[-NUM_WARNINGS:]
 
 
 def _cause(folder: Path) -> str | None:

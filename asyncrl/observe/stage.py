@@ -60,20 +60,18 @@ def stage(
     Of a stage that somebody stops nothing is said: who stopped it, or was asked to, says that.
     """
     console = console or Console(highlight=False)
-    began = clock()
+    began, is_drawn = clock(), has_terminal(console)
     try:
-        with (
-            _terminal(name, total, console)
-            if has_terminal(console)
-            else _plain(name, total, console, clock) as it
-        ):
+        with _terminal(name, total, console) if is_drawn else _plain(name, total, console, clock) as it:
             yield it
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException:
-        console.print(f"[red]failed[/]  {name} after {duration(clock() - began)}", highlight=False)
+        words = f"[red]failed[/]  {name} after {duration(clock() - began)}"
+        console.print(words, highlight=False, soft_wrap=not is_drawn)
         raise
-    console.print(f"[green]done[/]    {name} in {duration(clock() - began)}", highlight=False)
+    words = f"[green]done[/]    {name} in {duration(clock() - began)}"
+    console.print(words, highlight=False, soft_wrap=not is_drawn)
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def _terminal(name: str, total: float | None, console: Console) -> Iterator[Stag
 
 @contextmanager
 def _plain(name: str, total: float | None, console: Console, clock: Callable[[], float]) -> Iterator[Stage]:
-    console.print(f"start   {name}", highlight=False)
+    console.print(f"start   {name}", highlight=False, soft_wrap=True)
     last = began = clock()
 
     def show(it: Stage) -> None:
@@ -104,6 +102,7 @@ def _plain(name: str, total: float | None, console: Console, clock: Callable[[],
         interval = max(PLAIN_INTERVAL_SECONDS, PLAIN_INTERVAL_SHARE * (last - began))
         if clock() - last >= interval and it.total:
             last = clock()
-            console.print(f"        {it.name} {100 * it.done / it.total:.0f}%", highlight=False)
+            words = f"        {it.name} {100 * it.done / it.total:.0f}%"
+            console.print(words, highlight=False, soft_wrap=True)
 
     yield Stage(name, total, show=show)

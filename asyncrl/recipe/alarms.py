@@ -32,11 +32,12 @@ class Alarms(Section):
     Healthy small runs, whose greedy answers turn late, reach 0.09 (since the first evaluation: 0.2)."""
     mismatch_kl: PositiveFloat | None = 0.01
     """KL per token, in nats, between trainer and servers on tokens of the current version; or a tenth of it
-    where that is ten times the first steps'. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients are
-    of another policy than the one that sampled. The live line colours a larger one."""
+    where that is ten times the first steps'. Where no token was sampled on that version's own cache, twice
+    it, of those on an older one's. float32 has about 1e-9, bfloat16 3e-3; above 0.01 gradients are of another
+    policy than the one that sampled. The live line colours a larger one."""
     capped_share: Fraction | None = 0.05
-    """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Runs at a staleness of
-    4 stay below 0.02; more means that the cap does most of the correction. The live line colours a larger
+    """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Staleness 2 to 4
+    stays below 0.02; more means that the cap does most of the correction. The live line colours a larger
     one."""
     clipped_share: Fraction | None = 0.3
     """Share of the tokens whose gradient the surrogate clips. Token-level clips take few percent,

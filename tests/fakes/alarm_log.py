@@ -21,8 +21,11 @@ class AlarmLog(logging.Handler):
             self.watch.restore(restored)
         self.rows: list[dict[str, Any]] = []
         self.texts: list[str] = []
+        self.num_records = 0
+        """Logged, whether or not they say something new."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.num_records += 1
         fields = self.watch.admit(record.alarm)  # type: ignore[attr-defined]
         if fields is not None:
             self.rows.append(fields)

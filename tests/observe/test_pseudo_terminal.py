@@ -87,11 +87,70 @@ def piped(**environment: str) -> str:
     return done.stdout.decode()
 
 
+FOLLOW = """
+import sys
+from pathlib import Path
+from fakes.statuses import make_status
+from asyncrl.cli import main
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.run_status import write_status
+
+run = Path({folder!r})
+with MetricsWriter(run / "metrics.jsonl") as metrics:
+    metrics.event("note", text="a warning that is longer than a narrow terminal is wide, or than two of them")
+    metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
+(run / "recipe.yaml").write_text("name: run")
+states = iter(["training", "training", "finished"])
+def another(seconds=0):
+    write_status(run, make_status(state=next(states)))
+another()
+import asyncrl.commands.status as status
+status.time.sleep = another
+sys.exit(main(["status", str(run), "--follow"]))
+"""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_run_is_followed_in_one_picture_that_fits(tmp_path: Path, columns: int) -> None:
+    program = FOLLOW.format(folder=str(tmp_path))
+    with PseudoTerminal(program, columns=columns, environment=paths()) as terminal:
+        terminal.read_all()
+        assert terminal.process.wait() == 0, terminal.text
+    assert max(map(cell_len, terminal.lines())) <= columns
+    assert "state     training" in terminal.lines() and "state     finished" in terminal.lines()
+
+
+BARS = """
+import sys
+from asyncrl.commands.verify import _Progress
+from asyncrl.launch.install import _show
+rows = {folder!r} + "/rows.jsonl"
+open(rows, "w").write("x\\n" * 123_456)
+progress = _Progress(rows)
+for _ in range(3):
+    progress.step()
+    progress._drawn = 0.0
+print()
+_show("2/3 packages", 60, 112)
+"""
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_bars_that_are_drawn_over_fit(tmp_path: Path, columns: int) -> None:
+    with PseudoTerminal(BARS.format(folder=str(tmp_path)), columns=columns, environment=paths()) as terminal:
+        terminal.read_all()
+        assert terminal.process.wait() == 0, terminal.text
+    shown = terminal.lines()
+    assert max(map(cell_len, shown)) < columns
+    assert any(line.endswith("3/123456") for line in shown) and shown[-1].endswith("60/112")
+
+
 def test_without_a_terminal_there_are_plain_lines() -> None:
     text = piped()
     assert "\x1b" not in text and "\r" not in text
     lines = text.splitlines()
-    assert lines[0].startswith("start   starting 1 rollout") and lines[1].startswith("done    starting")
+    assert lines[0].startswith("start   starting 1 rollout") and lines[0].endswith("takes its time")
+    assert lines[1].startswith("done    starting")
     # A remark is one line, for grep.
     assert any(line.startswith("alarm capped_share") and line.endswith("importance_cap") for line in lines)
     assert piped(NO_COLOR="1", FORCE_COLOR="").splitlines()[2:] == lines[2:]

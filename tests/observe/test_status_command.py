@@ -92,6 +92,22 @@ def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
     assert any("30000" in line.plain for line in lines)
 
 
+def test_repeated_warnings_are_one_line_with_their_count(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MetricsWriter(folder / "metrics.jsonl") as metrics:
+        for count in (1, 10):
+            metrics.event("warning", text="a server leaves", step=11, count=count)
+            metrics.event("warning", text=f"trainer {count} died", step=12, count=1)
+    _, out = printed(capsys, folder)
+    shown = [line.removeprefix("warning   ") for line in out.splitlines() if line.startswith("warning")]
+    assert shown == [
+        "step 12: trainer 1 died",
+        "step 11: a server leaves (10 times)",
+        "step 12: trainer 10 died",
+    ]
+
+
 def test_the_json_holds_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = printed(capsys, folder, "--json")
     found = json.loads(out)

@@ -108,6 +108,7 @@ def test_responses_that_are_cut_more_and_more() -> None:
     cut: Any = {"cut_share": lambda step: min(1.0, 0.03 * step)}
     assert alarms_of(series(30, **cut)) == {"length_explosion"}
     assert alarms_of(series(30, **cut), cut_share=None) == set()
+    assert alarms_of(series(30, **cut, correct_mean=rising)) == set()
     # A base model that never ends a response is no news.
     assert alarms_of(series(30, cut_share=0.95)) == set()
 
@@ -159,13 +160,19 @@ def test_evaluations_closer_than_ten_steps_are_compared_with_earlier_ones() -> N
     assert alarms_of(with_evaluations(fast, lambda step: 0.3, every=5)) == {"reward_without_heldout"}
 
 
-@pytest.mark.parametrize("column", ["mismatch_kl", "continued_kl"])
-def test_a_mismatch_that_is_large_or_grows(column: str) -> None:
-    assert alarms_of(series(20, **{column: 0.02})) == {"mismatch_kl"}
-    assert alarms_of(series(20, **{column: after(10, 1e-4, 2e-3)})) == {"mismatch_kl"}
+def test_a_mismatch_that_is_large_or_grows() -> None:
+    assert alarms_of(series(20, mismatch_kl=0.02)) == {"mismatch_kl"}
+    assert alarms_of(series(20, mismatch_kl=after(10, 1e-4, 2e-3))) == {"mismatch_kl"}
     # bfloat16 stays at 3e-3; float32 may grow a thousandfold and be nothing.
-    assert alarms_of(series(20, **{column: 3e-3})) == set()
-    assert alarms_of(series(20, **{column: after(10, 1e-9, 1e-6)})) == set()
+    assert alarms_of(series(20, mismatch_kl=3e-3)) == set()
+    assert alarms_of(series(20, mismatch_kl=after(10, 1e-9, 1e-6))) == set()
+
+
+def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
+    assert alarms_of(series(20, continued_kl=0.021)) == {"mismatch_kl"}
+    assert alarms_of(series(20, continued_kl=0.019)) == set()
+    assert alarms_of(series(20, continued_kl=after(10, 1e-4, 2e-3))) == set()
+    assert alarms_of(series(20, continued_kl=0.02, mismatch_kl=1e-9)) == set()
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,13 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
         {"groups_zero_signal": 10, "correct_mean": 0.97},
         # Said by the alarm no_correct, which knows why.
         {"groups_zero_signal": 10, "correct_mean": 0.0},
-        # A single fault in five batches.
-        {"outcomes_fault": after(59, 0, 2), "outcomes_wrong": 1},
+        # Two faults in five small batches are more than the limit, and few.
+        {
+            "outcomes_fault": after(59, 0, 2),
+            "outcomes_wrong": 1,
+            "outcomes_no_answer": 0,
+            "outcomes_correct": 1,
+        },
         # Yes or no.
         {"most_common_answer_share": 0.6},
         # The critic warms up.

@@ -14,7 +14,9 @@ def row(step: int, capped: float) -> Row:
 
 def test_an_alarm_that_flickers_is_told_once() -> None:
     flickering = [row(step, 0.1 if step % 8 < 5 else 0.0) for step in range(1, 100)]
-    assert AlarmLog().run(flickering) == [("capped_share", 3, True)]
+    log = AlarmLog()
+    assert log.run(flickering) == [("capped_share", 3, True)]
+    assert log.num_records == 1
 
 
 def test_an_alarm_that_comes_back_is_told_again_and_is_not_the_first() -> None:
@@ -47,6 +49,18 @@ def test_a_resumed_run_remembers_how_it_began() -> None:
     assert resumed.run(entropies(16, 30)) == [("entropy_collapse", 21, True)]
     # Without that the first steps' entropy would be as low as the last.
     assert AlarmLog().run(entropies(16, 22)) == []
+
+
+def test_memory_is_compared_within_a_start() -> None:
+    def steps(first: int, last: int, gib: float) -> list[dict[str, Any]]:
+        return [{"step": n, "trainer_memory_gib": gib} for n in range(first, last)]
+
+    restored = Metrics(steps=steps(1, 30, 1.0))
+    # Another layout or machine may need more from the start.
+    assert AlarmLog(restored=restored).run(steps(30, 80, 2.0)) == []
+    assert AlarmLog(restored=restored).run(steps(30, 60, 2.0) + steps(60, 80, 4.0)) == [
+        ("memory_growth", 62, True)
+    ]
 
 
 def test_a_step_that_is_trained_again_counts_once() -> None:
