@@ -5,15 +5,24 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fakes.newcomer import write_project
 
 from asyncrl.energy import EnergyCounter
+from asyncrl.journal.environments import read_starts
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.usage import Usage, read_usage
 from asyncrl.journal.writer import Journal
+from asyncrl.launch.local import _metering
+from asyncrl.launch.placement import GpuMap
+from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.usage import UsageMeter, metering
+from asyncrl.model.folder import read_shape
+from asyncrl.recipe.file import load_recipe
+from asyncrl.run_folder import RunFolder
 
 TICK = 0.03
 """The kernel counts in hundredths of a second, of each process and its children."""
@@ -116,3 +125,31 @@ async def test_a_journal_that_fails_does_not_fail_the_meter(tmp_path: Path) -> N
             for _ in range(500):
                 await _pause()
                 await journal.barrier()
+
+
+async def test_a_start_records_in_what_it_runs_and_what_it_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path)
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    inputs, _ = await asyncio.to_thread(read_inputs, recipe)
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    server = child(tmp_path, "server 0", IDLE, 0.1)
+    servers, trainers = SimpleNamespace(processes={"http://a": server}), SimpleNamespace(ranks=[])
+    journal = Journal(folder.journal)
+    await server.start()
+    try:
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+            await until_done(server)
+    finally:
+        await server.stop(grace_seconds=0.0)
+    journal.close()
+    (start,) = read_starts(JournalReader(folder.journal))
+    assert (start.version, start.record.shape) == (0, read_shape(tmp_path / "model"))
+    assert start.record.environment.packages["asyncrl"] and start.record.environment.gpus == []
+    (used,) = read_usage(JournalReader(folder.journal)).values()
+    names = {use.name for use in used if not use.name.startswith("energy: ")}
+    assert names == {"run", "controller", "verifiers", "server 0"}
+    assert read_usage(JournalReader(folder.journal)).keys() == {start.started_seconds}
