@@ -201,6 +201,22 @@ function moveRow(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
+// Replaces the rows of `parent`. A row with the focus hands it on to the one with the same data.
+function replaceRows(parent, rows) {
+  const data = (row) => JSON.stringify({ ...row.dataset });
+  const focused = parent.contains(document.activeElement) ? data(document.activeElement) : null;
+  parent.replaceChildren(...rows);
+  if (focused !== null) rows.find((row) => data(row) === focused)?.focus({ preventScroll: true });
+}
+
+// A click on the row, or Enter, goes to the address; not where a link is, nor at the end of a selection.
+function opens(address, row) {
+  row.addEventListener("click", (event) => {
+    if (!event.target.closest("a, button") && String(getSelection()) === "") location.hash = address;
+  });
+  return row;
+}
+
 function moveTab(by) {
   const tabs = [...byId("tabs").children];
   const at = tabs.findIndex((tab) => tab.getAttribute("aria-current") === "page");
