@@ -26,8 +26,10 @@ const isExported = embedded !== null;
 // An answer as JSON. Throws an Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
-    if (!(path in embedded)) throw new Error("This exported page does not hold that.");
-    return structuredClone(embedded[path]);
+    // Names of runs are written as they are there.
+    const plain = decodeURIComponent(path);
+    if (!(plain in embedded)) throw new Error("This exported page does not hold that.");
+    return structuredClone(embedded[plain]);
   }
   const reply = await fetch(path);
   if (!reply.ok) throw new Error(await reply.text());
