@@ -26,8 +26,10 @@ const isExported = embedded !== null;
 // An answer as JSON. Throws an Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
-    if (!(path in embedded)) throw new Error("This exported page does not hold that.");
-    return structuredClone(embedded[path]);
+    // Names of runs are written as they are there.
+    const plain = decodeURIComponent(path);
+    if (!(plain in embedded)) throw new Error("This exported page does not hold that.");
+    return structuredClone(embedded[plain]);
   }
   const reply = await fetch(path);
   if (!reply.ok) throw new Error(await reply.text());
@@ -143,7 +145,7 @@ function headFacts(head) {
   const facts = head.state === null ? [] : [head.state];
   if (head.step !== null) facts.push(head.total_steps ? `step ${head.step} of ${head.total_steps}` : `step ${head.step}`);
   if (isNumber(head.greedy_accuracy)) facts.push(`held-out ${percent(head.greedy_accuracy)} at step ${head.evaluated_step}`);
-  return [...facts, ...Object.entries(head.fates).map(([name, groups]) => `${whole(groups)} ${name}`)];
+  return facts;
 }
 
 // Updates
