@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics import Metrics
+from asyncrl.observe.metrics import Metrics, Row
 from asyncrl.page.request import RUNS, answer, run_of
 from asyncrl.page.runs import Run
 from asyncrl.run_status import read_status, words_of_state
@@ -113,7 +113,7 @@ def read_line(run: Run) -> Line:
         "low": last.get("greedy_low"),
         "high": last.get("greedy_high"),
         "reward": metrics.steps[-1].get("reward_mean") if metrics.steps else None,
-        "alarm": alarm.get("text"),
+        "alarm": _words(alarm) if alarm else None,
         "alarm_step": alarm.get("step"),
         "begun_seconds": min(times, default=None),
         "written_seconds": max(times, default=None),
@@ -133,6 +133,10 @@ def _progress(run: Run, metrics: Metrics) -> tuple[str | None, int | None, int |
         total = run.recipe.get("trainer", {}).get("num_steps")
         return None, done, total
     return words_of_state(status), max(status["step"], done or 0), status["total_steps"]
+
+
+def _words(alarm: Row) -> str:
+    return f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
 
 
 def _thinned(rows: Sequence[Any], most: int) -> list[Any]:

@@ -41,6 +41,12 @@ def test_a_line_holds_accuracies_the_last_reward_and_the_last_alarm(run_folder: 
     assert (line["alarm"], line["alarm_step"]) == ("Lengths exploded.", 8)
 
 
+def test_an_alarm_that_has_ended_says_so(run_folder: Path) -> None:
+    with MetricsWriter(run_folder / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="x", step=3, text="Entropy is back.", is_on=False)
+    assert read_line(Run("sums", run_folder))["alarm"] == "Entropy is back. It is over."
+
+
 def test_a_sparkline_of_many_evaluations_keeps_the_last_one(run_folder: Path) -> None:
     with MetricsWriter(run_folder / "metrics.jsonl") as writer:
         for step in range(11, 500):
