@@ -1,7 +1,8 @@
 """Tasks that were asked more than once, and how the policy's answers to them changed.
 
 A visit is a graded group of a task: the share of right trajectories and the answer that most of them gave.
-Between two visits the answer may change, the share may, or both.
+Between two visits the answer may change, the share may, or both. The changes are summed up while the run is
+written, in the order of grading, so the most changeable tasks are found without a look at the others.
 """
 
 from typing import TypedDict
@@ -9,12 +10,7 @@ from typing import TypedDict
 from asyncrl.journal.connection import Readable
 
 _CHANGES = """
-SELECT task_id, count(*) AS num_visits, sum(was IS NOT NULL AND answer IS NOT before) AS num_changes,
-       sum(abs(correct - was)) AS moved
-FROM (SELECT task_id, group_id, correct, answer, lag(answer) OVER visits AS before,
-             lag(correct) OVER visits AS was
-      FROM answers WINDOW visits AS (PARTITION BY task_id ORDER BY group_id))
-GROUP BY task_id HAVING num_visits > 1 AND (num_changes > 0 OR moved > 0)
+SELECT task_id, num_visits, num_changes, moved FROM tasks WHERE num_changes + moved > 0
 ORDER BY num_changes + moved DESC, task_id LIMIT :limit OFFSET :offset
 """
 _VISITS = """

@@ -155,7 +155,9 @@ class JournalReader:
 
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step whose batch was taken."""
-        ((first, last),) = self.read("SELECT MIN(step) + 1, MAX(step) + 1 FROM groups")
+        ((first, last),) = self.read(
+            "SELECT (SELECT MIN(step) FROM groups) + 1, (SELECT MAX(step) FROM groups) + 1"
+        )
         return None if first is None else (first, last)
 
     def fates(self) -> dict[str, int]:

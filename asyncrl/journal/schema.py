@@ -159,6 +159,22 @@ TABLES = (
         has_rowid=False,
     ),
     Table(
+        "tasks",
+        "task of which a group was graded",
+        (
+            Column("task_id", "TEXT PRIMARY KEY", "<file stem>:<line number>"),
+            Column("num_visits", "INTEGER NOT NULL", "graded groups"),
+            Column("num_changes", "INTEGER NOT NULL", "groups whose answer was not that of the one before"),
+            Column(
+                "moved", "REAL NOT NULL", "sum of the changes of the share correct, each without its sign"
+            ),
+            Column("answer", "TEXT", "of the group that was graded last"),
+            Column("correct", "REAL NOT NULL", "of the group that was graded last"),
+        ),
+        indices=("num_changes + moved",),
+        has_rowid=False,
+    ),
+    Table(
         "fault_traces",
         "cause of verifier faults",
         (

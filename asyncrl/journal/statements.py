@@ -99,8 +99,20 @@ def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[State
     answer, num_same = given.most_common(1)[0] if given else (None, 0)
     cut = None if answer is None else storable(answer[:LONGEST_ANSWER])
     mean = sum(correct) / len(correct)
-    row = (storable(task_id), group_id, len(correct), mean, cut, num_same)
-    return [("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)]
+    task = storable(task_id)
+    return [
+        (
+            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)",
+            (task, group_id, len(correct), mean, cut, num_same),
+        ),
+        (
+            "INSERT INTO tasks VALUES (?, 1, 0, 0.0, ?, ?) ON CONFLICT (task_id) DO UPDATE SET "
+            "num_visits = num_visits + 1, num_changes = num_changes + (answer IS NOT excluded.answer), "
+            "moved = moved + abs(correct - excluded.correct), "
+            "answer = excluded.answer, correct = excluded.correct",
+            (task, cut, mean),
+        ),
+    ]
 
 
 def graded(trajectory_id: str, score: Score, text: str) -> Statement:

@@ -7,9 +7,7 @@ from typing import Any, TypedDict
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.journal.reader import find_journal
 from asyncrl.observe.metrics import Metrics
-from asyncrl.observe.summary import JOURNAL_FILE
 from asyncrl.page.request import RUNS, answer, run_of
 from asyncrl.page.runs import Run
 from asyncrl.run_status import read_status, words_of_state
@@ -29,8 +27,6 @@ class Head(TypedDict):
     """As its run says, or "no longer running"; None where it wrote no status."""
     step: int | None
     total_steps: int | None
-    fates: dict[str, int]
-    """Groups by fate."""
     greedy_accuracy: float | None
     """Of the last evaluation."""
     evaluated_step: int | None
@@ -76,10 +72,9 @@ def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
 def read_head(run: Run) -> Head:
     """Raises InputError where the run's files cannot be read."""
     revision = run.revision()
-    journal = find_journal(run.folder / JOURNAL_FILE)
-    evaluations = run.metrics.read().evaluations
-    last = evaluations[-1] if evaluations else {}
-    state, step, total_steps = _progress(run, run.metrics.read())
+    metrics = run.metrics.read()
+    last = metrics.evaluations[-1] if metrics.evaluations else {}
+    state, step, total_steps = _progress(run, metrics)
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -88,7 +83,6 @@ def read_head(run: Run) -> Head:
         "state": state,
         "step": step,
         "total_steps": total_steps,
-        "fates": {} if journal is None else journal.fates(),
         "greedy_accuracy": last.get("greedy_accuracy"),
         "evaluated_step": last.get("step"),
     }

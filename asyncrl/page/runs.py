@@ -130,7 +130,8 @@ def stamp(path: Path) -> str:
         found = path.stat()
     except FileNotFoundError:
         return ""
-    return f"{found.st_mtime_ns:x}.{found.st_size:x}"
+    # Who reads a journal without a writer makes an empty write-ahead log: nothing was written.
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}" if found.st_size else ""
 
 
 def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:

@@ -1,47 +1,31 @@
 """The overview of all runs, and the head of one."""
 
-import os
 import time
 from pathlib import Path
 
 from fakes.finished_run import write_run
+from fakes.statuses import make_status
 
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.page.runs import Run
-from asyncrl.run_status import Status, this_host, write_status
-
-
-def status(state: str, **changed: object) -> Status:
-    found = {
-        "time_seconds": time.time(),
-        "state": state,
-        "pid": os.getpid(),
-        "host": this_host(),
-        "step": 12,
-        "total_steps": 40,
-        "waiting": {"trainer": "for rollouts: 14 of 16 groups ready", "rollouts": None},
-        "queue": {"open": 3, "ready": 14, "taken": 16, "tokens_in_flight": 1200},
-        "servers": [],
-    }
-    return {**found, **changed}  # type: ignore[typeddict-item, return-value]
+from asyncrl.run_status import write_status
 
 
 def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:
     head = read_head(Run("sums", run_folder))
-    assert head["fates"] == {"trained": 1, "queued": 1, "dropped: stale": 1}
     assert (head["step"], head["total_steps"]) == (9, None)
     assert (head["greedy_accuracy"], head["evaluated_step"]) == (0.8, 10)
 
 
 def test_a_run_that_writes_its_status_is_shown_with_its_state_and_steps(run_folder: Path) -> None:
-    write_status(run_folder, status("training"))
+    write_status(run_folder, make_status(step=12))
     line = read_line(Run("sums", run_folder))
     assert (line["state"], line["step"], line["total_steps"]) == ("training", 12, 40)
 
 
 def test_a_run_whose_status_is_old_is_no_longer_running(run_folder: Path) -> None:
-    write_status(run_folder, status("training", time_seconds=time.time() - 100))
+    write_status(run_folder, make_status(time_seconds=time.time() - 100))
     before = read_head(Run("sums", run_folder))
     assert before["state"] == "no longer running"
 
@@ -77,4 +61,4 @@ def test_a_run_that_only_begins_has_a_line_and_a_head(tmp_path: Path) -> None:
     (run_folder / "metrics.jsonl").unlink()
     (run_folder / "journal.sqlite").unlink()
     assert read_line(Run("sums", run_folder))["problem"] is None
-    assert read_head(Run("sums", run_folder))["fates"] == {}
+    assert read_head(Run("sums", run_folder))["step"] is None

@@ -76,6 +76,8 @@ function chart(root, options) {
   let scale = null;
   let pressed = null;
   let isDrawn = true;
+  let isSeen = false;
+  let isStale = true;
 
   const colorOf = (styles, color) => (color.startsWith("--") ? styles.getPropertyValue(color) : color);
 
@@ -127,6 +129,7 @@ function chart(root, options) {
 
   function draw() {
     isDrawn = true;
+    isStale = false;
     const width = figure.clientWidth;
     if (width === 0) return;
     const ratio = window.devicePixelRatio || 1;
@@ -252,9 +255,10 @@ function chart(root, options) {
     }
   }
 
-  // Several changes within a frame are drawn once.
+  // Several changes within a frame are drawn once, and what nobody sees not before it is scrolled to.
   function redraw() {
-    if (!isDrawn) return;
+    isStale = true;
+    if (!isDrawn || !isSeen) return;
     isDrawn = false;
     requestAnimationFrame(draw);
   }
@@ -330,8 +334,13 @@ function chart(root, options) {
   });
   let picking = null;
   const resized = new ResizeObserver(redraw);
+  const scrolled = new IntersectionObserver((entries) => {
+    isSeen = entries.at(-1).isIntersecting;
+    if (isSeen && isStale) redraw();
+  });
   root.append(figure);
   resized.observe(figure);
+  scrolled.observe(figure);
   group.members.add(redraw);
   document.addEventListener("theme", redraw);
 
@@ -343,6 +352,7 @@ function chart(root, options) {
 
   function remove() {
     resized.disconnect();
+    scrolled.disconnect();
     group.members.delete(redraw);
     document.removeEventListener("theme", redraw);
     figure.remove();

@@ -143,7 +143,7 @@ function headFacts(head) {
   const facts = head.state === null ? [] : [head.state];
   if (head.step !== null) facts.push(head.total_steps ? `step ${head.step} of ${head.total_steps}` : `step ${head.step}`);
   if (isNumber(head.greedy_accuracy)) facts.push(`held-out ${percent(head.greedy_accuracy)} at step ${head.evaluated_step}`);
-  return [...facts, ...Object.entries(head.fates).map(([name, groups]) => `${whole(groups)} ${name}`)];
+  return facts;
 }
 
 // Updates
