@@ -51,6 +51,19 @@ async def test_a_run_trains_every_batch_once_on_verified_weights(engine: FakeEng
         assert table["trained"] == 4 * 2 * 2 * 5
 
 
+async def test_what_the_trainer_knew_of_tokens_is_journaled_once_per_step(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
+        trainer = FakeTrainer(controller.queue_url, tmp_path)
+        await controller.run(trainer.run)
+        await controller.queue.journal.barrier()
+        rows = controller.queue.journal.read("SELECT step, trajectory_id FROM trained_tokens ORDER BY step")
+        # The last step too, which the last take tells.
+        assert rows == [(batch.step, batch.sequences[0].sequence_id) for batch in trainer.batches]
+        assert len(rows) == 4
+
+
 async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngine, tmp_path: Path) -> None:
     async with controller_on(tmp_path, make_recipe(), [engine]) as (controller, notebook):
         trainer = FakeTrainer(controller.queue_url, tmp_path)

@@ -81,7 +81,8 @@ def read_group(run: Run, group_id: int) -> PageGroup | None:
     group = run.journal.group(group_id)
     if group is None:
         return None
-    trajectories, left = [], MOST_TOKENS
+    trajectories: list[PageTrajectory] = []
+    left = MOST_TOKENS
     for trajectory in group["trajectories"]:
         left -= sum(len(segment["tokens"]) for segment in trajectory["segments"])
         has_text = left >= 0 or not trajectories

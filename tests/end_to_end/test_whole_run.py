@@ -7,6 +7,8 @@ from statistics import fmean
 import pytest
 from fakes.whole_run import WholeRun
 
+from asyncrl.journal.reader import GroupFilter, JournalReader
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
@@ -29,6 +31,23 @@ def test_the_engines_agree_on_every_token_of_their_own_version(finished: WholeRu
         if row.get("mismatch_logprob_max") is not None:
             assert row["mismatch_logprob_max"] <= 1e-4
     assert any(row.get("mismatch_logprob_max") is not None for row in finished.steps())
+
+
+def test_each_step_keeps_what_it_knew_of_the_tokens_of_its_first_four_groups(finished: WholeRun) -> None:
+    reader = JournalReader(finished.run_folder / "journal.sqlite")
+    fresh = []
+    for step in range(1, 13):
+        groups = reversed(reader.groups(GroupFilter(step=step)))
+        rows = [reader.group(row["group_id"]) for row in groups]
+        members = [[t for t in row["trajectories"] if t["trained"]] for row in rows if row is not None]
+        assert [len(found) for found in members] == [8] * 4 + [0] * 4
+        for trajectory in (t for found in members for t in found):
+            versions = [s["version"] for s in trajectory["segments"] for _ in s["tokens"]]
+            ratios = trajectory["trained"]["log_ratios"]
+            assert trajectory["trained"]["step"] == step and len(ratios) == len(versions)
+            fresh += [abs(r) for r, v in zip(ratios, versions, strict=True) if v == step - 1]
+    # Tokens of the version that is trained show the mismatch between the engines alone.
+    assert fresh and max(fresh) < 1e-3
 
 
 def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:

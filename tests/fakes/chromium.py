@@ -71,7 +71,9 @@ class Page:
     async def wait_for(self, expression: str) -> Any:
         """The first true value of the expression."""
         deadline = time.monotonic() + LIMIT_SECONDS
-        while not (value := await self.evaluate(expression)):
+        # An element itself is true, but as JSON it is empty.
+        found = f"Promise.resolve({expression}).then((v) => v instanceof Node || v)"
+        while not (value := await self.evaluate(found)):
             if time.monotonic() > deadline:
                 seen = await self.evaluate("document.body.innerText")
                 raise AssertionError(f"{expression} stayed {value}; {self.complaints}; the page says: {seen}")

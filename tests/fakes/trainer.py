@@ -6,7 +6,7 @@ import aiohttp
 import msgspec
 
 from asyncrl.errors import ServerError
-from asyncrl.records import Batch, PublishOutcome
+from asyncrl.records import Batch, PublishOutcome, TrainedTokens
 from asyncrl.replay.wire import (
     COMMIT_PATH,
     DRAIN_PATH,
@@ -42,12 +42,13 @@ class FakeTrainer:
         """Until the controller ends the run, or for `num_steps` steps as if it were killed then."""
         outcomes: dict[str, PublishOutcome] = {}
         metrics: dict[str, float] | None = None
+        tokens: list[TrainedTokens] = []
         async with aiohttp.ClientSession() as session:
             publication = self._publish()
             for done in range(1_000_000):
                 if done == num_steps:
                     return
-                request = TakeRequest(self.version, outcomes, str(publication.folder), metrics)
+                request = TakeRequest(self.version, outcomes, str(publication.folder), metrics, tokens)
                 while (reply := await self._take(session, request)).must_republish:
                     self.num_republished += 1
                     publication = self._publish()
@@ -61,6 +62,8 @@ class FakeTrainer:
                 if self.is_draining:
                     await self._drain(session)
                 outcomes = {url: await _install(session, url, publication) for url in reply.servers}
+                first, size = reply.batch.sequences[0], len(reply.batch.sequences[0].response_tokens)
+                tokens = [TrainedTokens(first.sequence_id, bytes(2 * size), bytes(2 * size))]
                 metrics = {"step": float(self.version), "wait_seconds": 0.0, "num_tokens": 1.0}
                 if self.version % self.commit_every == 0:
                     await self._commit(session)

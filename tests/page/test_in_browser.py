@@ -34,6 +34,8 @@ SERVER = {
     "busy_share": 0.97,
 }
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
+DRAWN = "document.querySelector('canvas[aria-label^=Reward]')?.width > 301"
+"""A canvas that nothing was drawn on is 300 wide."""
 WIDTH = "document.documentElement.scrollWidth"
 
 
@@ -103,7 +105,7 @@ async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
 
 async def test_a_click_on_a_step_leads_to_its_groups(run_folder: Path, profile: Path) -> None:
     async with opened(run_folder, profile, "#/run/curves") as page:
-        await page.wait_for("document.querySelector('canvas[aria-label^=Reward]')")
+        await page.wait_for(DRAWN)
         # Steps 0 to 9 were measured, and the axis shows them all between its margins.
         _, y = await page.middle("canvas[aria-label^=Reward]")
         left, width = await page.evaluate(
@@ -120,7 +122,7 @@ async def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(
     run_folder: Path, profile: Path
 ) -> None:
     async with opened(run_folder, profile, "#/run/curves") as page:
-        await page.wait_for("document.querySelectorAll('canvas').length > 10")
+        await page.wait_for(DRAWN)
         x, y = await page.middle("canvas[aria-label^=Reward]")
         ranged = "chartGroup(document.getElementById('charts')).range"
         await page.drag((x - 60, y), (x + 60, y))
@@ -132,10 +134,10 @@ async def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(
 
 async def test_the_pointer_shows_the_values_of_the_nearest_step(run_folder: Path, profile: Path) -> None:
     async with opened(run_folder, profile, "#/run/curves") as page:
+        await page.wait_for(DRAWN)
         x, y = await page.middle("canvas[aria-label^=Accuracy]")
-        await page.mouse("mouseMoved", x + 400, y)
-        x, y = await page.middle("canvas[aria-label^=Accuracy]")
-        await page.mouse("mouseMoved", x, y)
+        # Nearer to the evaluation at step 10 than to the one at 0.
+        await page.mouse("mouseMoved", x + 120, y)
         text = await page.wait_for(
             "[...document.querySelectorAll('.readout')].find(e => !e.hidden)?.innerText"
         )

@@ -27,7 +27,7 @@ function taskCard(task) {
   const first = task.visits[0].correct;
   const last = task.visits.at(-1).correct;
   const trend = last > first ? "good" : last < first ? "bad" : "muted";
-  return element(
+  const card = element(
     "article",
     { className: "task", tabIndex: 0, dataset: { row: task.task_id } },
     element(
@@ -41,11 +41,12 @@ function taskCard(task) {
     element("p", { className: "question muted", textContent: task.prompt }),
     element("div", { className: "visits" }, ...task.visits.map((visit, index) => visitLink(visit, task.visits[index - 1]))),
   );
+  return opens(link(state.run, "groups", { task: task.task_id }), card);
 }
 
 function render() {
   const none = element("p", { className: "hint", textContent: "No task was asked twice with another outcome yet." });
-  byId("tasks").replaceChildren(...(state.tasks.length ? state.tasks.map(taskCard) : [none]));
+  replaceRows(byId("tasks"), state.tasks.length ? state.tasks.map(taskCard) : [none]);
   byId("answers-more").hidden = isExported || state.tasks.length === 0 || state.tasks.length % PAGE !== 0;
 }
 

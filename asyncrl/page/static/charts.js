@@ -123,7 +123,7 @@ function chart(root, options) {
     if (options.isLog) [low, high] = [Math.log10(low), Math.log10(high)];
     const pad = (high - low || Math.abs(high) || 1) * 0.06;
     // A scale that nearly reaches zero begins there.
-    const floor = !options.isLog && low >= 0 && low < 0.4 * high ? 0 : low - pad;
+    const floor = !options.isLog && low >= 0 && low <= 0.4 * high ? 0 : low - pad;
     return { from, to: to > from ? to : from + 1, low: floor, high: high + pad };
   }
 

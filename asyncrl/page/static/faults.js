@@ -5,7 +5,7 @@ const state = { run: null, shown: "" };
 function causeCard(cause) {
   const id = cause.trajectory_id;
   const where = id === null ? link(state.run, "groups", { outcome: "fault" }) : link(state.run, "groups", Number(id.split("-")[0]));
-  return element(
+  const card = element(
     "article",
     { className: "cause", tabIndex: 0, dataset: { row: cause.cause } },
     element(
@@ -18,6 +18,7 @@ function causeCard(cause) {
     element("p", { textContent: cause.detail }),
     ...(cause.trace === null ? [] : [element("pre", { className: "trace", textContent: cause.trace })]),
   );
+  return opens(where, card);
 }
 
 async function load() {
@@ -27,7 +28,7 @@ async function load() {
   if (content === state.shown) return;
   state.shown = content;
   const none = element("p", { className: "hint", textContent: "No verdict has failed." });
-  byId("causes").replaceChildren(...(causes.length ? causes.map(causeCard) : [none]));
+  replaceRows(byId("causes"), causes.length ? causes.map(causeCard) : [none]);
 }
 
 views.faults = {

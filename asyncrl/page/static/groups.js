@@ -2,7 +2,7 @@
 
 const PAGE_SIZE = 100;
 const SEARCH_PAGE = 30;
-const state = { run: null, groups: [], chosen: null, shown: "", coloring: "version", outcome: "", asked: {}, search: null };
+const state = { run: null, groups: [], chosen: null, shown: "", hasEnded: false, coloring: "version", outcome: "", asked: {}, search: null };
 const CHIPS = { reason: "dropped: ", repeated: "trained again in step ", admitted: "admitted at version ", task: "task " };
 
 // An exported document holds all its groups under one path: it filters them here.
@@ -85,7 +85,7 @@ function groupRow(group) {
 function renderList() {
   byId("list").classList.toggle("searching", state.search !== null);
   if (state.search !== null) return renderHits();
-  byId("groups").replaceChildren(...state.groups.map(groupRow));
+  replaceRows(byId("groups"), state.groups.map(groupRow));
   byId("empty").textContent = "No group matches.";
   byId("empty").hidden = state.groups.length > 0;
   byId("more").textContent = "Older groups";
@@ -98,7 +98,7 @@ function hitRow(hit) {
   const where = hit.trajectory_id === null ? "prompt" : `sample ${hit.sample}`;
   const row = element(
     "tr",
-    { tabIndex: 0, dataset: { row: "", group: hit.group_id }, className: hit.group_id === state.chosen ? "chosen" : "" },
+    { tabIndex: 0, dataset: { row: hit.trajectory_id ?? "prompt", group: hit.group_id }, className: hit.group_id === state.chosen ? "chosen" : "" },
     element("td", { textContent: hit.group_id }),
     element("td", {}, where, ...(hit.outcome ? [" ", element("i", { className: `dot ${hit.outcome}`, title: hit.outcome.replace("_", " ") })] : [])),
     element("td", { className: "excerpt", colSpan: 4 }, hit.before, element("mark", { textContent: hit.match }), hit.after),
@@ -109,7 +109,7 @@ function hitRow(hit) {
 
 function renderHits() {
   const { hits, below, isRunning } = state.search;
-  byId("groups").replaceChildren(...hits.map(hitRow));
+  replaceRows(byId("groups"), hits.map(hitRow));
   const where = below > 0 ? ` Groups below ${below} are not searched yet.` : " All groups are searched.";
   byId("empty").textContent = `${plural(hits.length, "hit")}.${where}`;
   byId("empty").hidden = false;
@@ -359,6 +359,7 @@ async function showGroup(id) {
   // A late answer to an earlier click, or nothing new: leave the page and what is selected on it alone.
   if (state.chosen !== id || !byId("group") || (!isNew && content === state.shown)) return;
   state.shown = content;
+  state.hasEnded = ["trained", "dropped"].includes(group.state);
   const advantages = group.trajectories.flatMap((each) => [each.advantage, ...each.segments.flatMap((segment) => segment.tokens.map((token) => token[5]))]);
   state.largest = advantages.filter(isNumber).reduce((most, each) => Math.max(most, Math.abs(each)), 0);
   byId("group").replaceChildren(...groupView(group));
@@ -430,6 +431,7 @@ views.groups = {
   async update() {
     // While older pages are open the list stands still: a list that moves cannot be read.
     if (state.search === null && state.groups.length <= PAGE_SIZE && byId("list").scrollTop === 0) await reload();
-    if (state.chosen !== null) await showGroup(state.chosen);
+    // Of a group that has ended nothing but the number of its uses changes.
+    if (state.chosen !== null && !state.hasEnded) await showGroup(state.chosen);
   },
 };

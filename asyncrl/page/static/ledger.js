@@ -63,7 +63,7 @@ function stepRow(row) {
   const dropped = Object.entries(row.dropped).map(([reason, groups]) =>
     element("a", { className: "chip", href: link(state.run, "groups", { ...admitted, state: "dropped", reason }), textContent: `${reason} ${whole(groups)}` }),
   );
-  return element(
+  const made = element(
     "tr",
     { dataset: { row: row.step }, tabIndex: 0 },
     element("th", {}, element("a", { href: link(state.run, "groups", { step: row.step }), textContent: row.step })),
@@ -75,10 +75,11 @@ function stepRow(row) {
     count(row.ready, { ...admitted, state: "ready" }),
     element("td", {}, ...(dropped.length ? dropped : [element("span", { className: "muted", textContent: "·" })])),
   );
+  return opens(link(state.run, "groups", { step: row.step }), made);
 }
 
 function renderRows() {
-  byId("ledger-rows").replaceChildren(...state.rows.map(stepRow));
+  replaceRows(byId("ledger-rows"), state.rows.map(stepRow));
   byId("ledger-more").hidden = state.isAtEnd;
 }
 

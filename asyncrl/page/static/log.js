@@ -19,21 +19,22 @@ function entries(log) {
 
 function entryRow(entry) {
   const step = entry.atStep ? element("a", { href: link(state.run, "groups", { step: entry.atStep }), textContent: entry.step }) : entry.step;
-  return element(
+  const row = element(
     "tr",
-    { dataset: { row: "" }, tabIndex: 0 },
+    { dataset: { row: `${entry.kind} ${entry.text} ${entry.atStep ?? ""}` }, tabIndex: 0 },
     element("td", { className: "muted", textContent: moment(entry.seconds) }),
     element("td", { className: "number" }, step),
     element("td", {}, element("span", { className: `chip ${entry.kind}`, textContent: entry.kind })),
     element("td", { className: "number", textContent: entry.count > 1 ? `${whole(entry.count)}×` : "" }),
     element("td", { className: "text", textContent: entry.text }),
   );
+  return entry.atStep ? opens(link(state.run, "groups", { step: entry.atStep }), row) : row;
 }
 
 function render() {
   const wanted = state.filter.toLowerCase();
   const found = state.entries.filter((entry) => `${entry.kind} ${entry.text}`.toLowerCase().includes(wanted));
-  byId("log-rows").replaceChildren(...found.map(entryRow));
+  replaceRows(byId("log-rows"), found.map(entryRow));
   byId("log-empty").hidden = found.length > 0;
 }
 

@@ -26,8 +26,10 @@ const isExported = embedded !== null;
 // An answer as JSON. Throws an Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
-    if (!(path in embedded)) throw new Error("This exported page does not hold that.");
-    return structuredClone(embedded[path]);
+    // Names of runs are written as they are there.
+    const plain = decodeURIComponent(path);
+    if (!(plain in embedded)) throw new Error("This exported page does not hold that.");
+    return structuredClone(embedded[plain]);
   }
   const reply = await fetch(path);
   if (!reply.ok) throw new Error(await reply.text());
@@ -197,6 +199,22 @@ function moveRow(by) {
   const next = rows[at === -1 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
   next.focus();
   next.scrollIntoView({ block: "nearest" });
+}
+
+// Replaces the rows of `parent`. A row with the focus hands it on to the one with the same data.
+function replaceRows(parent, rows) {
+  const data = (row) => JSON.stringify({ ...row.dataset });
+  const focused = parent.contains(document.activeElement) ? data(document.activeElement) : null;
+  parent.replaceChildren(...rows);
+  if (focused !== null) rows.find((row) => data(row) === focused)?.focus({ preventScroll: true });
+}
+
+// A click on the row, or Enter, goes to the address; not where a link is, nor at the end of a selection.
+function opens(address, row) {
+  row.addEventListener("click", (event) => {
+    if (!event.target.closest("a, button") && String(getSelection()) === "") location.hash = address;
+  });
+  return row;
 }
 
 function moveTab(by) {
