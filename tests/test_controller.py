@@ -13,6 +13,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
+from asyncrl.journal.evaluations import read_greedy_scores
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.local import first_cause
 from asyncrl.records import Sequence
@@ -94,6 +95,10 @@ async def test_the_trainer_is_told_what_evaluations_have_found(engine: FakeEngin
         found = {row["step"]: row["greedy_accuracy"] for row in notebook.evaluations}
         # The one of version 0 was complete before the first batch was given.
         assert 0 in trainer.heldout and trainer.heldout.items() <= found.items()
+        # The journal has what each of them is made of.
+        recorded = read_greedy_scores(controller.queue.journal, "held-out")
+        shares = {version: sum(map(bool, each.values())) / len(each) for version, each in recorded.items()}
+        assert shares == pytest.approx(found)
 
 
 async def test_an_evaluation_on_its_own_server_holds_one_version_while_training_continues(

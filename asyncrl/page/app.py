@@ -29,13 +29,13 @@ PARTS = (overview, comparison, curves, groups, answers, ledger, servers, faults,
 """Modules with `add_routes(router)`, what they answer, and `exported(run, *, num_groups)`, what an exported
 document holds: path -> answer."""
 STYLES = (
-    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "trajectories.css"),
-    *("servers.css", "compare.css"),
+    *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
+    *("trajectories.css", "compare.css"),
 )
 SHELL = ("shell.js", "charts.js")
 VIEWS = (
-    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js", "servers.js", "faults.js"),
-    *("log.js", "compare.js"),
+    *("overview.js", "curves.js", "groups.js", "answers.js", "ledger.js"),
+    *("servers.js", "faults.js", "log.js", "compare.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 

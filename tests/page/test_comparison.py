@@ -81,7 +81,7 @@ async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, tmp_path:
         await page.open(f"{url}#/compare")
         assert "Choose two runs or more" in await page.text("#too-few")
         await page.click("input[name=ppo]")
-        await page.wait_for("location.hash.includes('runs=ppo')")
+        await page.wait_for("document.querySelector('#reference').innerText.includes('compared with ppo')")
         await page.click("input[name=cispo]")
         await page.wait_for("document.querySelectorAll('#verdicts li').length == 1")
         assert "cispo beats ppo by 60.0 points" in await page.text("#verdicts")

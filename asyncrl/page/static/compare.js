@@ -15,7 +15,7 @@ const state = { there: [], runs: [], price: "", axis: "step", revision: "", aske
 const points = (share, digits = 1) => (100 * share).toFixed(digits);
 const interval = (low, high) => `${points(low)}–${points(high)}`;
 const colorOf = (index) => COLORS[index % COLORS.length];
-const cost = (value) => (isNumber(value) ? value.toFixed(2) : "–");
+const cost = (value) => (isNumber(value) && value >= 0.1 ? value.toFixed(2) : short(value));
 const query = (more = {}) => new URLSearchParams({ runs: state.runs.join(","), ...more });
 
 // What is chosen
@@ -28,15 +28,16 @@ function choose(changed) {
 }
 
 function runBox(name) {
-  const index = state.runs.indexOf(name);
-  const box = element("input", { type: "checkbox", checked: index >= 0, name });
+  const box = element("input", { type: "checkbox", checked: state.runs.includes(name), name });
   box.addEventListener("change", () => choose({ runs: box.checked ? [...state.runs, name] : state.runs.filter((each) => each !== name) }));
-  return element("label", { className: "chip" }, box, name, ...(index === 0 ? [element("span", { className: "muted", textContent: " others are compared with it" })] : []));
+  return element("label", { className: "chip" }, box, name);
 }
 
 function renderForm() {
-  const names = [...new Set([...state.runs, ...state.there.map((run) => run.name)])];
+  // In one order whatever is chosen: nothing may move below the pointer.
+  const names = [...new Set([...state.there.map((run) => run.name), ...state.runs])];
   byId("chosen-runs").replaceChildren(...names.map(runBox));
+  byId("reference").textContent = state.runs.length > 0 ? `The others are compared with ${state.runs[0]}, which was chosen first.` : "";
   if (byId("price") !== document.activeElement) byId("price").value = state.price;
 }
 
@@ -60,9 +61,9 @@ function bar(low, mean, high, color) {
   const place = (value) => `${(50 + (50 * value) / reach).toFixed(2)}%`;
   const band = element("i", { className: "band", style: { left: place(low), right: `calc(100% - ${place(high)})`, background: `var(${color})` } });
   const dot = element("i", { className: "dot", style: { left: place(mean), background: `var(${color})` } });
-  const label = (value) => element("span", { textContent: `${value > 0 ? "+" : ""}${points(value)}`, style: { left: place(value) } });
+  const label = (value, className) => element("span", { className, textContent: `${value > 0 ? "+" : ""}${points(value)}`, style: { left: place(value) } });
   const text = `${points(mean)} points, 95% ${points(low)} to ${points(high)}`;
-  return element("div", { className: "difference", role: "img", "aria-label": text }, element("i", { className: "zero" }), band, dot, label(low), label(high));
+  return element("div", { className: "difference", role: "img", "aria-label": text }, element("i", { className: "zero" }), band, dot, label(low, "low"), label(high, "high"));
 }
 
 // Tables
@@ -110,7 +111,7 @@ function renderTables() {
   table("results", "", rows);
   const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   const keys = recipe.map(({ key, values }) => [key, groups.map((group) => (group.label in values ? text(values[group.label]) : "–"))]);
-  table("keys", "recipe", keys.length > 0 ? keys : [["no key differs", groups.map(() => "")]]);
+  table("keys", "differs in the recipe", keys.length > 0 ? keys : [["no key differs", groups.map(() => "")]]);
 }
 
 // Curves
@@ -248,16 +249,20 @@ function build(root) {
   more.addEventListener("click", () => readTasks(state.tasks.length));
   root.replaceChildren(
     element("form", { id: "choice", onsubmit: () => false }, element("div", { id: "chosen-runs" }), element("label", {}, "dollars per hour ", price)),
+    element("p", { id: "reference", className: "hint" }),
     element("p", { id: "too-few", className: "hint", textContent: "Choose two runs or more. Runs that differ in their seed alone form one group." }),
     element(
       "div",
       { id: "compared", hidden: true },
       element("ul", { id: "verdicts" }),
-      element("div", { className: "wide" }, element("table", { id: "results" })),
+      element(
+        "div",
+        { id: "tables" },
+        element("div", { className: "wide" }, element("table", { id: "results" })),
+        element("div", { className: "wide" }, element("table", { id: "keys" })),
+      ),
       element("p", { id: "axes" }),
       element("div", { id: "compare-curves" }),
-      element("h2", { textContent: "What differs in the recipes" }),
-      element("div", { className: "wide" }, element("table", { id: "keys" })),
       element("h2", { textContent: "Held-out tasks that were answered differently" }),
       element("p", { id: "sides" }),
       element("p", { id: "kinds" }),
