@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 # The root first: tests/ has a folder verifiers, too.
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fakes.trackers import own, write_recipe
 
