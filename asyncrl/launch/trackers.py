@@ -63,7 +63,7 @@ class TrackerProcesses:
             try:
                 await process.start()
             except OSError as error:
-                log.warning("tracker %s does not start: %s. The run goes on without it.", label, error)
+                log.warning("tracker %s does not start: %s. The run continues without it.", label, error)
                 continue
             watcher = asyncio.create_task(self._watch(label, process), name=process.name)
             self._watchers.append(watcher)
@@ -89,6 +89,8 @@ class TrackerProcesses:
         code = process.returncode()
         if code == -signal.SIGKILL:
             why = f"it did not end within {self.flush_seconds:g} s"
+        elif code == -signal.SIGTERM:
+            why = "the run was over before it had begun"
         elif code:
             why = self._cause(process, code)
         else:

@@ -36,7 +36,7 @@ class Tracker(Section):
     online: rows are sent as they come.
     offline: they stay in RUN/trackers/wandb, for `wandb sync`."""
     uri: str | None = None
-    """Of mlflow: its server or store. Default: MLFLOW_TRACKING_URI, else a store in RUN/trackers/mlflow."""
+    """Of mlflow: its server or store. Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
     tags: list[str] = []
     """Of wandb, mlflow and trackio."""
     options: dict[str, Any] = {}

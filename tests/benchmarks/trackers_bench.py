@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 # The root first: tests/ has a folder verifiers, too.
-# The repository first: tests have a folder of the name of one of its packages.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

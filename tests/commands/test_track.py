@@ -8,6 +8,7 @@ from fakes.trackers import kept, own, write_recipe
 from asyncrl import cli
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.run_folder import read_run_recipe
+from asyncrl.trackers import catalog
 
 
 @pytest.fixture
@@ -47,3 +48,15 @@ def test_a_run_without_trackers_says_how_to_name_one(run: Path, capfd: pytest.Ca
 def test_what_no_run_is_gets_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["track", str(tmp_path)]) == 2
     assert "is not a run folder" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_missing_tracker_is_refused_before_anything_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    # Its model is not there either, which would be the next error.
+    write_recipe(tmp_path, "tensorboard")
+    monkeypatch.setattr(catalog, "find_spec", lambda name: None)
+    assert cli.main([command, str(tmp_path / "recipe.yaml")]) == 2
+    said = capfd.readouterr().err
+    assert "trackers has tensorboard, but the package" in said and "`make setup TRACKERS=1`" in said
