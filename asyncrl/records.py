@@ -134,6 +134,8 @@ class Score:
     seconds: float
     method: str = ""
     """How the verifier found the answer; empty after a resume, or if it does not extract."""
+    trace: str = ""
+    """Of a verifier that raised: the traceback; empty after a resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,19 @@ class Batch:
     temperature: float
     """Log-probs are those of logits / temperature, as in sampling."""
     sequences: list[Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTokens:
+    """What a step knew of each token of one response. All little-endian float16, clipped to +-65504."""
+
+    trajectory_id: str
+    log_ratios: bytes
+    """Proximal less behavior log-prob; NaN where the behavior log-prob is not finite."""
+    entropies: bytes
+    """Of the policy whose gradient the token gave, in nats, at the sampling temperature."""
+    advantages: bytes | None = None
+    """None where each token has its trajectory's."""
 
 
 @dataclass(frozen=True, slots=True)

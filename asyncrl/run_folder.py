@@ -61,6 +61,7 @@ CHANGEABLE = (
     "evaluation",
     "alarms",
     "prepare",
+    "view",
 )
 """Keys that may differ between two starts on one folder: they do not change what is learned."""
 

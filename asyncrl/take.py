@@ -14,6 +14,7 @@ from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction
+from asyncrl.journal.statements import trained_tokens
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.replay.group import Group, batch_of
@@ -188,6 +189,8 @@ class TakeDesk:
             publication = await written(publication, self.waits, owner="an evaluation's own server")
             self._check_is_newest(request)
         self.queue.announce(request.step)
+        if request.trained_tokens:
+            self.queue.journal.write(*trained_tokens(request.trained_tokens, request.step - 1))
         await self.fleet.announce(publication, request.published)
         self.state.release_streams()
         if self._is_evaluated(request):

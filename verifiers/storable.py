@@ -5,6 +5,7 @@ them) end a string; and a program may print gigabytes. A verdict of somebody els
 object. Owns what happens to them; every verdict of the pool passes here."""
 
 import re
+import traceback
 
 from verifiers.verdict import Outcome, Verdict, fault
 
@@ -13,6 +14,9 @@ MAX_TEXT_CHARACTERS = 4_000_000
 MAX_EXTRACTED_CHARACTERS = 100_000
 MAX_WORDS_CHARACTERS = 4_000
 """Of a detail, a note, an error message."""
+MAX_TRACE_CHARACTERS = 16_000
+MAX_FRAMES = 20
+"""Of a traceback, the innermost."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
@@ -57,19 +61,26 @@ def storable_verdict(found: object) -> Verdict:
             shaping=float(found.shaping),
             method=_text_of(found.method, MAX_WORDS_CHARACTERS) or "",
             is_repeatable=bool(found.is_repeatable),
+            trace=_text_of(found.trace, MAX_TRACE_CHARACTERS) or "",
         )
     except Exception as error:  # the boundary: whatever a verifier put into its verdict raises here
         return fault(f"verify returned a Verdict that cannot be read: {_describe(error)}")
 
 
 def fault_of(error: BaseException) -> Verdict:
-    """The FAULT of a verifier that raised, with the place where it did."""
-    trace = error.__traceback__
+    """The FAULT of a verifier that raised, with the place where it did and the traceback."""
+    frame = error.__traceback__
     where = ""
-    while trace is not None:
-        where = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return fault(f"the verifier raised {_describe(error)}{where}")
+    while frame is not None:
+        where = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})"
+        frame = frame.tb_next
+    trace = "".join(traceback.format_exception(error, limit=-MAX_FRAMES))
+    return Verdict(
+        Outcome.FAULT,
+        None,
+        detail=f"the verifier raised {_describe(error)}{where}",
+        trace=storable(trace, limit=MAX_TRACE_CHARACTERS),
+    )
 
 
 def _describe(error: BaseException) -> str:

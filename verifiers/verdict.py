@@ -34,6 +34,8 @@ class Verdict:
     is_repeatable: bool = True
     """Whether another run would end the same. False after a limit on time or memory, which a busy machine
     reaches sooner: such a verdict is never cached."""
+    trace: str = ""
+    """Of a verifier that raised: the traceback, its last frames."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):

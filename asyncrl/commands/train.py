@@ -14,6 +14,7 @@ from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.run_page import serve_page
 from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
 from asyncrl.observe.report import write_report
 from asyncrl.observe.stderr import warn_on_stderr
@@ -85,7 +86,10 @@ def _train(recipe: Recipe, gpus: GpuMap) -> int:
     check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
     with folder, LastResort(recipe.trainer.stop_timeout_seconds + ENDING_SECONDS) as last_resort:
         folder.open(recipe)
-        ending = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
+        with serve_page(folder.path, recipe.view.port, log_folder=folder.logs) as address:
+            if address is not None:
+                print(f"page {address}")
+            ending = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
         _report(folder, is_stopped=ending.is_stopped, conservation=ending.conservation)
     return INTERRUPTED if ending.is_stopped else 0
 

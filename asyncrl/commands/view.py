@@ -1,4 +1,4 @@
-"""`asyncrl view RUN`: a local page to browse the trajectories of a live or finished run."""
+"""`asyncrl view RUNS...`: a local page that shows live and finished runs."""
 
 import argparse
 import asyncio
@@ -7,34 +7,40 @@ import sys
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.observe.browser import Browser
-from asyncrl.observe.page import export, serve
+from asyncrl.page.app import export, serve
+from asyncrl.page.runs import Runs
 
-HELP = "Browse the trajectories of a run: version of each token, verdict, why it was trained or dropped."
+HELP = "Watch runs on a local page: curves, servers, each trajectory token by token and what happened to it."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, or a folder of run folders"
+    )
     parser.add_argument("--port", type=int, default=0, help="of the local page (default: a free one)")
-    parser.add_argument("--export", type=Path, metavar="FILE.html", help="write a static page instead")
+    parser.add_argument("--export", type=Path, metavar="FILE.html", help="write one run as a static page")
     parser.add_argument("--groups", type=int, default=500, help="newest groups to export (default 500)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        browser = Browser(arguments.run)
+        runs = Runs(arguments.runs)
         if arguments.export is not None:
-            _export(browser, arguments.export, num_groups=arguments.groups)
+            _export(runs, arguments.export, num_groups=arguments.groups)
         else:
-            asyncio.run(_serve(browser, arguments.port))
+            asyncio.run(_serve(runs, arguments.port))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def _export(browser: Browser, path: Path, *, num_groups: int) -> None:
-    page = export(browser, num_groups=num_groups)
+def _export(runs: Runs, path: Path, *, num_groups: int) -> None:
+    names = [*runs.folders()]
+    run = runs.get(names[0]) if len(names) == 1 else None
+    if run is None:
+        raise InputError(f"--export {path} holds one run, and these are {len(names)}: name one of them.")
+    page = export(run, num_groups=num_groups)
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -42,12 +48,12 @@ def _export(browser: Browser, path: Path, *, num_groups: int) -> None:
     print(f"{path}: {len(page) / 1e6:.1f} MB")
 
 
-async def _serve(browser: Browser, port: int) -> None:
+async def _serve(runs: Runs, port: int) -> None:
     until = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
     try:
-        await serve(browser, port=port, until=until, ready=_announce)
+        await serve(runs, port=port, until=until, ready=_announce)
     except (OSError, OverflowError) as error:
         raise InputError(
             f"--port {port} cannot be used ({error}). Choose another, or 0 for a free one."

@@ -1,10 +1,10 @@
 """Compaction: tokens that nothing will ask for again leave the journal; their fate stays.
 
 Of a compacted trajectory the versions and lengths of its segments, verdict, reward and fate remain, about a
-third of a kilobyte; its tokens, log-probs and text go. SQLite uses their pages again, so the file stops
-growing. Only batches below every checkpoint that recovery may fall back to are touched, so compaction can
-never cost a run anything; groups that a later batch may repeat wait until none can. `asyncrl reproduce` and
-the texts of `asyncrl view` reach back as far as compaction left tokens.
+third of a kilobyte; its tokens, log-probs, what training knew of them, and text go. SQLite uses their pages
+again, so the file stops growing. Only batches below every checkpoint that recovery may fall back to are
+touched, so compaction can never cost a run anything; groups that a later batch may repeat wait until none
+can. `asyncrl reproduce` and the texts of `asyncrl view` reach back as far as compaction left tokens.
 
 Batches are named by the version of the trainer that took them.
 """
@@ -35,6 +35,7 @@ FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS nu
       ORDER BY trajectory_id, min(position))
 GROUP BY trajectory_id"""
 _SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
+_TRAINED_TOKENS = f"DELETE FROM trained_tokens WHERE trajectory_id IN ({_TRAJECTORIES})"
 _TEXTS = f"""
 UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
 
@@ -94,6 +95,7 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
     return [
         (_SUMMARIES, versions),
         (_SEGMENTS, versions),
+        (_TRAINED_TOKENS, versions),
         (_TEXTS, versions),
         set_fact(BOUNDARY, str(end)),
     ]

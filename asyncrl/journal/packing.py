@@ -1,5 +1,6 @@
-"""Tokens and log-probs as the journal stores them: little-endian 4-byte numbers."""
+"""Numbers as the journal stores them: tokens and log-probs in 4 bytes, what training knew of them in 2."""
 
+import struct
 import sys
 from array import array
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from typing import Any
 
 NUMBER_BYTES = 4
 """Of a token and of a log-prob."""
+HALF_BYTES = 2
 _IS_LITTLE = sys.byteorder == "little"
 
 
@@ -26,6 +28,11 @@ def unpack_tokens(blob: bytes) -> list[int]:
 
 def unpack_logprobs(blob: bytes) -> list[float]:
     return _in_file_order(array("f", blob)).tolist()
+
+
+def unpack_halves(blob: bytes) -> list[float]:
+    """float16, little-endian; may hold NaN."""
+    return list(struct.unpack(f"<{len(blob) // HALF_BYTES}e", blob))
 
 
 def _in_file_order(values: "array[Any]") -> "array[Any]":

@@ -13,8 +13,16 @@ from typing import Any, cast
 
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import Parameters, is_begun, snapshot
-from asyncrl.journal.packing import NUMBER_BYTES, unpack_logprobs, unpack_tokens
-from asyncrl.journal.rows import CommitRow, GroupRow, GroupSummary, StreamRow, TrajectoryRow
+from asyncrl.journal.packing import NUMBER_BYTES, unpack_halves, unpack_logprobs, unpack_tokens
+from asyncrl.journal.rows import (
+    CommitRow,
+    FaultTrace,
+    GroupRow,
+    GroupSummary,
+    StreamRow,
+    TrainedRow,
+    TrajectoryRow,
+)
 
 _GROUPS = """
 WITH chosen AS (SELECT * FROM groups WHERE {where} ORDER BY group_id DESC LIMIT :limit),
@@ -36,17 +44,26 @@ GROUP BY g.group_id ORDER BY g.group_id DESC
 """
 _CONDITIONS = {
     "state": "state = :state",
+    "reason": "reason = :reason",
     "step": "(step = :step - 1 OR group_id IN (SELECT group_id FROM repetitions WHERE step = :step - 1))",
+    "repeated": "group_id IN (SELECT group_id FROM repetitions WHERE step = :repeated - 1)",
+    "admitted": "admitted_version = :admitted",
+    "task": "group_id IN (SELECT group_id FROM answers WHERE task_id = :task)",
     "before": "group_id < :before",
-    "outcome": "group_id IN (SELECT group_id FROM trajectories WHERE outcome = :outcome)",
+    "outcome": "EXISTS (SELECT 1 FROM trajectories AS t "
+    "WHERE t.group_id = groups.group_id AND t.outcome = :outcome)",
 }
 """Field of GroupFilter -> what it asks of a group."""
 
 _FATES = """
-SELECT CASE WHEN state = 'dropped' THEN 'dropped: ' || reason
-            WHEN state IN ('open', 'ready') THEN 'queued' ELSE state END AS fate, COUNT(*)
-FROM groups GROUP BY fate ORDER BY fate LIKE 'dropped%', fate DESC
+SELECT fate, SUM(num) FROM (
+    SELECT CASE WHEN state IN ('open', 'ready') THEN 'queued' ELSE state END AS fate, num
+    FROM (SELECT state, COUNT(*) AS num FROM groups GROUP BY state) WHERE state != 'dropped'
+    UNION ALL
+    SELECT 'dropped: ' || reason, COUNT(*) FROM groups WHERE reason IS NOT NULL GROUP BY reason)
+GROUP BY fate ORDER BY fate LIKE 'dropped%', fate DESC
 """
+"""Counted in two indices, without a look at the groups."""
 _FAULTS = """
 SELECT task_id, coalesce(detail, ''), count(*) FROM trajectories JOIN groups USING (group_id)
 WHERE outcome = 'fault' GROUP BY detail ORDER BY min(trajectory_id)
@@ -60,6 +77,14 @@ class GroupFilter:
     state: str | None = None
     step: int | None = None
     """Groups that this step trained, for the first time or again."""
+    reason: str | None = None
+    """Why they were dropped."""
+    repeated: int | None = None
+    """Groups that this step trained again."""
+    admitted: int | None = None
+    """Groups that were admitted at this version of the trainer."""
+    task: str | None = None
+    """Graded groups of this task."""
     outcome: str | None = None
     """Groups with at least one trajectory of this outcome."""
     before: int | None = None
@@ -98,7 +123,7 @@ class JournalReader:
             if found is None:
                 return None
             members = "SELECT * FROM trajectories WHERE group_id = ? ORDER BY sample"
-            trajectories = [_trajectory(db, row) for row in db.execute(members, (group_id,))]
+            trajectories = [_trajectory(db, row) for row in db.execute(members, (group_id,)).fetchall()]
             query = "SELECT step + 1 FROM repetitions WHERE group_id = ? ORDER BY step"
             repeated = [again for (again,) in db.execute(query, (group_id,))]
         step = None if found["step"] is None else found["step"] + 1
@@ -130,7 +155,9 @@ class JournalReader:
 
     def step_range(self) -> tuple[int, int] | None:
         """The first and the last step whose batch was taken."""
-        ((first, last),) = self.read("SELECT MIN(step) + 1, MAX(step) + 1 FROM groups")
+        ((first, last),) = self.read(
+            "SELECT (SELECT MIN(step) FROM groups) + 1, (SELECT MAX(step) FROM groups) + 1"
+        )
         return None if first is None else (first, last)
 
     def fates(self) -> dict[str, int]:
@@ -140,6 +167,11 @@ class JournalReader:
     def faults(self) -> list[tuple[str, str, int]]:
         """(task id, detail, number of verdicts) of the verdicts that failed, the first ones first."""
         return [(task_id, detail, count) for task_id, detail, count in self.read(_FAULTS)]
+
+    def fault_traces(self) -> dict[str, FaultTrace]:
+        """Cause (`observe.faults.cause_of`) -> its first traceback, of verifiers that raised."""
+        query = "SELECT cause, trajectory_id, trace FROM fault_traces"
+        return {cause: FaultTrace(trajectory_id=name, trace=trace) for cause, name, trace in self.read(query)}
 
     @contextmanager
     def _rows(self) -> Iterator[sqlite3.Connection]:
@@ -165,6 +197,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
     found = {
         **dict(row),
         "runs": None if runs is None else json.loads(runs["runs"]),
+        "trained": _trained(db, row["trajectory_id"]),
         "prompt_tokens": unpack_tokens(row["prompt_tokens"]),
         "segments": [
             {
@@ -178,3 +211,20 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
         ],
     }
     return cast(TrajectoryRow, found)
+
+
+def _trained(db: sqlite3.Connection, trajectory_id: str) -> TrainedRow | None:
+    """What its last step knew of its tokens."""
+    row = db.execute(
+        "SELECT step + 1 AS step, log_ratios, entropies, advantages FROM trained_tokens "
+        "WHERE trajectory_id = ? ORDER BY step DESC LIMIT 1",
+        (trajectory_id,),
+    ).fetchone()
+    if row is None:
+        return None
+    return TrainedRow(
+        step=row["step"],
+        log_ratios=unpack_halves(row["log_ratios"]),
+        entropies=unpack_halves(row["entropies"]),
+        advantages=None if row["advantages"] is None else unpack_halves(row["advantages"]),
+    )

@@ -59,8 +59,22 @@ class TrajectoryColumns(TypedDict):
     """[version, tokens, is_continued] of each former segment; None while the tokens themselves are there."""
 
 
+class TrainedRow(TypedDict):
+    """What a step knew of each token of a response."""
+
+    step: int
+    log_ratios: list[float]
+    """Proximal less behavior log-prob; NaN where the latter is not finite."""
+    entropies: list[float]
+    """In nats."""
+    advantages: list[float] | None
+    """None where all are the trajectory's."""
+
+
 class TrajectoryRow(TrajectoryColumns):
     prompt_tokens: list[int]
+    trained: TrainedRow | None
+    """Of the last step that trained it, where view.groups_per_step kept it."""
     text: str | None
     segments: list[SegmentRow]
 
@@ -91,6 +105,13 @@ class StreamRow(TypedDict):
     """The response token from which the server continued."""
     server: str
     started_seconds: float
+
+
+class FaultTrace(TypedDict):
+    """Of the first fault of a cause."""
+
+    trajectory_id: str
+    trace: str
 
 
 class CommitRow(TypedDict):

@@ -14,10 +14,11 @@ batch. Whatever reads the columns for people adds 1.
 
 import functools
 import importlib.metadata
+import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -41,18 +42,19 @@ class Table:
     columns: tuple[Column, ...]
     key: str = ""
     """The primary key where it spans columns."""
-    index: str = ""
-    """A column that queries search by."""
+    indices: tuple[str, ...] = ()
+    """Columns that queries search by, "a, b" for two together; " WHERE ..." for some rows alone."""
     has_rowid: bool = True
 
     def statements(self) -> list[str]:
-        """The SQL that creates the table and its index."""
+        """The SQL that creates the table and its indices."""
         parts = [f"{column.name} {column.type}" for column in self.columns]
         parts += [f"PRIMARY KEY ({self.key})"] if self.key else []
         made = [f"CREATE TABLE {self.name} ({', '.join(parts)}){'' if self.has_rowid else ' WITHOUT ROWID'}"]
-        if self.index:
-            name = f"{self.name}_by_{self.index.removesuffix('_id')}"
-            made.append(f"CREATE INDEX {name} ON {self.name} ({self.index})")
+        for index in self.indices:
+            name = re.sub(r"\W+", "_", f"{self.name}_by_{index}").rstrip("_")
+            columns, where, rows = index.partition(" WHERE ")
+            made.append(f"CREATE INDEX {name} ON {self.name} ({columns}){where}{rows}")
         return made
 
 
@@ -70,7 +72,8 @@ TABLES = (
             Column("step", "INTEGER", "the version that was first trained on it: step - 1"),
             Column("reason", "TEXT", "why it was dropped"),
         ),
-        index="step",
+        # An index ends in the row id: rows of one value come in the order of group_id.
+        indices=("step, state", "state", "reason", "admitted_version, state, reason"),
     ),
     Table(
         "trajectories",
@@ -90,7 +93,7 @@ TABLES = (
             Column("verify_seconds", "REAL", "how long grading took"),
             Column("text", "TEXT", "the decoded response; none once compacted"),
         ),
-        index="group_id",
+        indices=("group_id, outcome", "group_id WHERE outcome = 'fault'"),
     ),
     Table(
         "segments",
@@ -115,7 +118,7 @@ TABLES = (
             Column("server", "TEXT NOT NULL", "URL"),
             Column("started_seconds", "REAL NOT NULL", "Unix time"),
         ),
-        index="trajectory_id",
+        indices=("trajectory_id",),
     ),
     Table(
         "repetitions",
@@ -125,7 +128,60 @@ TABLES = (
             Column("group_id", "INTEGER NOT NULL", "the group"),
         ),
         key="step, group_id",
-        index="group_id",
+        indices=("group_id",),
+        has_rowid=False,
+    ),
+    Table(
+        "trained_tokens",
+        "use of a trajectory by a step, of the groups that view.groups_per_step keeps",
+        (
+            Column("step", "INTEGER NOT NULL", "the version that was trained on it: step - 1"),
+            Column("trajectory_id", "TEXT NOT NULL", "its trajectory"),
+            Column("log_ratios", "BLOB NOT NULL", "float16, the trainer's log-prob less the server's"),
+            Column("entropies", "BLOB NOT NULL", "float16, nats"),
+            Column("advantages", "BLOB", "float16; none where all are the trajectory's"),
+        ),
+        key="trajectory_id, step",
+        has_rowid=False,
+    ),
+    Table(
+        "answers",
+        "group whose trajectories were graded",
+        (
+            Column("task_id", "TEXT NOT NULL", "its task"),
+            Column("group_id", "INTEGER NOT NULL", "the group"),
+            Column("num_graded", "INTEGER NOT NULL", "sampled trajectories with a score"),
+            Column("correct", "REAL NOT NULL", "mean of their raw scores"),
+            Column("answer", "TEXT", "the extracted one that most of them gave, cut; none where none was"),
+            Column("num_same", "INTEGER NOT NULL", "trajectories that gave it"),
+        ),
+        key="task_id, group_id",
+        has_rowid=False,
+    ),
+    Table(
+        "tasks",
+        "task of which a group was graded",
+        (
+            Column("task_id", "TEXT PRIMARY KEY", "<file stem>:<line number>"),
+            Column("num_visits", "INTEGER NOT NULL", "graded groups"),
+            Column("num_changes", "INTEGER NOT NULL", "groups whose answer was not that of the one before"),
+            Column(
+                "moved", "REAL NOT NULL", "sum of the changes of the share correct, each without its sign"
+            ),
+            Column("answer", "TEXT", "of the group that was graded last"),
+            Column("correct", "REAL NOT NULL", "of the group that was graded last"),
+        ),
+        indices=("num_changes + moved",),
+        has_rowid=False,
+    ),
+    Table(
+        "fault_traces",
+        "cause of verifier faults",
+        (
+            Column("cause", "TEXT PRIMARY KEY", "the exception and its place"),
+            Column("trajectory_id", "TEXT NOT NULL", "the first whose verdict failed by it"),
+            Column("trace", "TEXT NOT NULL", "the traceback then"),
+        ),
         has_rowid=False,
     ),
     Table(

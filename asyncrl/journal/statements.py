@@ -3,12 +3,27 @@
 Does not decide anything and touches no file; `Journal.write` takes what these functions return.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.packing import pack_logprobs, pack_tokens
-from asyncrl.records import DropReason, Finish, PolicyVersion, Score, Segment, Task, Trajectory
+from asyncrl.records import (
+    DropReason,
+    Finish,
+    PolicyVersion,
+    Score,
+    Segment,
+    Task,
+    TrainedTokens,
+    Trajectory,
+)
 from verifiers.storable import storable
+
+LONGEST_ANSWER = 200
+"""Characters of an answer that stand for a group."""
+MOST_CAUSES = 200
+"""Of faults whose traceback is kept."""
 
 
 def admitted(
@@ -67,6 +82,39 @@ def finished(trajectory_id: str, finish: Finish) -> Statement:
     return "UPDATE trajectories SET finish = ? WHERE trajectory_id = ?", (finish.value, trajectory_id)
 
 
+def failed(trajectory_id: str, cause: str, trace: str) -> Statement:
+    """A verifier raised; of each cause the first traceback stays, of MOST_CAUSES causes at most."""
+    return (
+        "INSERT OR IGNORE INTO fault_traces SELECT ?, ?, ? WHERE (SELECT count(*) FROM fault_traces) < ?",
+        (cause, trajectory_id, trace, MOST_CAUSES),
+    )
+
+
+def answered(group_id: int, task_id: str, scores: Sequence[Score]) -> list[Statement]:
+    """The sampled trajectories of a group have these verdicts; nothing where all of them are faults."""
+    correct = [score.correctness for score in scores if score.correctness is not None]
+    if not correct:
+        return []
+    given = Counter(score.extracted for score in scores if score.extracted is not None)
+    answer, num_same = given.most_common(1)[0] if given else (None, 0)
+    cut = None if answer is None else storable(answer[:LONGEST_ANSWER])
+    mean = sum(correct) / len(correct)
+    task = storable(task_id)
+    return [
+        (
+            "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)",
+            (task, group_id, len(correct), mean, cut, num_same),
+        ),
+        (
+            "INSERT INTO tasks VALUES (?, 1, 0, 0.0, ?, ?) ON CONFLICT (task_id) DO UPDATE SET "
+            "num_visits = num_visits + 1, num_changes = num_changes + (answer IS NOT excluded.answer), "
+            "moved = moved + abs(correct - excluded.correct), "
+            "answer = excluded.answer, correct = excluded.correct",
+            (task, cut, mean),
+        ),
+    ]
+
+
 def graded(trajectory_id: str, score: Score, text: str) -> Statement:
     """The verdict on a trajectory, whose decoded response is `text`."""
     return (
@@ -111,6 +159,17 @@ def taken(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement]:
 def repeated(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement]:
     """The trainer of `version` took the groups once more."""
     return [("INSERT INTO repetitions VALUES (?, ?)", (version, group_id)) for group_id in group_ids]
+
+
+def trained_tokens(found: Iterable[TrainedTokens], version: PolicyVersion) -> list[Statement]:
+    """What the trainer of `version` knew of each token; of a step that is done again, what it knew last."""
+    return [
+        (
+            "INSERT OR REPLACE INTO trained_tokens VALUES (?, ?, ?, ?, ?)",
+            (version, each.trajectory_id, each.log_ratios, each.entropies, each.advantages),
+        )
+        for each in found
+    ]
 
 
 def committed(version: PolicyVersion, checkpoint_folder: str, *, seconds: float) -> list[Statement]:

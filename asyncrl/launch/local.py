@@ -46,6 +46,7 @@ from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, Row, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
+from asyncrl.observe.warning_log import WarningLog
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
@@ -71,10 +72,12 @@ class TerminalAndFile(logging.Handler):
         self._metrics = metrics
         self._alarms = alarms
         self._memory = memory
+        self._warnings = WarningLog(metrics)
 
     def step(self, row: Row) -> None:
         row = {**row, **self._memory.row()}
         self._metrics.step(row)
+        self._warnings.step = int(row["step"])
         self._live.step(row)
         self._alarms.step(row)
 
@@ -96,7 +99,7 @@ class TerminalAndFile(logging.Handler):
         try:
             alarm: Alarm | None = getattr(record, "alarm", None)
             if alarm is None:
-                self._metrics.event("note", text=text)
+                self._warnings.add(text, kind=str(record.msg))
             elif (fields := self._alarms.admit(alarm)) is None:
                 return
             else:
@@ -120,6 +123,9 @@ class TerminalAndFile(logging.Handler):
         log_of_all = logging.getLogger("asyncrl")
         log_of_all.removeHandler(self)
         log_of_all.propagate = True
+        # Whatever ended the run must not be hidden by a full disk.
+        with contextlib.suppress(DiskError):
+            self._warnings.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ if a resumed run trains a step again, the earlier rows stay in the file and read
 
 import json
 import math
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -95,40 +98,119 @@ def read_metrics(path: Path) -> Metrics:
 
     Raises InputError that names a line which is no row.
     """
-    steps: dict[int, Row] = {}
-    evaluations: dict[tuple[int, str], Row] = {}
-    benchmarks: dict[tuple[str, str], Row] = {}
-    events: list[Row] = []
-    for row in _rows(path):
+    return MetricsFollower(path).read()
+
+
+class MetricsFollower:
+    """Reads a metrics file as it grows: each call reads what was added since the one before. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.generation = time.time_ns()
+        """Another number when the file is no longer the one that was read, and all is read again."""
+        self._inode: int | None = None
+        self._offset = 0
+        self._num_lines = 0
+        self._steps: dict[int, Row] = {}
+        self._step_offsets: dict[int, int] = {}
+        """Step -> where its row ends in the file, in bytes."""
+        self._evaluations: dict[tuple[int, str], Row] = {}
+        self._benchmarks: dict[tuple[str, str], Row] = {}
+        self._events: list[Row] = []
+        self._resumed: list[tuple[int, int]] = []
+        """(where its row ends, version) of each resumption."""
+
+    def read(self) -> Metrics:
+        """All rows, without superseded ones. Raises InputError that names a line which is no row."""
+        with self._lock:
+            self._follow()
+            return Metrics(
+                [self._steps[step] for step in sorted(self._steps)],
+                list(self._evaluations.values()),
+                list(self._benchmarks.values()),
+                list(self._events),
+            )
+
+    def read_after(self, offset: int) -> "MetricsAddition":
+        """What a reader lacks who has read the first `offset` bytes. Raises InputError."""
+        with self._lock:
+            self._follow()
+            versions = [version for at, version in self._resumed if at > offset]
+            added = sorted(step for step, at in self._step_offsets.items() if at > offset)
+            return MetricsAddition(
+                generation=self.generation,
+                offset=self._offset,
+                keep_to=min(versions, default=None),
+                steps=[self._steps[step] for step in added],
+                evaluations=list(self._evaluations.values()),
+            )
+
+    def _follow(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                # A file that was replaced, or cut where a killed process had left half a row.
+                if self._inode not in (None, found.st_ino) or found.st_size < self._offset:
+                    self._start_over()
+                self._inode = found.st_ino
+                if found.st_size == self._offset:
+                    return
+                file.seek(self._offset)
+                *complete, _ = file.read().split(b"\n")
+        except FileNotFoundError:
+            return
+        for line in complete:
+            row = _row(self._path, self._num_lines + 1, line) if line else None
+            self._offset += len(line) + 1
+            self._num_lines += 1
+            if row is not None:
+                self._add(row)
+
+    def _add(self, row: Row) -> None:
         # `_row` has checked the keys used here.
         match row["kind"]:
             case "step":
-                steps[row["step"]] = row
+                self._steps[row["step"]] = row
+                self._step_offsets[row["step"]] = self._offset
             case "eval":
                 key = (row["step"], row["when"])
                 # Popped first, so that a repeated evaluation takes its new place in the order.
-                evaluations.pop(key, None)
-                evaluations[key] = row
+                self._evaluations.pop(key, None)
+                self._evaluations[key] = row
             case "benchmark":
-                benchmarks[row["benchmark"], row["when"]] = row
+                self._benchmarks[row["benchmark"], row["when"]] = row
             case "event":
-                events.append(row)
+                self._events.append(row)
                 if row["event"] == RESUMED:
-                    version = row["version"]
-                    steps = {step: kept for step, kept in steps.items() if step <= version}
-                    evaluations = {key: kept for key, kept in evaluations.items() if key[0] <= version}
-                    benchmarks = {key: kept for key, kept in benchmarks.items() if kept["step"] <= version}
-    return Metrics(
-        [steps[step] for step in sorted(steps)], list(evaluations.values()), list(benchmarks.values()), events
-    )
+                    self._resume(row["version"])
+
+    def _resume(self, version: int) -> None:
+        """Forgets the rows of steps after `version`."""
+        self._resumed.append((self._offset, version))
+        self._steps = {step: kept for step, kept in self._steps.items() if step <= version}
+        self._step_offsets = {step: at for step, at in self._step_offsets.items() if step <= version}
+        self._evaluations = {key: kept for key, kept in self._evaluations.items() if key[0] <= version}
+        self._benchmarks = {key: kept for key, kept in self._benchmarks.items() if kept["step"] <= version}
 
 
-def _rows(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    complete, _, _ = path.read_bytes().rpartition(b"\n")
-    lines = enumerate(complete.split(b"\n"), start=1)
-    return [_row(path, number, line) for number, line in lines if line]
+@dataclass(frozen=True, slots=True)
+class MetricsAddition:
+    """The rows that a reader lacks."""
+
+    generation: int
+    """A reader of another generation has to start over, from byte 0."""
+    offset: int
+    """What to ask with next, in bytes."""
+    keep_to: int | None
+    """A resumed run supersedes what the reader has of later steps; None: nothing."""
+    steps: list[Row]
+    """New ones, in order."""
+    evaluations: list[Row]
+    """All of them: they are few."""
 
 
 def _row(path: Path, number: int, line: bytes) -> Row:
@@ -152,7 +234,8 @@ def _row(path: Path, number: int, line: bytes) -> Row:
             f"{path}:{number} is not a row of metrics: {line[:60].decode(errors='replace')!r}. Remove "
             f"the line, or move the file away: the report reads it, training does not."
         )
-    return dict(row)
+    # A row has a hundred names, equal in all rows.
+    return {sys.intern(name): value for name, value in row.items()}
 
 
 def _cut_half_line(path: Path) -> None:

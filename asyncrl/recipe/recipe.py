@@ -20,6 +20,7 @@ from asyncrl.recipe.section import Count, PositiveFloat, Section
 from asyncrl.recipe.serving import Serving
 from asyncrl.recipe.trainer import Trainer
 from asyncrl.recipe.verifying import Verifying
+from asyncrl.recipe.view import View
 
 
 class Recipe(Section):
@@ -49,6 +50,7 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
     alarms: Alarms = Alarms()
     placement: Placement = Placement()
+    view: View = View()
 
     def folder(self) -> Path:
         """The run folder."""

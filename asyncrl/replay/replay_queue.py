@@ -31,6 +31,7 @@ from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
 from asyncrl.journal.queue_state import Totals
 from asyncrl.journal.writer import Journal
+from asyncrl.observe.faults import cause_of
 from asyncrl.records import DropReason, Finish, PolicyVersion, Score, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose
@@ -166,7 +167,10 @@ class ReplayQueue:
         """Records the verdict on a finished trajectory."""
         assert group.state is GroupState.OPEN and trajectory.finish is not None
         group.scores[trajectory.trajectory_id] = score
-        self.journal.write(statements.graded(trajectory.trajectory_id, score, text))
+        rows = [statements.graded(trajectory.trajectory_id, score, text)]
+        if score.trace:
+            rows.append(statements.failed(trajectory.trajectory_id, cause_of(score.detail), score.trace))
+        self.journal.write(*rows)
 
     def make_ready(self, group: Group, advantages: Mapping[str, float]) -> None:
         """The group may be taken. Trajectories without an advantage (faults, greedy) leave it, counted."""
@@ -176,6 +180,7 @@ class ReplayQueue:
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             *statements.made_ready(group.group_id, advantages),
+            *_answers(group),
             *(
                 self._count(
                     DROPPED + (DropReason.BASELINE if t.is_greedy else DropReason.FAULT),
@@ -193,7 +198,8 @@ class ReplayQueue:
         group.state, group.reason = GroupState.DROPPED, reason
         del self.live[group.group_id]
         self.num_dropped += 1
-        self.journal.write(statements.dropped(group.group_id, reason), self._count(DROPPED + reason, tokens))
+        rows = [statements.dropped(group.group_id, reason), self._count(DROPPED + reason, tokens)]
+        self.journal.write(*rows, *(_answers(group) if reason is DropReason.NO_SIGNAL else ()))
         self._changed()
 
     def announce(self, version: PolicyVersion) -> None:
@@ -296,6 +302,13 @@ class ReplayQueue:
     def _count(self, counter: str, amount: int) -> Statement:
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
+
+
+def _answers(group: Group) -> list[Statement]:
+    """What the policy answered; a greedy answer is no sample of it."""
+    greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
+    scores = [score for name, score in group.scores.items() if name not in greedy]
+    return statements.answered(group.group_id, group.task.task_id, scores)
 
 
 def _trainable_tokens(group: Group) -> int:

@@ -5,7 +5,7 @@ Both sides import this module and nothing else of each other. Types are checked 
 
 from dataclasses import dataclass, field
 
-from asyncrl.records import Batch, PolicyVersion, PublishOutcome
+from asyncrl.records import Batch, PolicyVersion, PublishOutcome, TrainedTokens
 
 TAKE_PATH = "/take"
 DRAIN_PATH = "/drain"
@@ -23,6 +23,8 @@ class TakeRequest:
     """Holds the weights of version `step` and their digests, for servers that join later."""
     step_metrics: dict[str, float] | None = None
     """Of the step that made version `step`; None at the first take of a process."""
+    trained_tokens: list[TrainedTokens] = field(default_factory=list)
+    """Of some groups of that step (view.groups_per_step)."""
 
 
 @dataclass(frozen=True, slots=True)

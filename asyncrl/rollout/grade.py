@@ -62,6 +62,7 @@ class Grader:
             verdict.detail,
             verdict.seconds,
             verdict.method,
+            verdict.trace,
         )
 
     def pool_metrics(self) -> dict[str, float]:

@@ -38,6 +38,7 @@ from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
+from asyncrl.trainer.token_record import TokenRecord
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 
 Result = TypeVar("Result")
@@ -113,10 +114,11 @@ class Learner:
         self._flops = 0.0
         return {"mfu": flops.item() / (seconds * self._peak_flops * dist.get_world_size())}
 
-    def step(self, batch: Batch) -> dict[str, float]:
+    def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
 
-        Raises Diverged when a gradient is not finite.
+        `record` is told of every token that the policy's loss sees. Raises Diverged when a gradient is not
+        finite.
         """
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
@@ -135,7 +137,7 @@ class Learner:
                 parts, batch.temperature, step=batch.step, penalties=penalties, own=own
             )
             if batch.step < self.critic.warmup_steps:
-                return self._measure(parts, batch.temperature) | values
+                return self._measure(parts, batch.temperature, record) | values
         elif penalties is not None:
             parts = with_kl_reward(
                 parts,
@@ -151,7 +153,9 @@ class Learner:
         # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
         self.schedule.step(increment=1)
         for micro_batches, known in zip(parts, proximals, strict=True):
-            metrics = self.accumulate(micro_batches, batch.temperature, proximals=known, tally=tally)
+            metrics = self.accumulate(
+                micro_batches, batch.temperature, proximals=known, tally=tally, record=record
+            )
             norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
         gather_weights(self.parallel_chunks)
         metrics["grad_norm"] = sum(norms) / len(norms)
@@ -190,11 +194,15 @@ class Learner:
             )
         return penalties
 
-    def _measure(self, parts: list[list[MicroBatch]], temperature: float) -> dict[str, float]:
+    def _measure(
+        self, parts: list[list[MicroBatch]], temperature: float, record: TokenRecord | None
+    ) -> dict[str, float]:
         """The metrics of a step that leaves the policy as it is: there is no gradient, so no norm."""
         tally = Tally()
         for micro_batches in parts:
-            metrics = self.accumulate(micro_batches, temperature, tally=tally, forward_only=True)
+            metrics = self.accumulate(
+                micro_batches, temperature, tally=tally, forward_only=True, record=record
+            )
         return metrics | {"grad_norm": math.nan, "learning_rate": 0.0}
 
     def accumulate(
@@ -205,6 +213,7 @@ class Learner:
         proximals: list[Tensor] | None = None,
         tally: Tally | None = None,
         forward_only: bool = False,
+        record: TokenRecord | None = None,
     ) -> dict[str, float]:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
 
@@ -228,10 +237,13 @@ class Learner:
         def loss(
             index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
         ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+            proximal = proximals[index] if proximals else None
+            if record is not None:
+                record.note(micro_batches[index], outputs, proximal)
             total, denominator, sums = self.objective(
                 micro,
                 outputs,
-                proximal=proximals[index] if proximals else None,
+                proximal=proximal,
                 reference=references[index] if references else None,
                 second_moment_bound=bound,
             )

@@ -16,7 +16,7 @@ from asyncrl.access import own_token, read_keys
 from asyncrl.disk import writing
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import PolicyVersion, PublishOutcome
+from asyncrl.records import PolicyVersion, PublishOutcome, TrainedTokens
 from asyncrl.replay.client import QueueClient
 from asyncrl.replay.wire import CommitRequest, DrainRequest, TakeReply, TakeRequest
 from asyncrl.serving.publication import find_load
@@ -26,6 +26,7 @@ from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.export import export_model
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.publish import Publisher
+from asyncrl.trainer.token_record import TokenRecord
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
     version = saved = _restore(learner, checkpoints, queue_url)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
+    trained_tokens: list[TrainedTokens] = []
     publication = publisher.write(version, learner.model)
     log.info("ready: version %d of %d", version, section.num_steps)
     while True:
@@ -46,7 +48,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         if recipe.placement.colocated:
             learner.free_cached_memory()
         with watch("wait_seconds"):
-            request = TakeRequest(version, outcomes, str(publication.folder), metrics)
+            request = TakeRequest(version, outcomes, str(publication.folder), metrics, trained_tokens)
             while (reply := _take(queue, request)).must_republish:
                 log.warning("%s does not verify on a server: it is written again", publication.folder)
                 publication = publisher.write(version, learner.model)
@@ -58,7 +60,9 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
             break
         assert reply.batch.step == version, f"asked for step {version}, was given {reply.batch.step}"
         with watch("train_seconds"):
-            metrics = learner.step(reply.batch)
+            record = TokenRecord.of(reply.batch, recipe.view.groups_per_step)
+            metrics = learner.step(reply.batch, record)
+            trained_tokens = record.gathered() if record is not None else []
         version += 1
         with watch("publish_seconds"):
             publication = publisher.prepare(version, learner.model)

@@ -129,6 +129,15 @@ def gather(value: Result) -> list[Result]:
     return box
 
 
+def gather_to_first(value: Result) -> list[Result]:
+    """Each rank's `value` on rank 0; nothing on the others."""
+    if dist.get_world_size() == 1:
+        return [value]
+    box: list[Any] | None = [None] * dist.get_world_size() if is_first() else None
+    dist.gather_object(value, box, dst=0, group=_us().control)
+    return box or []
+
+
 def first_alone(work: Callable[[], Result]) -> Result:
     """What `work` returns on rank 0, on every rank. The others wait as long as it takes, hours for a batch.
 

@@ -3,9 +3,9 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes"}. Rank 0 writes
-FOLDER/<name>.json, the metrics of each step, and FOLDER/<name>/, what a publication of the model would hold.
-A case that saves makes a checkpoint before the last step; one that resumes takes that step only, from the
-checkpoint of another.
+FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens, and
+FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint before the
+last step; one that resumes takes that step only, from the checkpoint of another.
 """
 
 import json
@@ -13,6 +13,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import msgspec
 import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
@@ -46,12 +47,13 @@ def take_steps(
     from asyncrl.trainer.convert import export_weights
     from asyncrl.trainer.export import write_weights
     from asyncrl.trainer.learner import Learner
+    from asyncrl.trainer.token_record import TokenRecord
 
     recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
     shape = check_model_folder(model)
     ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
     learner = Learner(shape, recipe)
-    metrics, first = [], 0
+    metrics, tokens, first = [], [], 0
     if resumes is None:
         learner.load_base()
     else:
@@ -59,7 +61,10 @@ def take_steps(
     for step in range(first, NUM_STEPS):
         if saves and step == NUM_STEPS - 1:
             Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
-        metrics.append(learner.step(random_batch(step, num_groups=6, temperature=0.8)))
+        batch = random_batch(step, num_groups=6, temperature=0.8)
+        record = TokenRecord.of(batch, 4)
+        metrics.append(learner.step(batch, record))
+        tokens += record.gathered()
     weights = export_weights(learner.model)
     if learner.critic is not None:
         learner.critic.gather_weights()
@@ -74,6 +79,7 @@ def take_steps(
         (result / "critic").mkdir()
         write_weights(result / "critic", values)
     result.with_suffix(".json").write_text(json.dumps(metrics))
+    result.with_suffix(".tokens").write_bytes(msgspec.msgpack.encode(tokens))
 
 
 def checkpoints_of(result: Path) -> Path:

@@ -11,7 +11,8 @@ from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction, compacted_before
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter, JournalReader
-from asyncrl.records import DropReason, Finish, Segment
+from asyncrl.journal.statements import trained_tokens
+from asyncrl.records import DropReason, Finish, Segment, TrainedTokens
 from asyncrl.replay.replay_queue import ReplayQueue
 
 
@@ -49,11 +50,16 @@ def test_steps_behind_the_kept_ones_lose_their_tokens(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, staleness=0)
     compaction = Compaction(queue.journal, keep_steps=2, keep_checkpoints=1)
     train_steps(queue, range(5))
+    queue.journal.barrier_blocking()
+    names = queue.journal.read("SELECT trajectory_id, step FROM trajectories JOIN groups USING (group_id)")
+    for name, step in names:
+        queue.journal.write(*trained_tokens([TrainedTokens(name, b"", b"")], step))
     commit(queue, compaction, 5)
     # The batches of versions 0 to 4 are trained; two behind the checkpoint stay.
     assert steps_with_tokens(queue) == [3, 4] and compacted_before(queue.journal) == 3
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE prompt_tokens = x''") == [(12,)]
     assert queue.journal.read("SELECT count(*) FROM trajectories WHERE text IS NULL") == [(12,)]
+    assert queue.journal.read("SELECT DISTINCT step FROM trained_tokens ORDER BY 1") == [(3,), (4,)]
 
 
 def test_what_a_kept_checkpoint_may_ask_for_stays_however_old(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def test_a_warning_of_any_part_is_shown_between_the_lines_and_kept(
     )
     assert "not for people" not in shown and "after the run" not in shown
     (event,) = read_metrics(tmp_path / "metrics.jsonl").events
-    assert (event["event"], "server http://a:1 leaves" in event["text"]) == ("note", True)
+    assert (event["event"], "server http://a:1 leaves" in event["text"]) == ("warning", True)
+    assert (event["step"], event["count"]) == (1, 1)
     # Once, not on standard error too.
     assert "leaves" not in capfd.readouterr().err
 

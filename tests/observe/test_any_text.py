@@ -19,12 +19,13 @@ from rich.console import Console
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter
-from asyncrl.observe.browser import Browser
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
-from asyncrl.observe.page import export
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.report import write_report
+from asyncrl.page.app import export
+from asyncrl.page.groups import list_groups, read_group
+from asyncrl.page.runs import Run
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
@@ -158,17 +159,18 @@ def test_any_response_and_detail_reach_journal_page_and_report(
     # The report shows the first one; an empty one it leaves out.
     responses[0] += "."
     folder = graded_run(tmp_path_factory.mktemp("run"), responses)
-    (group,) = Browser(folder).groups(GroupFilter())
-    details = Browser(folder).group(group["group_id"])
+    run = Run("any", folder)
+    (group,) = list_groups(run, GroupFilter())
+    details = read_group(run, group["group_id"])
     assert details is not None
     found = [trajectory["extracted"] for trajectory in details["trajectories"]]
     assert found == [storable(text, limit=MAX_EXTRACTED_CHARACTERS) for text in responses]
 
-    page = export(Browser(folder), num_groups=10)
+    page = export(run, num_groups=10)
     page.encode("utf-8")
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     embedded = json.loads(data, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    shown = embedded["details"]["0"]["trajectories"][0]["detail"]
+    shown = embedded["/api/runs/any/groups/0"]["trajectories"][0]["detail"]
     assert shown == storable(responses[0], limit=MAX_WORDS_CHARACTERS)
 
     report = report_of(folder)

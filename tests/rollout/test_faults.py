@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from fakes.records import make_task
+from fakes.records import generate, make_queue, make_task
 
+from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.faults import cause_of, group_faults
 from asyncrl.recipe import Verifying
-from asyncrl.records import Task, VerifierSpec
+from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.verifier_cache import VerifierCache
@@ -93,6 +94,34 @@ async def test_a_verifier_that_always_raises_is_told_and_retried_and_has_no_scor
     )
     task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
     async with Grader(Verifying(), VerifierCache(tmp_path), max_fault_retries=1) as grader:
-        assert (await grader.grade(task, "r")).outcome == "fault"
+        score = await grader.grade(task, "r")
+    assert score.outcome == "fault"
+    assert "Traceback" in score.trace and "return response['x']" in score.trace
     (said,) = caplog.messages
     assert "train:7" in said and "TypeError: string indices" in said and "v.py:4)" in said
+
+
+def test_of_each_cause_the_first_traceback_is_journaled(tmp_path: Path) -> None:
+    queue = make_queue(tmp_path, samples=4)
+    queue.announce(0)
+    group = queue.admit(make_task())
+    generate(queue, group, version=0)
+    raised = "the verifier raised {} (v.py:{})"
+    for trajectory, (detail, trace) in zip(
+        group.trajectories,
+        [
+            (raised.format("KeyError: 'a'", 3), "first"),
+            (raised.format("KeyError: 'b'", 3), "second"),
+            (raised.format("KeyError: 'b'", 4), "third"),
+            ("the worker was ended by SIGKILL", ""),
+        ],
+        strict=True,
+    ):
+        queue.score(group, trajectory, Score("fault", None, None, None, detail, 0.0, trace=trace), "")
+    queue.journal.barrier_blocking()
+    reader = JournalReader(tmp_path / "journal.sqlite")
+    assert reader.fault_traces() == {
+        "KeyError at v.py:3": {"trajectory_id": "00000000-00", "trace": "first"},
+        "KeyError at v.py:4": {"trajectory_id": "00000000-02", "trace": "third"},
+    }
+    assert [count for _, _, count in reader.faults()] == [1, 1, 1, 1]

@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import safetensors.torch
 import torch
@@ -12,7 +13,9 @@ from fakes.layout_worker import take_steps
 from fakes.models import write_model
 from fakes.template import Template
 
+from asyncrl.journal.packing import unpack_halves
 from asyncrl.ports import free_ports
+from asyncrl.records import TrainedTokens
 
 SIZES = {"num_hidden_layers": 4, "vocab_size": 41}
 MODELS = {
@@ -249,12 +252,28 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
         for metric in left.keys() - {"num_packed_tokens"}:
             assert left[metric] == pytest.approx(right[metric], rel=1e-4, abs=1e-5, nan_ok=True), metric
+    assert_same_tokens(got, wanted)
     models = sorted(path.relative_to(wanted) for path in wanted.rglob("model.safetensors"))
     for model in models:
         found, expected = (safetensors.torch.load_file(path / model) for path in (got, wanted))
         assert found.keys() == expected.keys()
         worst = {key: (found[key] - tensor).abs().max().item() for key, tensor in expected.items()}
         assert max(worst.values()) < 1e-5, (model, max(worst, key=worst.get))
+
+
+def assert_same_tokens(got: Path, wanted: Path) -> None:
+    """What is kept of single tokens comes from whichever ranks had them."""
+    found, expected = (
+        msgspec.msgpack.decode(path.with_suffix(".tokens").read_bytes(), type=list[TrainedTokens])
+        for path in (got, wanted)
+    )
+    assert found
+    for left, right in zip(found, expected[-len(found) :], strict=True):
+        assert left.trajectory_id == right.trajectory_id
+        assert (left.advantages is None) == (right.advantages is None)
+        for name in ("log_ratios", "entropies", "advantages"):
+            values = [unpack_halves(getattr(each, name) or b"") for each in (left, right)]
+            assert values[0] == pytest.approx(values[1], abs=4e-3), (left.trajectory_id, name)
 
 
 @pytest.mark.parametrize("together", [TWO_RANKS], indirect=True, ids=["policy"])

@@ -75,6 +75,18 @@ def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[
     )
 
 
+def test_each_take_tells_what_the_step_before_knew_of_the_tokens_of_four_groups(
+    straight: tuple[Path, FakeQueueService],
+):
+    takes = straight[1].takes
+    assert takes[0].trained_tokens == []
+    for take in takes[1:]:
+        sequences = random_batch(take.step - 1).sequences
+        assert [each.trajectory_id for each in take.trained_tokens] == [s.sequence_id for s in sequences]
+        sizes = [(len(each.log_ratios), len(each.entropies)) for each in take.trained_tokens]
+        assert sizes == [(2 * len(s.response_tokens),) * 2 for s in sequences]
+
+
 def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueueService]):
     metrics = straight[1].takes[1].step_metrics
     assert set(metrics) == {
@@ -142,6 +154,8 @@ def test_two_ranks_make_the_same_weights_as_one(
             assert got.step_metrics[name] == pytest.approx(
                 wanted.step_metrics[name], rel=1e-5, abs=1e-5, nan_ok=True
             )
+        kept = [[each.trajectory_id for each in take.trained_tokens] for take in (got, wanted)]
+        assert kept[0] == kept[1]
     got, wanted = final_weights(run), final_weights(straight[0])
     assert max((got[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-5
 

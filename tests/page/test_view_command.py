@@ -39,7 +39,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, sentence in (
-        ([str(tmp_path)], "it is not a run folder"),
+        ([str(tmp_path / "nothing")], "it is not a run folder"),
         ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
         ([str(run_folder), "--port", "99999"], "Choose another, or 0"),
     ):

@@ -1,0 +1,115 @@
+"""The warnings of a run in metrics.jsonl: each text once, repetitions counted, however many there are.
+
+A row is {"kind": "event", "event": "warning", "text", "step", "count"}: `step` is the last that had ended,
+`count` how often the text was met until then. The first time writes a row, then every tenfold count, then the
+end of the run; readers take the row with the highest count. Of one kind of warning at most MOST_TEXTS texts
+get rows of their own; further ones are counted together under FURTHER and the first of them.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypedDict
+
+from asyncrl.observe.metrics import MetricsWriter, Row
+
+WARNING = "warning"
+MOST_TEXTS = 50
+MOST_KINDS = 1000
+FURTHER = "further warnings like: "
+
+
+class Warned(TypedDict):
+    """One text of the log."""
+
+    text: str
+    count: int
+    first_step: int
+    last_step: int
+    first_seconds: float
+    """Unix time."""
+    last_seconds: float
+
+
+@dataclass(slots=True)
+class _Entry:
+    count: int = 0
+    num_told: int = 0
+    """The count that the file knows."""
+    step: int = 0
+
+
+class WarningLog:
+    """Writes rows through `metrics`; may be called from any thread. Calls raise DiskError."""
+
+    def __init__(self, metrics: MetricsWriter) -> None:
+        self.step = 0
+        """The last step that ended."""
+        self._metrics = metrics
+        self._entries: dict[str, _Entry] = {}
+        self._texts_of: Counter[str] = Counter()
+        self._further: dict[str, str] = {}
+        """Kind -> the text that its further texts are counted under."""
+        self._lock = threading.Lock()
+
+    def add(self, text: str, *, kind: str) -> None:
+        """A warning was shown; `kind` is the same for those that differ in a name or number alone."""
+        with self._lock:
+            name = self._name(text, kind)
+            entry = self._entries.setdefault(name, _Entry())
+            entry.count += 1
+            entry.step = self.step
+            if entry.count >= 10 * entry.num_told:
+                self._tell(name, entry)
+
+    def close(self) -> None:
+        """Writes the counts that the file does not know yet."""
+        with self._lock:
+            for name, entry in self._entries.items():
+                if entry.count > entry.num_told:
+                    self._tell(name, entry)
+
+    def _name(self, text: str, kind: str) -> str:
+        if text in self._entries:
+            return text
+        if kind not in self._texts_of and len(self._texts_of) >= MOST_KINDS:
+            # A text with numbers in it was given as its own kind, again and again.
+            kind = ""
+        self._texts_of[kind] += 1
+        if self._texts_of[kind] <= MOST_TEXTS:
+            return text
+        return self._further.setdefault(kind, FURTHER + text)
+
+    def _tell(self, name: str, entry: _Entry) -> None:
+        entry.num_told = entry.count
+        self._metrics.event(WARNING, text=name, step=entry.step, count=entry.count)
+
+
+def warnings_of(events: Iterable[Row]) -> list[Warned]:
+    """The log of a run, over all its starts: each text once, the latest first."""
+    found: dict[str, Warned] = {}
+    earlier: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for row in events:
+        if row["event"] != WARNING:
+            continue
+        text, count, step, seconds = row["text"], row["count"], row["step"], row["time_seconds"]
+        # Each start counts from 1.
+        if count <= known[text]:
+            earlier[text] += known[text]
+        known[text] = count
+        warned = found.setdefault(
+            text,
+            Warned(
+                text=text,
+                count=0,
+                first_step=step,
+                last_step=step,
+                first_seconds=seconds,
+                last_seconds=seconds,
+            ),
+        )
+        warned["count"] = earlier[text] + count
+        warned["last_step"], warned["last_seconds"] = step, seconds
+    return sorted(found.values(), key=lambda each: -each["last_seconds"])

@@ -1,0 +1,53 @@
+"""Verifier faults by cause, each with its first traceback: what a person would otherwise never see."""
+
+from typing import Any, TypedDict
+
+from aiohttp import web
+
+from asyncrl.observe.faults import group_faults
+from asyncrl.page.request import answer, run_of
+from asyncrl.page.runs import Run
+
+
+class Cause(TypedDict):
+    cause: str
+    num_verdicts: int
+    task_id: str
+    """Of the first one."""
+    detail: str
+    """Of the first one."""
+    trace: str | None
+    """The first traceback; None where the verifier did not raise."""
+    trajectory_id: str | None
+    """Whose verdict that was."""
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    router.add_get("/api/runs/{run}/faults", _faults)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    return {f"/api/runs/{run.name}/faults": read_causes(run)}
+
+
+def read_causes(run: Run) -> list[Cause]:
+    """The most frequent first."""
+    traces = run.journal.fault_traces()
+    causes = []
+    for fault in group_faults(run.journal.faults()):
+        first = traces.get(fault.cause)
+        causes.append(
+            Cause(
+                cause=fault.cause,
+                num_verdicts=fault.num_verdicts,
+                task_id=fault.task_id,
+                detail=fault.detail,
+                trace=None if first is None else first["trace"],
+                trajectory_id=None if first is None else first["trajectory_id"],
+            )
+        )
+    return causes
+
+
+async def _faults(request: web.Request) -> web.Response:
+    return await answer(read_causes, run_of(request))

@@ -1,0 +1,141 @@
+"""Which runs a page shows, and what of each is open.
+
+Reads the folders on every call, so runs appear and vanish while the page is open. A run is opened when it is
+first asked for; of those asked for least recently, what was read is forgotten. Writes nothing.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asyncrl.errors import InputError
+from asyncrl.journal.reader import JournalReader
+from asyncrl.model.source import find_source
+from asyncrl.observe.metrics import MetricsFollower
+from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+from asyncrl.observe.token_text import TokenTexts
+from asyncrl.recipe import Model
+from asyncrl.run_status import STATUS
+
+MOST_OPEN = 200
+"""Runs of which the page keeps what it has read."""
+WRITTEN = (METRICS_FILE, JOURNAL_FILE, f"{JOURNAL_FILE}-wal", STATUS)
+"""Files that change while a run trains."""
+
+
+class Run:
+    """One run folder, opened for reading. What a property reads, it reads once."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        """Unique among the runs of the page."""
+        self.folder = folder
+        self.start = _stamp(folder / RECIPE_FILE)
+        """Another text after each start of the run, which writes its recipe."""
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """As the run resolved it."""
+        return dict(yaml.safe_load((self.folder / RECIPE_FILE).read_text(encoding="utf-8")))
+
+    @cached_property
+    def journal(self) -> JournalReader:
+        """Raises InputError where there is none yet, or one of another schema version."""
+        return JournalReader(self.folder / JOURNAL_FILE)
+
+    @cached_property
+    def texts(self) -> TokenTexts:
+        """Texts of its model's tokens."""
+        return TokenTexts(_tokenizer_folder(self.folder, self.recipe["model"]))
+
+    @cached_property
+    def metrics(self) -> MetricsFollower:
+        """Reads what was added to metrics.jsonl."""
+        return MetricsFollower(self.folder / METRICS_FILE)
+
+    def revision(self) -> str:
+        """Another text whenever the run has written anything."""
+        return "-".join(_stamp(self.folder / name) for name in WRITTEN)
+
+
+class Runs:
+    """The runs in `paths`, each of them a run folder or a folder of run folders.
+
+    Raises InputError for a path that is neither. Not thread-safe; one event loop.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = [Path(os.path.abspath(path)) for path in paths]
+        self._names: dict[Path, str] = {}
+        """A run that vanishes and comes back keeps its name."""
+        self._open: OrderedDict[str, Run] = OrderedDict()
+        for path in self._paths:
+            if not _run_folders(path):
+                raise InputError(
+                    f"{path} holds no {RECIPE_FILE}, so it is not a run folder, and no run folders either. "
+                    f"Runs are in runs/NAME."
+                )
+
+    def folders(self) -> dict[str, Path]:
+        """Name -> folder of each run that is there now, by name."""
+        found = dict.fromkeys(folder for path in self._paths for folder in _run_folders(path))
+        for folder in found:
+            if folder not in self._names:
+                self._names[folder] = _unused(folder.name, set(self._names.values()))
+        return dict(sorted((self._names[folder], folder) for folder in found))
+
+    def get(self, name: str) -> Run | None:
+        """The run of that name, None where there is none now."""
+        folder = self.folders().get(name)
+        if folder is None:
+            self._open.pop(name, None)
+            return None
+        run = self._open.pop(name, None)
+        if run is None or run.start != _stamp(folder / RECIPE_FILE):
+            run = Run(name, folder)
+        self._open[name] = run
+        if len(self._open) > MOST_OPEN:
+            self._open.popitem(last=False)
+        return run
+
+    def all(self) -> list[Run]:
+        """Each run that is there now, by name."""
+        return [run for name in self.folders() if (run := self.get(name)) is not None]
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / RECIPE_FILE).is_file():
+        return [path]
+    if not path.is_dir():
+        return []
+    return sorted(folder for folder in path.iterdir() if (folder / RECIPE_FILE).is_file())
+
+
+def _unused(name: str, used: set[str]) -> str:
+    """`name`, numbered where another run has it: name, name~2, name~3."""
+    number = 1
+    while (numbered := name if number == 1 else f"{name}~{number}") in used:
+        number += 1
+    return numbered
+
+
+def _stamp(path: Path) -> str:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    # Who reads a journal without a writer makes an empty write-ahead log: nothing was written.
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}" if found.st_size else ""
+
+
+def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:
+    """The base model's folder; an exported checkpoint's if the run was copied without the model."""
+    source = find_source(Model(path=section["path"], revision=section.get("revision")))
+    model = Path(section["path"]) if source is None else source.folder
+    exported = sorted((run_folder / "checkpoints").glob("step-*/hf/tokenizer.json"))
+    return exported[-1].parent if exported and not model.is_dir() else model

@@ -1,0 +1,53 @@
+"""The servers of a run and who waits for whom, as RUN/status.json has it."""
+
+import time
+from typing import Any, TypedDict
+
+from aiohttp import web
+
+from asyncrl.page.request import answer, run_of
+from asyncrl.page.runs import Run
+from asyncrl.run_status import Status, is_running, read_status, words_of_state
+
+
+class PageStatus(TypedDict):
+    state: str
+    """As its run says, or "no longer running"."""
+    is_running: bool
+    age_seconds: float
+    """Since it was written."""
+    status: Status
+
+
+class Answer(TypedDict):
+    found: PageStatus | None
+    """None where the run wrote none."""
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    router.add_get("/api/runs/{run}/servers", _servers)
+
+
+def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+    """What the run wrote last; `num_groups` belongs to other parts."""
+    return {f"/api/runs/{run.name}/servers": read_servers(run)}
+
+
+def read_servers(run: Run) -> Answer:
+    """Raises InputError for a file that is no status."""
+    status = read_status(run.folder)
+    if status is None:
+        return {"found": None}
+    now = time.time()
+    return {
+        "found": {
+            "state": words_of_state(status, now_seconds=now),
+            "is_running": is_running(status, now_seconds=now),
+            "age_seconds": max(0.0, now - status["time_seconds"]),
+            "status": status,
+        }
+    }
+
+
+async def _servers(request: web.Request) -> web.Response:
+    return await answer(read_servers, run_of(request))

@@ -1,0 +1,78 @@
+// Tasks that were asked more than once and whose answers changed, the most changeable first.
+
+const PAGE = 25;
+const state = { run: null, tasks: [], numGraded: null };
+
+function visitLink(visit, before) {
+  const isOther = before !== undefined && before.answer !== visit.answer;
+  const step = visit.step === null ? `v${visit.admitted_version}` : `step ${visit.step}`;
+  const bar = element("i", { className: "share" }, element("i"));
+  bar.firstChild.style.height = `${100 * visit.correct}%`;
+  const answer = visit.answer === null ? "no answer" : visit.answer;
+  const fate = visit.state === "dropped" ? "dropped" : visit.step === null ? "not trained yet" : `trained at step ${visit.step}`;
+  return element(
+    "a",
+    {
+      className: `visit ${isOther ? "other" : ""}`,
+      href: link(state.run, "groups", visit.group_id),
+      dataset: { tip: `${percent(visit.correct)} correct of ${visit.num_graded}\n${whole(visit.num_same)} answered ${answer}\nadmitted at version ${visit.admitted_version}, ${fate}` },
+    },
+    bar,
+    element("b", { textContent: answer.length > 24 ? `${answer.slice(0, 23)}…` : answer }),
+    element("span", { textContent: step }),
+  );
+}
+
+function taskCard(task) {
+  const first = task.visits[0].correct;
+  const last = task.visits.at(-1).correct;
+  const trend = last > first ? "good" : last < first ? "bad" : "muted";
+  return element(
+    "article",
+    { className: "task", tabIndex: 0, dataset: { row: task.task_id } },
+    element(
+      "div",
+      { className: "line" },
+      element("b", { textContent: task.task_id }),
+      element("span", { className: trend, textContent: `${percent(first)} → ${percent(last)} correct` }),
+      element("span", { className: "muted", textContent: `${plural(task.num_changes, "change")} of the answer in ${plural(task.num_visits, "visit")}` }),
+      element("a", { href: link(state.run, "groups", { task: task.task_id }), textContent: "groups" }),
+    ),
+    element("p", { className: "question muted", textContent: task.prompt }),
+    element("div", { className: "visits" }, ...task.visits.map((visit, index) => visitLink(visit, task.visits[index - 1]))),
+  );
+}
+
+function render() {
+  const none = element("p", { className: "hint", textContent: "No task was asked twice with another outcome yet." });
+  byId("tasks").replaceChildren(...(state.tasks.length ? state.tasks.map(taskCard) : [none]));
+  byId("answers-more").hidden = isExported || state.tasks.length === 0 || state.tasks.length % PAGE !== 0;
+}
+
+async function load() {
+  const found = await ask(api(state.run, "answers"));
+  // While older pages are open the list stands still: a list that moves cannot be read.
+  if (found.num_graded === state.numGraded || state.tasks.length > PAGE) return;
+  Object.assign(state, { numGraded: found.num_graded, tasks: found.tasks });
+  render();
+}
+
+async function more() {
+  const found = await ask(`${api(state.run, "answers")}?offset=${state.tasks.length}`);
+  state.tasks.push(...found.tasks);
+  render();
+  if (found.tasks.length < PAGE) byId("answers-more").hidden = true;
+}
+
+views.answers = {
+  title: "Answers",
+  async show(root, run) {
+    Object.assign(state, { run, tasks: [], numGraded: null });
+    const button = element("button", { id: "answers-more", textContent: "More tasks", hidden: true });
+    button.addEventListener("click", more);
+    const words = "Each visit of a task is a group: the bar is its share of correct responses, the text the answer that most of them gave. Outlined: another answer than before.";
+    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "tasks" }), button);
+    await load();
+  },
+  update: load,
+};

@@ -1,0 +1,172 @@
+// Curves of a run: columns of its metrics over steps or time. Keeps what it has and asks for what is new.
+
+const HELD_OUT = { evaluated: "greedy_accuracy", low: "greedy_low", high: "greedy_high", name: "held-out, greedy", color: "--accent" };
+const CHARTS = [
+  { title: "Accuracy", format: percent, lines: [HELD_OUT, { column: "correct_mean", name: "training samples", color: "--warn" }] },
+  { title: "Reward", lines: [{ column: "reward_mean", name: "mean" }] },
+  { title: "Response length, tokens", lines: [{ column: "response_tokens_mean", name: "sampled" }, { evaluated: "response_tokens_mean", name: "held-out", color: "--warn" }] },
+  { title: "Cut at the length limit", format: (value) => percent(value, 1), lines: [{ column: "cut_share", name: "share" }] },
+  { title: "Staleness, versions", lines: [{ column: "staleness_mean", name: "mean" }, { column: "staleness_max", name: "max", color: "--warn" }] },
+  { title: "Mismatch KL per token", lines: [{ column: "mismatch_kl", name: "same version" }, { column: "staleness_kl", name: "stale", color: "--warn" }] },
+  { title: "Entropy", lines: [{ column: "entropy", name: "nats" }] },
+  { title: "Throughput, tokens/s", lines: [{ column: "rollout_tokens_per_second", name: "rollout" }, { column: "tokens_per_second", name: "trainer", color: "--warn" }] },
+  { title: "Idle", format: percent, lines: [{ column: "rollout_idle_share", name: "rollout" }, { column: "trainer_idle_share", name: "trainer", color: "--warn" }] },
+  { title: "Gradient norm", lines: [{ column: "grad_norm", name: "norm" }] },
+  { title: "Weights at their cap", format: (value) => percent(value, 2), lines: [{ column: "capped_share", name: "share" }] },
+];
+const DEFAULT_COLUMNS = [...new Set(CHARTS.flatMap((one) => one.lines.map((line) => line.column).filter(Boolean)))];
+const fresh = () => ({ cursor: "", steps: [], seconds: [], columns: {}, names: new Set(), evaluations: [] });
+const state = { run: null, root: null, data: fresh(), chosen: [], charts: [], axis: "step", smoothing: 0, isLog: false };
+
+const columns = () => [...DEFAULT_COLUMNS, ...state.chosen];
+
+async function askNew() {
+  if (isExported) return ask(api(state.run, "curves"));
+  return ask(`${api(state.run, "curves")}?${new URLSearchParams({ columns: columns().join(","), after: state.data.cursor })}`);
+}
+
+// Adds an answer to what is there: drops what it supersedes, then appends.
+function take(answer) {
+  if (answer.is_whole) state.data = fresh();
+  const { data } = state;
+  const last = Math.min(answer.keep_to ?? Infinity, (answer.steps[0] ?? Infinity) - 1);
+  const kept = data.steps.findLastIndex((step) => step <= last) + 1;
+  const isNew = answer.is_whole || answer.steps.length > 0 || kept < data.steps.length || answer.evaluations.length !== data.evaluations.length;
+  const join = (there, added) => [...(there ?? []).slice(0, kept), ...added];
+  for (const name of Object.keys(answer.columns)) data.columns[name] = join(data.columns[name], answer.columns[name]);
+  data.seconds = join(data.seconds, answer.seconds);
+  data.steps = join(data.steps, answer.steps);
+  answer.names.forEach((name) => data.names.add(name));
+  Object.assign(data, { cursor: answer.cursor, evaluations: answer.evaluations });
+  return isNew;
+}
+
+const begin = () => Math.min(state.data.seconds[0] ?? Infinity, state.data.evaluations[0]?.seconds ?? Infinity);
+const place = (step, seconds) => (state.axis === "step" ? step : (seconds - begin()) / 60);
+
+function seriesOf(line) {
+  const { data } = state;
+  const { name, color } = line;
+  if (line.evaluated) {
+    const rows = data.evaluations.filter((row) => isNumber(row[line.evaluated]));
+    const points = rows.map((row) => [place(row.step, row.seconds), row[line.evaluated]]);
+    const bounds = line.low ? { low: rows.map((row) => row[line.low]), high: rows.map((row) => row[line.high]) } : {};
+    return { name, color, points, ...bounds };
+  }
+  const values = data.columns[line.column] ?? [];
+  return { name, color, points: data.steps.map((step, index) => [place(step, data.seconds[index]), values[index] ?? null]) };
+}
+
+function optionsOf(one) {
+  return {
+    title: one.title,
+    format: one.format,
+    series: one.lines.map(seriesOf),
+    x: state.axis === "step" ? "step" : "minutes",
+    isLog: state.isLog,
+    smoothing: state.smoothing,
+    onPick: pick,
+  };
+}
+
+// The trajectories of the step nearest to x.
+function pick(x) {
+  const { steps, seconds } = state.data;
+  const distances = steps.map((step, index) => Math.abs(place(step, seconds[index]) - x));
+  const nearestStep = steps[distances.indexOf(Math.min(...distances))];
+  if (nearestStep !== undefined) location.hash = link(state.run, "groups", { step: nearestStep });
+}
+
+const wanted = () => [...CHARTS, ...state.chosen.map((name) => ({ title: name, lines: [{ column: name, name }], isChosen: true }))];
+
+function redraw() {
+  const charts = wanted();
+  if (state.charts.length !== charts.length) {
+    state.charts.forEach((each) => each.remove());
+    state.charts = charts.map((one) => chart(byId("charts"), optionsOf(one)));
+  } else {
+    charts.forEach((one, index) => state.charts[index].update(optionsOf(one)));
+  }
+  byId("begun").hidden = state.data.steps.length + state.data.evaluations.length > 0;
+  renderNames();
+}
+
+function renderNames() {
+  const unused = [...state.data.names].filter((name) => !columns().includes(name)).sort();
+  if (byId("names").childElementCount === unused.length) return;
+  byId("names").replaceChildren(...unused.map((name) => element("option", { value: name })));
+}
+
+async function refresh() {
+  const turn = currentTurn();
+  const answer = await askNew();
+  if (turn === currentTurn() && take(answer)) redraw();
+}
+
+async function choose(name) {
+  if (!state.data.names.has(name) || columns().includes(name)) return;
+  state.chosen.push(name);
+  // Its earlier values are not there yet.
+  state.data.cursor = "";
+  await refresh();
+}
+
+async function forget() {
+  state.chosen = [];
+  redraw();
+}
+
+function controls() {
+  const axis = element("select", { "aria-label": "horizontal axis" }, element("option", { value: "step", textContent: "over steps" }), element("option", { value: "time", textContent: "over time" }));
+  axis.value = state.axis;
+  axis.addEventListener("change", () => {
+    state.axis = axis.value;
+    chartGroup(byId("charts")).range = null;
+    redraw();
+  });
+  const smoothing = element("input", { type: "range", min: 0, max: 0.95, step: 0.05, value: state.smoothing, "aria-label": "smoothing" });
+  smoothing.addEventListener("input", () => {
+    state.smoothing = Number(smoothing.value);
+    redraw();
+  });
+  const isLog = element("input", { type: "checkbox", checked: state.isLog, id: "is-log" });
+  isLog.addEventListener("change", () => {
+    state.isLog = isLog.checked;
+    redraw();
+  });
+  const search = element("input", { type: "search", id: "column", placeholder: "add a column", "aria-label": "add a column" });
+  search.setAttribute("list", "names");
+  search.addEventListener("change", async () => {
+    const name = search.value.trim();
+    search.value = "";
+    await choose(name);
+  });
+  const reset = element("button", { textContent: "Remove added", title: "show the usual curves alone" });
+  reset.addEventListener("click", forget);
+  return element(
+    "div",
+    { className: "controls" },
+    axis,
+    element("label", {}, "smooth", smoothing),
+    element("label", {}, isLog, "log"),
+    search,
+    element("datalist", { id: "names" }),
+    reset,
+    element("span", { className: "hint", textContent: "drag: zoom · double click: all · click: trajectories of the step" }),
+  );
+}
+
+views.curves = {
+  title: "Curves",
+  async show(root, run) {
+    if (state.run !== run || !root.firstChild) {
+      state.charts.forEach((each) => each.remove());
+      if (state.run !== run) Object.assign(state, { data: fresh(), chosen: [] });
+      Object.assign(state, { run, charts: [] });
+      root.replaceChildren(controls(), element("p", { id: "begun", className: "hint", hidden: true, textContent: "No step has ended yet." }), element("div", { id: "charts", className: "charts" }));
+      if (state.data.cursor !== "") redraw();
+    }
+    await refresh();
+  },
+  update: refresh,
+};

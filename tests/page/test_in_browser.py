@@ -1,0 +1,288 @@
+"""The page in a real Chromium: clicks, keys, live updates, narrow windows, dark mode, hostile text."""
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fakes.big_run import insert_step, metric_rows
+from fakes.chromium import Page, chromium, needs_chromium
+from fakes.finished_run import write_run
+from fakes.page_server import served
+from fakes.statuses import make_status
+
+from asyncrl.journal.schema import create_tables
+from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.page.app import export
+from asyncrl.page.runs import Run
+from asyncrl.run_status import write_status
+
+pytestmark = needs_chromium
+
+SERVER = {
+    "url": "http://127.0.0.1:30000",
+    "state": "serving",
+    "version": 12,
+    "requests": 24,
+    "tokens_per_second": 2950.0,
+    "restarts": 1,
+    "retractions": 0,
+    "busy_share": 0.97,
+}
+HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
+WIDTH = "document.documentElement.scrollWidth"
+
+
+def append(run: Path, row: dict[str, Any]) -> None:
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.step(row)
+
+
+@asynccontextmanager
+async def opened(folder: Path, profile: Path, address: str = "#/", **window: int) -> AsyncIterator[Page]:
+    """The page of the runs in `folder`; fails when its scripts complain."""
+    async with served(folder) as url, chromium(profile, **window) as page:
+        await page.open(url + address)
+        yield page
+        assert page.complaints == []
+
+
+@pytest.fixture
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profile")
+
+
+async def test_runs_appear_grow_and_vanish_while_the_overview_is_open(
+    run_folder: Path, profile: Path
+) -> None:
+    folder = run_folder.parent
+    async with opened(folder, profile) as page:
+        assert "80%" in await page.text("tr[data-row=run]")
+        (folder / "second").mkdir()
+        (folder / "second" / "recipe.yaml").write_text(yaml.safe_dump({"name": "second"}))
+        await page.wait_for("document.querySelectorAll('#runs tr').length == 2")
+        append(folder / "second", {"step": 7, "reward_mean": 0.25})
+        await page.wait_for("document.querySelector('tr[data-row=second]').innerText.includes('0.25')")
+        (folder / "second" / "recipe.yaml").unlink()
+        await page.wait_for("document.querySelectorAll('#runs tr').length == 1")
+
+
+async def test_a_curve_grows_as_the_run_writes_and_asks_only_for_what_is_new(
+    run_folder: Path, profile: Path
+) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        label = "document.querySelectorAll('canvas')[1]?.getAttribute('aria-label')"
+        await page.wait_for(f"{label} == 'Reward: mean 0.9'")
+        await page.evaluate(
+            "globalThis.asked = []; globalThis.fetched = fetch; "
+            "globalThis.fetch = (path) => { asked.push(path); return fetched(path); }; 0"
+        )
+        append(run_folder, {"step": 10, "reward_mean": 0.5})
+        await page.wait_for(f"{label} == 'Reward: mean 0.5'")
+        (asked,) = await page.evaluate("asked.filter((path) => path.includes('/curves'))")
+        answer = await page.evaluate(f"fetched({asked!r}).then((reply) => reply.json())")
+        assert answer["steps"] == [10]
+
+
+async def test_nothing_is_asked_of_a_run_that_writes_nothing_but_its_head(
+    run_folder: Path, profile: Path
+) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        await page.wait_for("document.querySelectorAll('canvas').length > 10")
+        asked = await page.evaluate(
+            "(async () => { const asked = []; const before = fetch; "
+            "globalThis.fetch = (path) => { asked.push(path); return before(path); }; "
+            "await update(); await update(); return asked; })()"
+        )
+        assert set(asked) == {"/api/runs/run"}
+
+
+async def test_a_click_on_a_step_leads_to_its_groups(run_folder: Path, profile: Path) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        await page.wait_for("document.querySelector('canvas[aria-label^=Reward]')")
+        # Steps 0 to 9 were measured, and the axis shows them all between its margins.
+        _, y = await page.middle("canvas[aria-label^=Reward]")
+        left, width = await page.evaluate(
+            "(r => [r.left + 46, r.width - 56])("
+            "document.querySelector('canvas[aria-label^=Reward]').getBoundingClientRect())"
+        )
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            await page.mouse(kind, left + width * 2 / 9, y)
+        await page.wait_for("location.hash == '#/run/groups?step=2'")
+        await page.wait_for("document.querySelectorAll('#groups tr').length == 1")
+
+
+async def test_dragging_zooms_all_curves_and_a_double_click_shows_all_again(
+    run_folder: Path, profile: Path
+) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        await page.wait_for("document.querySelectorAll('canvas').length > 10")
+        x, y = await page.middle("canvas[aria-label^=Reward]")
+        ranged = "chartGroup(document.getElementById('charts')).range"
+        await page.drag((x - 60, y), (x + 60, y))
+        low, high = await page.wait_for(ranged)
+        assert 0 < low < high < 9
+        await page.click("canvas[aria-label^=Reward]", count=2)
+        await page.wait_for(f"{ranged} === null")
+
+
+async def test_the_pointer_shows_the_values_of_the_nearest_step(run_folder: Path, profile: Path) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        x, y = await page.middle("canvas[aria-label^=Accuracy]")
+        await page.mouse("mouseMoved", x + 400, y)
+        x, y = await page.middle("canvas[aria-label^=Accuracy]")
+        await page.mouse("mouseMoved", x, y)
+        text = await page.wait_for(
+            "[...document.querySelectorAll('.readout')].find(e => !e.hidden)?.innerText"
+        )
+        assert "step" in text and "held-out, greedy 80%" in text and "49% to 94%" in text
+
+
+async def test_any_other_column_is_added_by_its_name(run_folder: Path, profile: Path) -> None:
+    async with opened(run_folder, profile, "#/run/curves") as page:
+        await page.wait_for("document.querySelector('#names option[value=step_seconds]')")
+        await page.press("/")
+        await page.type("step_seconds")
+        await page.press("Enter")
+        await page.wait_for("document.querySelector('canvas[aria-label=\"step_seconds: step_seconds 2\"]')")
+
+
+async def test_keys_move_open_go_back_and_show_themselves(run_folder: Path, profile: Path) -> None:
+    async with opened(run_folder, profile) as page:
+        await page.wait_for("document.querySelector('#runs tr')")
+        await page.press("j")
+        await page.press("Enter")
+        await page.wait_for("location.hash == '#/run'")
+        await page.press("]")
+        await page.wait_for("location.hash == '#/run/groups'")
+        await page.wait_for("document.querySelectorAll('#groups tr').length == 3")
+        await page.press("j")
+        await page.press("j")
+        await page.press("Enter")
+        await page.wait_for("location.hash.startsWith('#/run/groups/1')")
+        await page.press("Escape")
+        await page.wait_for("location.hash == '#/run/groups'")
+        await page.press("?")
+        assert "next, previous row" in await page.text("#help")
+        await page.press("Escape")
+        await page.wait_for("!document.getElementById('help').open")
+        await page.press("Escape")
+        await page.wait_for("location.hash == '#/'")
+
+
+async def test_dark_follows_the_system_until_somebody_switches(run_folder: Path, profile: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    async with opened(run_folder, profile) as page:
+        assert await page.evaluate(ground) == "rgb(255, 255, 255)"
+        await page.prefer("dark")
+        dark = await page.evaluate(ground)
+        assert dark == "rgb(20, 24, 31)"
+        await page.click("#theme")
+        assert await page.evaluate(ground) == "rgb(255, 255, 255)"
+        await page.press("d")
+        assert await page.evaluate(ground) == dark
+
+
+async def test_nothing_is_wider_than_a_narrow_window(run_folder: Path, profile: Path) -> None:
+    write_status(run_folder, make_status(servers=[SERVER]))
+    async with opened(run_folder, profile, width=400, height=800) as page:
+        await page.wait_for("document.querySelector('#runs tr')")
+        for tab in ("", "/curves", "/groups", "/groups/0", "/servers"):
+            await page.evaluate(f"location.hash = '#/{'run' + tab if tab else ''}'")
+            await page.wait_for("document.querySelector('main').childElementCount > 0")
+            assert await page.evaluate(f"{WIDTH} <= 400"), tab
+            assert await page.evaluate("document.querySelector('main').scrollWidth <= 400"), tab
+
+
+async def test_servers_and_who_waits_are_shown_and_a_silent_run_is_no_longer_running(
+    run_folder: Path, profile: Path
+) -> None:
+    write_status(run_folder, make_status(servers=[SERVER]))
+    async with opened(run_folder, profile, "#/run/servers") as page:
+        text = await page.wait_for(
+            "document.querySelector('main tbody') && document.querySelector('main').innerText"
+        )
+        assert "waits for rollouts: 14 of 16 groups ready" in text
+        assert "2,950" in text and "97%" in text and "v12" in text
+        write_status(run_folder, make_status(servers=[SERVER], time_seconds=time.time() - 60))
+        await page.wait_for("document.querySelector('main').innerText.includes('no longer running')")
+
+
+async def test_a_run_without_a_status_says_so(run_folder: Path, profile: Path) -> None:
+    async with opened(run_folder, profile, "#/run/servers") as page:
+        await page.wait_for("document.querySelector('main').innerText.includes('wrote no status.json')")
+
+
+async def test_hostile_text_stays_text(tmp_path: Path, profile: Path) -> None:
+    run = write_run(tmp_path)
+    with MetricsWriter(run / "metrics.jsonl") as writer:
+        writer.event("alarm", alarm="x", step=3, text=HOSTILE, value=1.0, limit=0.5, is_first=True)
+    connection = sqlite3.connect(run / "journal.sqlite")
+    connection.execute("UPDATE groups SET prompt = ?, task_id = ?", (HOSTILE, HOSTILE))
+    connection.execute("UPDATE trajectories SET detail = ?, extracted = ?", (HOSTILE, HOSTILE))
+    connection.commit()
+    connection.close()
+    hostile = run.rename(run.with_name("<b>run"))
+    async with opened(tmp_path, profile) as page:
+        await page.wait_for("document.querySelector('.alarm')?.innerText.includes('<img src=x')")
+        await page.click("#runs tr")
+        await page.wait_for("document.querySelector('canvas')")
+        assert await page.text("#name") == "<b>run"
+        await page.evaluate("location.hash = link('<b>run', 'groups', 0)")
+        await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
+        assert (
+            await page.evaluate("document.querySelectorAll('main img, main script, #group b b').length") == 0
+        )
+    file = tmp_path / "page.html"
+    file.write_text(export(Run("<b>run", hostile), num_groups=5))
+    async with chromium(profile) as page:
+        await page.open(f"{file.as_uri()}#/%3Cb%3Erun/groups/0")
+        await page.wait_for("document.querySelector('#group').innerText.includes('<img src=x')")
+        assert await page.evaluate("document.querySelectorAll('img').length") == 0
+        assert page.complaints == []
+
+
+async def test_an_exported_run_opens_on_its_curves_without_a_server(run_folder: Path, profile: Path) -> None:
+    file = profile / "run.html"
+    file.write_text(export(Run("sums", run_folder), num_groups=5))
+    async with chromium(profile) as page:
+        await page.open(file.as_uri())
+        await page.wait_for("document.querySelector('canvas[aria-label=\"Reward: mean 0.9\"]')")
+        await page.click("#home")
+        await page.wait_for("document.querySelector('#runs tr')?.innerText.includes('80%')")
+        await page.evaluate("location.hash = '#/sums/servers'")
+        await page.wait_for("document.querySelector('main').innerText.includes('wrote no status.json')")
+        assert page.complaints == []
+
+
+async def test_a_run_that_a_writer_appends_to_is_followed_in_every_view(
+    run_folder: Path, profile: Path
+) -> None:
+    run = run_folder.parent / "live"
+    run.mkdir()
+    (run / "recipe.yaml").write_text((run_folder / "recipe.yaml").read_text())
+    connection = sqlite3.connect(run / "journal.sqlite")
+    connection.execute("PRAGMA journal_mode = WAL")
+    create_tables(connection)
+
+    def write(step: int) -> None:
+        for row in metric_rows(step, step):
+            kind, fields = row["kind"], {key: value for key, value in row.items() if key != "kind"}
+            with MetricsWriter(run / "metrics.jsonl") as writer:
+                (writer.step if kind == "step" else writer.evaluation)(fields)
+        insert_step(connection, step)
+        connection.commit()
+
+    write(1)
+    async with opened(run, profile, "#/live/groups") as page:
+        newest = "document.querySelector('#groups tr')?.dataset.group"
+        await page.wait_for(f"{newest} == '124'")
+        for step in range(2, 5):
+            write(step)
+        await page.wait_for(f"{newest} == '499'")
+        await page.wait_for("document.querySelector('#head').innerText.includes('step 4')")
+    connection.close()
