@@ -87,7 +87,8 @@ def _moment(run: RunNow) -> Iterator[tuple[str, str, str]]:
     queue = run.queue
     if queue is not None:
         groups = f"{queue['open']} groups open, {queue['ready']} ready, {queue['taken']} taken"
-        yield "queue", f"{groups}; {compact(queue['tokens_in_flight'])} tokens in flight", ""
+        tokens = queue["tokens_in_flight"]
+        yield "queue", f"{groups}; {compact(tokens) if tokens >= 1000 else tokens} tokens in flight", ""
     for who, what in (("trainer", run.waiting["trainer"]), ("rollouts", run.waiting["rollouts"])):
         yield who, "works" if what is None else f"waits {what}", ""
 

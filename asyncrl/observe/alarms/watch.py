@@ -105,7 +105,7 @@ class AlarmWatch:
         return {
             "alarm": alarm.name,
             "step": alarm.step,
-            "text": "is over" if finding is None else finding.text,
+            "text": f"the alarm {alarm.name} is over" if finding is None else finding.text,
             "value": None if finding is None else finding.value,
             "limit": None if finding is None else finding.limit,
             "key": alarm.key,
