@@ -7,6 +7,8 @@ proxy between the processes of a run. The other side is `files.service`.
 import contextlib
 import fcntl
 import http.client
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from asyncrl.access import bearer
 from asyncrl.errors import AsyncrlError
 from asyncrl.file_digest import sha256_of
 from asyncrl.files.listing import LISTING, ListedFile, Listing, is_safe
+from asyncrl.folders import part_of, replace, sync_tree
 
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""
@@ -31,6 +34,10 @@ _BROKEN = (OSError, http.client.HTTPException)
 
 class FetchFailed(AsyncrlError):
     """A folder was not fetched: no answer, a refusal, or bytes that are not the listed ones."""
+
+
+class NotThere(FetchFailed):
+    """The other side has no such folder, not yet or no longer."""
 
 
 def fetch_folder(url: str, target: Path, *, token: str) -> Path:
@@ -48,9 +55,7 @@ def fetch_folder(url: str, target: Path, *, token: str) -> Path:
         raise FetchFailed(f"{url} lists {unsafe[0]!r}, which leads out of the folder.")
     target.mkdir(parents=True, exist_ok=True)
     wanted = {target / file.name for file in listing.files}
-    for there in target.rglob("*"):
-        if there.is_file() and there not in wanted and there.with_suffix("") not in wanted:
-            there.unlink()
+    _remove_others(target, wanted)
     for file in listing.files:
         _fetch_file(f"{url}/{quote(file.name)}", target / file.name, file, token)
     return target
@@ -64,6 +69,20 @@ def fetch_alone(url: str, target: Path, *, token: str) -> Path:
         return fetch_folder(url, target, token=token)
 
 
+def fetch_copy(url: str, target: Path, *, token: str) -> Path:
+    """`fetch_folder`, durable, and never half of it under the name of `target`; returns `target`.
+
+    Files that `target` has already are not fetched again. Raises FetchFailed.
+    """
+    part = part_of(target)
+    if target.exists() and not part.exists():
+        shutil.copytree(target, part, copy_function=os.link)
+    fetch_folder(url, part, token=token)
+    sync_tree(part)
+    replace(part, target)
+    return target
+
+
 def fetch_file(url: str, *, token: str) -> bytes:
     """A small file, whole. Raises FetchFailed."""
     for num_failures in range(1, MAX_FAILURES + 1):
@@ -75,6 +94,16 @@ def fetch_file(url: str, *, token: str) -> bytes:
                 raise FetchFailed(f"{url} cannot be read: {type(error).__name__}: {error}") from error
             time.sleep(PAUSE_SECONDS * num_failures)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _remove_others(target: Path, wanted: set[Path]) -> None:
+    """Files that are neither in `wanted` nor parts of those, and folders that are empty then."""
+    for there in sorted(target.rglob("*"), reverse=True):
+        if there.is_dir():
+            if not any(there.iterdir()):
+                there.rmdir()
+        elif there not in wanted and there.with_suffix("") not in wanted:
+            there.unlink()
 
 
 def _fetch_file(url: str, path: Path, listed: ListedFile, token: str) -> None:
@@ -129,7 +158,8 @@ def _answer(url: str, token: str, headers: dict[str, str]) -> Iterator[http.clie
         response = connection.getresponse()
         if response.status not in (200, 206):
             text = response.read(300).decode(errors="replace")
-            raise FetchFailed(f"{url} answered {response.status}: {text}")
+            kind = NotThere if response.status == 404 else FetchFailed
+            raise kind(f"{url} answered {response.status}: {text}")
         yield response
     finally:
         connection.close()

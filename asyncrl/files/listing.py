@@ -9,6 +9,9 @@ from asyncrl.file_digest import sha256_of
 LISTING = "listing.json"
 """The name under which the listing of a folder is asked for; no file of the folder has it."""
 
+INDEX = ".metadata"
+"""Of a checkpoint, as torch.distributed.checkpoint names it."""
+
 
 class ListedFile(msgspec.Struct, frozen=True):
     name: str
@@ -30,7 +33,7 @@ class FolderLister:
         """By path, size and time of the last change in nanoseconds."""
 
     def list(self, folder: Path) -> Listing:
-        """Every file below `folder` but hidden ones. Raises OSError. Blocks while it hashes."""
+        """The files of `folder` that `file_names` names. Raises OSError. Blocks while it hashes."""
         return Listing([self._listed(folder, name) for name in file_names(folder)])
 
     def _listed(self, folder: Path, name: str) -> ListedFile:
@@ -43,10 +46,13 @@ class FolderLister:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Names of the files below `folder`, links to files included: a model of the hub is a folder of links."""
+    """Names of the files below `folder`, links to files included: a model of the hub is a folder of links.
+    Hidden files and folders are left out, what is being written among them, but for INDEX."""
     names = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
     return [
-        str(PurePosixPath(name)) for name in names if not any(part.startswith(".") for part in name.parts)
+        str(PurePosixPath(name))
+        for name in names
+        if not any(part.startswith(".") and part != INDEX for part in name.parts)
     ]
 
 

@@ -1,34 +1,45 @@
-"""Routes that hand out the base model and the publications of a run, to who sees no disk of the controller.
+"""Routes that hand out what a run keeps in folders, to who sees no disk of this machine.
 
 GET /files/<folder>/listing.json lists a folder, GET /files/<folder>/<name> sends a file of it, whole or a
-range, GET /files/recipe.yaml the run's resolved recipe. Owns no access check: the service that has the
-routes asks for the token.
+range. The controller hands out the base model, the files of the user's loss terms (by their numbers in the
+recipe), its resolved recipe, publications and checkpoints; a trainer on another disk, through a `FileServer`
+on its node, the latter two. `FileRoutes` owns no access check: the service that has the routes asks for the
+token.
 """
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
-from asyncrl.files.listing import LISTING, FolderLister, is_safe
+from asyncrl.access import is_shown
+from asyncrl.files.listing import LISTING, FolderLister, Listing, is_safe
 
 PREFIX = "/files"
 MODEL = "model"
 """The base model's folder."""
 RECIPE = "recipe.yaml"
 """By which a server is started as the run starts its own."""
-_PUBLICATION = re.compile(r"(publications|evaluation)/v\d+")
-_PATH = re.compile(rf"({MODEL}|{_PUBLICATION.pattern})/(?P<name>.+)")
+TERMS = "terms"
+CHECKPOINTS = "checkpoints"
+_OF_RUN = re.compile(rf"(publications|evaluation)/v\d+|{CHECKPOINTS}(/step-\d+)?")
+"""Folders in a run folder."""
+_PATH = re.compile(rf"(?P<folder>{MODEL}|{_OF_RUN.pattern})/(?P<name>.+)")
+_TERM = re.compile(rf"{TERMS}/(\d+)")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FileRoutes:
-    """Of one run: its base model and what lies in its folder for servers to load."""
+    """Of one run: its base model and what lies in its folder for others to load."""
 
-    def __init__(self, model: Path, run_folder: Path) -> None:
+    def __init__(self, model: Path | None, run_folder: Path, terms: Sequence[str] = ()) -> None:
+        """`terms` are files of the recipe's section `algorithm`. Without `model` there is none."""
         self._model = model
         self._run_folder = run_folder
+        self._terms = terms
         self._lister = FolderLister()
         self._lock = asyncio.Lock()
         """Ten servers that ask for a new listing at once wait for one to be made."""
@@ -37,37 +48,98 @@ class FileRoutes:
         app.router.add_get(f"{PREFIX}/{{path:.+}}", self._on_get)
 
     async def _on_get(self, request: web.Request) -> web.StreamResponse:
-        if request.match_info["path"] == RECIPE:
-            return web.FileResponse(self._run_folder / RECIPE)
-        match = _PATH.fullmatch(request.match_info["path"])
-        if match is None or not is_safe(match["name"]):
+        path = request.match_info["path"]
+        if path == RECIPE:
+            return _send(self._run_folder / RECIPE)
+        if (term := _TERM.fullmatch(path)) is not None and int(term[1]) < len(self._terms):
+            return _send(Path(self._terms[int(term[1])]))
+        match = _PATH.fullmatch(path)
+        folder = None if match is None else self._folder(match["folder"])
+        if match is None or folder is None or not is_safe(match["name"]):
             return web.Response(status=404, text="there is no such folder")
-        folder = self._model if match[1] == MODEL else self._run_folder / match[1]
         if match["name"] == LISTING:
             return await self._listing(folder)
-        file = folder / match["name"]
-        if not file.is_file():
-            return web.Response(status=404, text=f"{match[1]} has no file {match['name']}")
-        return web.FileResponse(file)
+        return _send(folder / match["name"])
+
+    def _folder(self, name: str) -> Path | None:
+        return self._model if name == MODEL else self._run_folder / name
 
     async def _listing(self, folder: Path) -> web.Response:
         try:
             async with self._lock:
                 listing = await asyncio.to_thread(self._lister.list, folder)
         except FileNotFoundError:
-            listing = None
-        if listing is None or not listing.files:
+            listing = Listing([])
+        # A run that has just begun has no checkpoints yet.
+        if not listing.files and folder.name != CHECKPOINTS:
             return web.Response(status=404, text=f"there is no folder {folder.name}, or no longer")
         return web.Response(body=msgspec.json.encode(listing), content_type="application/json")
 
 
+class FileServer:
+    """Hands out publications and checkpoints of a run folder that the controller does not see."""
+
+    def __init__(self, run_folder: Path, *, keys: Sequence[str], host: str) -> None:
+        """Whoever shows none of `keys` gets 401."""
+        self._run_folder = run_folder
+        self._keys = [key for key in keys if key]
+        self._host = host
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Its URL, on a free port."""
+        app = web.Application(middlewares=[self._check_key])
+        FileRoutes(None, self._run_folder).add_to(app)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, 0).start()
+        return f"http://{self._host}:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _check_key(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        shown = request.headers.get("Authorization")
+        if not any(is_shown(key, shown) for key in self._keys):
+            return web.Response(status=401, text="this needs the run's token (access.token in its folder)")
+        return await handler(request)
+
+
+def _send(file: Path) -> web.StreamResponse:
+    if not file.is_file():
+        return web.Response(status=404, text=f"there is no file {file.name}")
+    return web.FileResponse(file)
+
+
 def folder_url(service_url: str, folder: Path, run_folder: Path) -> str:
-    """Where a publication of the run is fetched from."""
+    """Where a publication or a checkpoint of the run is fetched from."""
     name = folder.relative_to(run_folder).as_posix()
-    assert _PUBLICATION.fullmatch(name), f"{folder} is not handed out"
+    assert _OF_RUN.fullmatch(name), f"{folder} is not handed out"
     return f"{service_url}{PREFIX}/{name}"
+
+
+def checkpoints_url(service_url: str) -> str:
+    """Where all checkpoints of a run are fetched from."""
+    return f"{service_url}{PREFIX}/{CHECKPOINTS}"
+
+
+def term_url(service_url: str, number: int) -> str:
+    """Where the file of a loss term is fetched from."""
+    return f"{service_url}{PREFIX}/{TERMS}/{number}"
 
 
 def model_url(service_url: str) -> str:
     """Where the base model is fetched from."""
     return f"{service_url}{PREFIX}/{MODEL}"
+
+
+def recipe_url(service_url: str) -> str:
+    """Where the run's resolved recipe is fetched from."""
+    return f"{service_url}{PREFIX}/{RECIPE}"
+
+
+def is_url(place: str) -> bool:
+    """Whether the trainer names a folder by where it is fetched from: it has another disk."""
+    return place.startswith("http://")

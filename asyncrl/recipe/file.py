@@ -222,7 +222,7 @@ def _change_paths(raw: dict[str, Any], change: Callable[[str, str], str]) -> Non
         if not isinstance(place, dict) or place.get(last) is None:
             continue
         if key in OBJECTS:
-            place[last] = _with_changed_files(place[last], functools.partial(change, key))
+            place[last] = with_changed_files(place[last], functools.partial(change, key))
         elif key in SOURCES:
             change_file, change_path = functools.partial(change, "columns"), functools.partial(change, key)
             place[last] = _with_changed_source(place[last], change_file, change_path)
@@ -241,11 +241,24 @@ def _with_changed_benchmark(item: Any, change: Callable[[str], str]) -> Any:
     return f"{name}{colon}{change(file)}"
 
 
-def _with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
+def object_files(section: Any) -> list[str]:
+    """The files of a section of plain data that name objects in them, in the order of the section."""
+    found: list[str] = []
+
+    def note(file: str) -> str:
+        found.append(file)
+        return file
+
+    with_changed_files(section, note)
+    return found
+
+
+def with_changed_files(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data whose "file.py:name" have other files."""
     if isinstance(value, dict):
-        return {key: _with_changed_files(inner, change) for key, inner in value.items()}
+        return {key: with_changed_files(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_changed_files(inner, change) for inner in value]
+        return [with_changed_files(inner, change) for inner in value]
     if isinstance(value, str) and _OBJECT_IN_FILE.fullmatch(value):
         file, _, name = value.rpartition(":")
         return f"{change(file)}:{name}"
@@ -263,7 +276,7 @@ def _with_changed_source(value: Any, change: Callable[[str], str], change_path: 
             if isinstance(changed.get("path"), str):
                 changed["path"] = change_path(changed["path"])
             if isinstance(changed.get("columns"), str):
-                changed["columns"] = _with_changed_files(changed["columns"], change)
+                changed["columns"] = with_changed_files(changed["columns"], change)
             return changed
         case _:
             return value

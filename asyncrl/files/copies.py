@@ -1,0 +1,110 @@
+"""What a trainer on another disk hands out, copied into the run folder: its checkpoints and publications.
+
+A commit of the trainer is answered when its checkpoint is here, so that a lost node costs no committed step.
+A publication is fetched when a server that joins, or an evaluation, needs its files; between the trainer's
+node and servers that serve already it goes straight.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from asyncrl.checkpoints import HeldOutAccuracies, checkpoint_path, saved_versions, to_forget
+from asyncrl.disk import writing
+from asyncrl.files.fetch import NotThere, fetch_copy
+from asyncrl.folders import remove
+from asyncrl.records import PolicyVersion
+
+log = logging.getLogger(__name__)
+NUM_PUBLICATIONS = 2
+"""The latest copy, and the one before it that a joining server may still be reading."""
+
+
+class TrainerCopies:
+    """Of one run. One fetch of a folder at a time, whoever asks for it."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        *,
+        token: str,
+        num_kept: int,
+        best_of_every: int,
+        heldout: Callable[[], Mapping[PolicyVersion, float]],
+    ) -> None:
+        """`num_kept` and `best_of_every` say which checkpoints stay, as for the trainer's own (`to_forget`);
+        `heldout` the accuracies that are known by now."""
+        self._checkpoints = run_folder / "checkpoints"
+        self._publications = run_folder / "publications"
+        self._token = token
+        self._num_kept = num_kept
+        self._best_of_every = best_of_every
+        self._heldout = heldout
+        self._running: dict[Path, asyncio.Task[None]] = {}
+        self._fetched: list[Path] = []
+        """Publications, the latest last."""
+        self._warned: set[str] = set()
+        """Of which publications a failure was told: whoever needs one asks again and again."""
+
+    async def checkpoint(self, url: str, version: PolicyVersion) -> Path:
+        """The copy of the checkpoint at `url`, durable and complete. Whoever is cancelled meanwhile may ask
+        again. Raises FetchFailed and DiskError."""
+        target = checkpoint_path(self._checkpoints, version)
+        work = functools.partial(self._copy_checkpoint, url, target)
+        await asyncio.shield(self._once(target, work))
+        return target
+
+    def publication(self, version: PolicyVersion) -> Path:
+        """Where the copy of a publication will be; one of another writing of that version is no copy."""
+        target = self._publications / f"v{version}"
+        remove(target)
+        return target
+
+    def begin_publication(self, url: str, target: Path) -> None:
+        """Begins to copy the publication at `url` to `target`, unless that is under way; a failure is told
+        once, and whoever needs the copy begins again."""
+        if target in self._running:
+            return
+        task = self._once(target, functools.partial(self._copy_publication, url, target))
+        task.add_done_callback(functools.partial(self._note_failure, url))
+
+    def _once(self, target: Path, work: Callable[[], None]) -> "asyncio.Task[None]":
+        if target not in self._running:
+            task = asyncio.create_task(asyncio.to_thread(work), name=f"copy of {target.name}")
+            task.add_done_callback(lambda _: self._running.pop(target, None))
+            self._running[target] = task
+        return self._running[target]
+
+    def _copy_checkpoint(self, url: str, target: Path) -> None:
+        heldout = HeldOutAccuracies(self._checkpoints)
+        with writing(f"A copy of {url}", self._checkpoints):
+            heldout.add(self._heldout())
+            fetch_copy(url, target, token=self._token)
+        for version in to_forget(
+            saved_versions(self._checkpoints),
+            num_kept=self._num_kept,
+            heldout=heldout,
+            evaluated_every=self._best_of_every,
+        ):
+            remove(checkpoint_path(self._checkpoints, version))
+
+    def _copy_publication(self, url: str, target: Path) -> None:
+        try:
+            with writing(f"A copy of {url}", self._publications):
+                fetch_copy(url, target, token=self._token)
+        except NotThere:
+            # The trainer writes it in the background.
+            return
+        self._fetched = [*(folder for folder in self._fetched if folder != target), target]
+        kept = self._fetched[-NUM_PUBLICATIONS:]
+        for folder in self._publications.iterdir():
+            if folder not in kept and not folder.name.startswith("."):
+                remove(folder)
+
+    def _note_failure(self, url: str, task: "asyncio.Task[None]") -> None:
+        if task.cancelled() or (error := task.exception()) is None or url in self._warned:
+            return
+        self._warned.add(url)
+        log.warning("%s", error)
