@@ -14,6 +14,7 @@ from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.files.copies import TrainerCopies
 from asyncrl.files.service import FileRoutes
 from asyncrl.inputs import Inputs
 from asyncrl.journal.compaction import Compaction
@@ -22,6 +23,7 @@ from asyncrl.loops import Loops
 from asyncrl.model.source import model_folder
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import object_files
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.service import QueueService
@@ -86,7 +88,8 @@ def assemble(
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, observer)
     report = StepReport(observer, Meters(queue, fleet), grader, heldout.accuracies)
-    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state, keys)
+    copies = _make_copies(recipe, run_folder, keys, heldout)
+    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, waits, state, keys, copies)
     service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), keys, run_folder)
     return Controller(
         recipe=recipe,
@@ -192,7 +195,8 @@ def _make_service(
     files = None
     if not recipe.cluster.shared_disk:
         assert run_folder is not None, "publications are handed out from the run folder"
-        files = FileRoutes(model_folder(recipe.model), run_folder)
+        terms = object_files(recipe.algorithm.model_dump())
+        files = FileRoutes(model_folder(recipe.model), run_folder, terms)
     return QueueService(
         desk.take,
         desk.commit,
@@ -280,6 +284,7 @@ def _make_desk(
     waits: Waits,
     state: RunState,
     keys: Keys,
+    copies: TrainerCopies,
 ) -> TakeDesk:
     recipe = inputs.recipe
     compaction = Compaction(
@@ -301,9 +306,22 @@ def _make_desk(
         compaction=compaction,
         waits=waits,
         state=state,
+        copies=copies,
         shared_gpus=_make_shared_gpus(recipe, fleet, drainer, heldout, waits, state),
         is_own_server=keys.is_own,
         is_resumed=queue.num_steps_taken > 0,
+    )
+
+
+def _make_copies(
+    recipe: Recipe, run_folder: Path | None, keys: Keys, heldout: HeldOutSchedule
+) -> TrainerCopies:
+    return TrainerCopies(
+        run_folder or Path(),
+        token=keys.token,
+        num_kept=recipe.trainer.keep_checkpoints,
+        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
+        heldout=lambda: dict(heldout.accuracies),
     )
 
 

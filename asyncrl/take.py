@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.files.copies import TrainerCopies
+from asyncrl.files.fetch import FetchFailed
+from asyncrl.files.service import is_url
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.recipe import Recipe
@@ -51,6 +54,8 @@ class TakeDesk:
     compaction: Compaction
     waits: Waits
     state: RunState
+    copies: TrainerCopies
+    """Of what a trainer on another disk hands out."""
     shared_gpus: SharedGpus | None
     """None where the trainer has GPUs of its own."""
     is_own_server: Callable[[str], bool]
@@ -75,17 +80,39 @@ class TakeDesk:
         """True when the servers are idle, False when that takes longer than `wait_seconds`."""
         return await self._answer(self._drained(request), wait_seconds) is not None
 
-    async def commit(self, request: CommitRequest) -> CommitReply:
-        """The batches below a version are trained for good, on disk when this returns."""
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None:
+        """The batches below a version are trained for good, on disk when this returns. A checkpoint on
+        another disk is copied first; None when that takes longer than `wait_seconds`."""
         try:
-            num_groups = self.queue.commit(request.version, request.checkpoint_folder)
+            folder = await self._checkpoint_here(request, wait_seconds)
+            if folder is None:
+                return None
+            num_groups = self.queue.commit(request.version, folder)
             with self.waits.waiting("commit", "the journal's disk"):
                 await self.queue.journal.barrier()
             self.compaction.committed()
+        except QueueError:
+            raise
         except Exception as error:
             self.state.fail(error)
             raise
         return CommitReply(num_groups)
+
+    async def _checkpoint_here(self, request: CommitRequest, wait_seconds: float) -> str | None:
+        """Its folder on this machine; None when it takes longer to come. Raises QueueError when it does not
+        come: the trainer's node may be lost, which ends no run."""
+        if not is_url(request.checkpoint_folder):
+            return request.checkpoint_folder
+        try:
+            async with asyncio.timeout(wait_seconds):
+                with self.waits.waiting("commit", "the copy of a checkpoint from the trainer's node"):
+                    return str(await self.copies.checkpoint(request.checkpoint_folder, request.version))
+        except TimeoutError:
+            return None
+        except FetchFailed as error:
+            raise QueueError(
+                f"The checkpoint of version {request.version} was not copied: {error}"
+            ) from error
 
     async def _answer(self, work: Awaitable[T], wait_seconds: float) -> T | None:
         self.num_waiting += 1
@@ -115,7 +142,8 @@ class TakeDesk:
         self.report.asked(request)
         await self._announce(request)
         if request.step == 0 and not self.is_resumed:
-            await self.heldout.wait(self.fleet.published(), "before", unless=self._may_train_meanwhile)
+            first = await self.fleet.until_written("take")
+            await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
                 return self._ask_to_republish()
@@ -176,13 +204,13 @@ class TakeDesk:
         """Takes note of the trainer's version, once per version even when the take is asked again."""
         if self._is_asked_to_republish:
             self._is_asked_to_republish = False
-            self.fleet.renew(_publication_of(request))
+            self.fleet.renew(self._publication_of(request))
         if self.queue.version == request.step and not self.fleet.trainer_owns_wire:
             return
         if self.queue.version is not None and self._has_lost_versions(request):
             await self._drain_lost_versions()
             self._check_is_newest(request)
-        publication = _publication_of(request)
+        publication = self._publication_of(request)
         if self._is_evaluated(request) and self.heldout.pinned is not None:
             # Its files are linked at once: the trainer deletes all but the last two.
             publication = await written(publication, self.waits, owner="an evaluation's own server")
@@ -258,9 +286,12 @@ class TakeDesk:
             lambda: not self.generator.running, owner="take", blocker="streams of a policy that was lost"
         )
 
-
-def _publication_of(request: TakeRequest) -> Publication:
-    try:
-        return announced_publication(request.step, Path(request.publication_folder))
-    except (OSError, ValueError, KeyError) as error:
-        raise QueueError(f"publication {request.publication_folder} cannot be read: {error}") from error
+    def _publication_of(self, request: TakeRequest) -> Publication:
+        place = request.publication_folder
+        if is_url(place):
+            folder = self.copies.publication(request.step)
+            return Publication(request.step, folder, {}, lambda: self.copies.begin_publication(place, folder))
+        try:
+            return announced_publication(request.step, Path(place))
+        except (OSError, ValueError, KeyError) as error:
+            raise QueueError(f"publication {place} cannot be read: {error}") from error

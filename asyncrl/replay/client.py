@@ -50,9 +50,12 @@ class QueueClient:
             continue
 
     def commit(self, request: CommitRequest) -> CommitReply:
-        """Tells the queue that a checkpoint is durable. Raises QueueError, OSError."""
-        body = self._post(COMMIT_PATH, msgspec.msgpack.encode(request))
-        return msgspec.msgpack.decode(body or b"", type=CommitReply)
+        """Tells the queue that a checkpoint is durable, however long a copy of it takes. Raises QueueError,
+        OSError."""
+        message = msgspec.msgpack.encode(request)
+        while (body := self._post(COMMIT_PATH, message)) is None:
+            continue
+        return msgspec.msgpack.decode(body, type=CommitReply)
 
     def close(self) -> None:
         self._connection.close()

@@ -1,8 +1,8 @@
 """The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
 
-Owns no state, only the rule that whoever shows no token gets 401, except for GET /health. A take or drain
-that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting trainer knows the
-controller alive.
+Owns no state, only the rule that whoever shows no token gets 401, except for GET /health. A take, drain or
+commit that is not ready within POLL_SECONDS is answered 204 and asked again, so that a waiting trainer knows
+the controller alive.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,8 @@ from asyncrl.replay.wire import (
 
 Take = Callable[[TakeRequest, float], Awaitable[TakeReply | None]]
 """Given the request and the seconds it may wait."""
-Commit = Callable[[CommitRequest], Awaitable[CommitReply]]
+Commit = Callable[[CommitRequest, float], Awaitable[CommitReply | None]]
+"""Given the request and the seconds it may wait."""
 Drain = Callable[[DrainRequest, float], Awaitable[bool]]
 """Given the request and the seconds it may wait: whether nothing is generated any more."""
 
@@ -117,9 +118,7 @@ class QueueService:
             reply = await self._take(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
-        if reply is None:
-            return web.Response(status=204)
-        return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+        return _answer(reply)
 
     async def _on_drain(self, request: web.Request) -> web.Response:
         assert self._drain is not None
@@ -133,10 +132,10 @@ class QueueService:
     async def _on_commit(self, request: web.Request) -> web.Response:
         try:
             message = msgspec.msgpack.decode(await request.read(), type=CommitRequest)
-            reply = await self._commit(message)
+            reply = await self._commit(message, POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
-        return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
+        return _answer(reply)
 
     async def _on_servers(self, request: web.Request) -> web.Response:
         """For people, not for the trainer: JSON {"action", "url"} -> the servers."""
@@ -146,6 +145,13 @@ class QueueService:
             return web.json_response(self._change_servers(str(body["action"]), str(body["url"])))
         except (ValueError, KeyError, TypeError, AsyncrlError) as error:
             return _refusal(error)
+
+
+def _answer(reply: TakeReply | CommitReply | None) -> web.Response:
+    """204 for None: not yet, ask again."""
+    if reply is None:
+        return web.Response(status=204)
+    return web.Response(body=msgspec.msgpack.encode(reply), content_type="application/msgpack")
 
 
 def _refusal(error: Exception) -> web.Response:

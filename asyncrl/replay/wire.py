@@ -20,7 +20,8 @@ class TakeRequest:
     published: dict[str, PublishOutcome] = field(default_factory=dict)
     """Server URL -> outcome of publishing version `step`."""
     publication_folder: str = ""
-    """Holds the weights of version `step` and their digests, for servers that join later."""
+    """Holds the weights of version `step` and their digests, for servers that join later: a path, or the URL
+    where a trainer on another disk hands it out."""
     step_metrics: dict[str, float] | None = None
     """Of the step that made version `step`; None at the first take of a process."""
 
@@ -50,10 +51,12 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A durable checkpoint holds version `version`: the batches of all steps below it are trained."""
+    """A durable checkpoint holds version `version`: the batches of all steps below it are trained. Sent again
+    when its folder has grown by an export."""
 
     version: PolicyVersion
     checkpoint_folder: str
+    """A path, or a URL as for a publication."""
 
 
 @dataclass(frozen=True, slots=True)

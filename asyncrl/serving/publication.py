@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -35,6 +35,8 @@ class Publication:
     digests: dict[str, str]
     """Hugging Face name of each tensor -> 16 hex digits (serving/tensor_digest.py). Empty where they are read
     from the folder, until that is written."""
+    begin_copy: Callable[[], None] | None = field(default=None, compare=False)
+    """Where the trainer has another disk: begins to bring the folder here, unless that is under way."""
 
     def is_written(self) -> bool:
         return bool(self.digests)
@@ -66,13 +68,16 @@ async def written(
 ) -> Publication:
     """Waits until the folder of `publication` is complete, or `unless` is true. Nobody tells: it looks."""
     while not publication.is_written() and not unless():
+        if publication.begin_copy is not None:
+            publication.begin_copy()
         await waits.wait_until(
             unless,
             owner=owner,
             blocker=f"the folder of version {publication.version}, which the trainer writes",
             timeout_seconds=LOOK_SECONDS,
         )
-        publication = announced_publication(publication.version, publication.folder)
+        found = announced_publication(publication.version, publication.folder)
+        publication = replace(publication, digests=found.digests)
     return publication
 
 

@@ -92,7 +92,9 @@ class FakeTrainer:
                 assert status in (200, 204), await response.text()
 
     async def _commit(self, session: aiohttp.ClientSession) -> None:
-        request = CommitRequest(self.version, str(self.folder))
+        await self._send_commit(session, CommitRequest(self.version, str(self.folder)))
+
+    async def _send_commit(self, session: aiohttp.ClientSession, request: CommitRequest) -> None:
         async with session.post(self.url + COMMIT_PATH, data=msgspec.msgpack.encode(request)) as response:
             assert response.status == 200, await response.text()
 

@@ -20,7 +20,7 @@ async def unused(*_: Any) -> Any:
     raise AssertionError("nobody without a token comes here")
 
 
-async def commit(request: CommitRequest) -> CommitReply:
+async def commit(request: CommitRequest, _: float) -> CommitReply:
     return CommitReply(num_groups_trained=request.version)
 
 
@@ -69,6 +69,24 @@ async def test_the_trainers_client_shows_its_token_and_a_wrong_one_is_an_error(s
     with pytest.raises(QueueError, match="/commit answered 401: this needs the run's token"):
         await asyncio.to_thread(stranger.commit, CommitRequest(3, "folder"))
     stranger.close()
+
+
+async def test_a_commit_that_takes_long_is_asked_again() -> None:
+    asked: list[CommitRequest] = []
+
+    async def slow(request: CommitRequest, _: float) -> CommitReply | None:
+        asked.append(request)
+        return CommitReply(num_groups_trained=8) if len(asked) == 3 else None
+
+    service = QueueService(unused, slow, token=TOKEN)
+    await service.start()
+    client = QueueClient(service.url, token=TOKEN)
+    try:
+        reply = await asyncio.to_thread(client.commit, CommitRequest(3, "folder"))
+        assert reply.num_groups_trained == 8 and asked == [CommitRequest(3, "folder")] * 3
+    finally:
+        client.close()
+        await service.close()
 
 
 async def test_the_url_names_the_advertised_address(service: QueueService) -> None:

@@ -65,7 +65,8 @@ class SimulatedService:
             continue
 
     async def commit(self, request: CommitRequest) -> None:
-        await self._exchange(functools.partial(self._commit, request))
+        while await self._exchange(functools.partial(self._commit, request, POLL_SECONDS)) is None:
+            continue
         check_commit(self.world, self.world.connection, request.version)
 
     async def _exchange(self, call: Callable[[], Awaitable[T]]) -> T:
