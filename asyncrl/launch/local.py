@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import aiohttp
+
 from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
-from asyncrl.files.service import model_url
 from asyncrl.inputs import Inputs
-from asyncrl.journal.server_changes import read_changes
+from asyncrl.journal.server_changes import ServerChanges, read_changes
 from asyncrl.journal.starts import (
     changed_data,
     record_data,
@@ -33,7 +34,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import LocalSite, Site
+from asyncrl.launch.site import ControllerDisk, LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
@@ -129,19 +130,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         digests = data_digests(recipe)
         changed = changed_data(journal, digests)
         server_changes = read_changes(journal, recipe.serving)
-        num_evaluation = recipe.evaluation.num_servers
-        needs = server_needs(recipe, server_changes, num_evaluation=num_evaluation)
-        servers = LocalServers(
-            recipe,
-            model_folder=model_folder(recipe.model),
-            logs=folder.logs,
-            session=session,
-            num_evaluation=num_evaluation,
-            changes=server_changes,
-            keys=keys,
-            site=site,
-            places=await site.place(needs),
-        )
+        servers = await _place_servers(recipe, folder.logs, session, server_changes, keys, site)
         path = folder.path.absolute()  # Once: no other process needs this one's current folder.
         trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
@@ -160,23 +149,50 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             keys=keys,
         )
         await stack.enter_async_context(controller)
-        site.hand_out_model(model_folder(recipe.model), model_url(controller.queue_url), keys.token)
+        site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
         folder.controller_url.write_text(controller.queue_url)
         stack.callback(folder.controller_url.unlink, missing_ok=True)
         _record_start(journal, inputs, folder, digests)
         _say_what_resumes(controller, folder, metrics, changed)
-        if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
-            log.warning(
-                "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so are journal "
-                "and checkpoints, and only there does the same command resume.",
-                path,
-                site.address,
-            )
+        _warn_of_one_disk(recipe, path, site)
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
         is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         journal.barrier_blocking()
         return Ending(is_stopped, controller.queue.conservation())
+
+
+async def _place_servers(
+    recipe: Recipe,
+    logs: Path,
+    session: aiohttp.ClientSession,
+    changes: ServerChanges,
+    keys: Keys,
+    site: Site,
+) -> LocalServers:
+    """The run's servers where `site` has room for them, not yet started. Raises InputError."""
+    num_evaluation = recipe.evaluation.num_servers
+    return LocalServers(
+        recipe,
+        model_folder=model_folder(recipe.model),
+        logs=logs,
+        session=session,
+        num_evaluation=num_evaluation,
+        changes=changes,
+        keys=keys,
+        site=site,
+        places=await site.place(server_needs(recipe, changes, num_evaluation=num_evaluation)),
+    )
+
+
+def _warn_of_one_disk(recipe: Recipe, run_folder: Path, site: Site) -> None:
+    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+        log.warning(
+            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, and "
+            "only there does the same command resume.",
+            run_folder,
+            site.address,
+        )
 
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:

@@ -8,6 +8,8 @@ death: the server joins as STALE, the trainer restarts from its checkpoint.
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,10 +23,9 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import InputError, ServerError
-from asyncrl.launch.ray_node import NodeProcess
+from asyncrl.launch.ray_node import NodeFacts, NodeProcess
 from asyncrl.launch.ray_process import RayProcess
-from asyncrl.launch.site import Need, Place
-from asyncrl.model.folder import model_digest
+from asyncrl.launch.site import ControllerDisk, Need, Place
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ OBJECT_STORE_BYTES = 80 * 2**20
 """Of a new local cluster: nothing but commands and pieces of logs pass through it."""
 SAY_SECONDS = 5.0
 """Between two looks at what a placement waits for."""
+CLOSE_SECONDS = 10.0
+"""For nodes to clean up behind a run; one that is lost does not answer."""
 RETRY_SECONDS = 1.0
 """Between two attempts at a place whose node is lost."""
 _WAY_OUT = (
@@ -49,6 +52,8 @@ class _Spot:
     group: PlacementGroup
     index: int
     actor: Any = None
+    node: str = ""
+    """Ray's id of the node that the actor is on."""
     address: str = ""
     """Of the node."""
 
@@ -63,9 +68,9 @@ class RayCluster:
         self._spots: dict[str, _Spot] = {}
         self.address = address
         """Of the node that the controller is on."""
-        self._model: tuple[str, str, str] | None = None
-        """The base model's folder here, where other nodes fetch it, and its name there; None: they see it."""
-        self._token = ""
+        self._node = str(ray.get_runtime_context().get_node_id())
+        self._disk: ControllerDisk | None = None
+        """What other nodes fetch; None: they see it."""
 
     async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
         new = [need for need in needs if need.name not in self._spots]
@@ -85,36 +90,59 @@ class RayCluster:
             address=spot.address,
             environment=environment,
             log_path=log_path,
-            fetched=self._fetched,
+            fetched=functools.partial(self._fetched, spot),
         )
 
-    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
-        if not self._is_shared:
-            self._model, self._token = (str(folder), url, f"{folder.name}-{model_digest(folder)}"), token
+    def hand_out(self, controller: ControllerDisk) -> None:
+        self._disk = None if self._is_shared else controller
 
-    async def node_of(self, name: str) -> str:
+    def node_of(self, name: str) -> str:
         """Ray's id of the node that a process has its place on."""
-        return str(await self._spots[name].actor.node.remote())
+        return self._spots[name].node
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        closing = [_awaited(spot.actor.close.remote()) for spot in self._spots.values() if spot.node]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.gather(*closing, return_exceptions=True)
         for group in {spot.group.id: spot.group for spot in self._spots.values()}.values():
             with contextlib.suppress(RayError):
                 remove_placement_group(group)
 
-    async def _fetched(self, actor: Any, arguments: Sequence[str]) -> list[str]:
-        """The arguments with the base model's folder on the actor's node. Raises ServerError."""
-        if self._model is None or self._model[0] not in arguments:
+    async def _fetched(self, spot: _Spot, arguments: Sequence[str]) -> list[str]:
+        """The arguments with folders that the spot's node sees. Raises ServerError."""
+        disk = self._disk
+        if disk is None or spot.node == self._node:
             return list(arguments)
-        here, url, name = self._model
+        there: dict[str, str] = {}
+        more: list[str] = []
         try:
-            there = await actor.fetch_model.remote(url, name, self._token)
+            if (model := str(disk.model_folder)) in arguments:
+                there[model] = await spot.actor.fetch_model.remote(disk.url, disk.keys.token)
+            if (run := str(disk.run_folder)) in arguments:
+                name = self._name_of(disk.run_folder)
+                # The first of a group, which starts first: all are on one node.
+                if spot.index == 0:
+                    await spot.actor.fetch_run.remote(disk.url, name, disk.keys.token)
+                keys = [disk.keys.token, disk.keys.external]
+                there[run], files_url = await spot.actor.hand_out_run.remote(name, keys)
+                more = ["--files-url", files_url]
         except RayTaskError as error:
-            raise ServerError(f"the base model was not fetched from {url}: {error.cause}") from error
-        return [there if argument == here else argument for argument in arguments]
+            raise ServerError(
+                f"{spot.need.name}: nothing was fetched from {disk.url}: {error.cause}"
+            ) from error
+        return [there.get(argument, argument) for argument in arguments] + more
+
+    def _name_of(self, run_folder: Path) -> str:
+        """Of its part on another node, where runs of other machines may have the same path."""
+        origin = hashlib.sha256(f"{self.address} {run_folder}".encode()).hexdigest()[:16]
+        return f"{run_folder.name}-{origin}"
 
     def _reserve(self, needs: Sequence[Need]) -> None:
-        """Trainer ranks on as few nodes as possible; a server has one bundle, which is on one node."""
-        group = placement_group([self._resources(need) for need in needs], strategy="PACK")
+        """Trainer ranks on as few nodes as possible, on one where nodes share no disk; a server has one
+        bundle, which is on one node."""
+        strategy = "PACK" if self._is_shared else "STRICT_PACK"
+        group = placement_group([self._resources(need) for need in needs], strategy=strategy)
         for index, need in enumerate(needs):
             self._spots[need.name] = _Spot(need, group, index)
 
@@ -122,8 +150,6 @@ class RayCluster:
         wanted: dict[str, float] = {"CPU": need.num_cpus}
         if self._has_gpus:
             wanted["GPU"] = need.num_gpus
-        if need.group and not self._is_shared:
-            wanted[f"node:{self.address}"] = 0.001
         return wanted
 
     async def _settle(self, spot: _Spot) -> Place:
@@ -134,12 +160,13 @@ class RayCluster:
         while True:
             spot.actor = spot.actor or self._make_actor(spot)
             try:
-                spot.address, port, has_gpu = await self._answer(spot)
-                return Place(spot.address, spot.address, port, has_gpu, is_alone=self._has_gpus)
+                said = await self._answer(spot)
+                spot.node, spot.address = said.node, said.address
+                return Place(said.address, said.address, said.port, said.has_gpu, is_alone=self._has_gpus)
             except RayActorError as error:
                 if spot.address:
                     log.warning("%s is placed again: its node %s was lost", spot.need.name, spot.address)
-                spot.actor, spot.address = None, ""
+                spot.actor, spot.node, spot.address = None, "", ""
                 if clock() > deadline:
                     raise InputError(
                         f"{spot.need.name} cannot be placed: for {self._seconds:.0f} s every node that it "
@@ -162,7 +189,7 @@ class RayCluster:
             .remote(spot.need.name)
         )
 
-    async def _answer(self, spot: _Spot) -> tuple[str, int, bool]:
+    async def _answer(self, spot: _Spot) -> NodeFacts:
         """What the actor says of its node. Raises RayActorError, and InputError after the time limit."""
         asked = asyncio.ensure_future(_awaited(spot.actor.describe.remote()))
         waited = 0.0
@@ -176,14 +203,18 @@ class RayCluster:
                     f"for less (trainer.num_processes, serving.num_servers, serving.tensor_parallel_size)."
                 )
             log.warning("%s", words)
-        answer: tuple[str, int, bool] = asked.result()
+        answer: NodeFacts = asked.result()
         return answer
 
     def _words(self, need: Need) -> str:
-        wanted = self._resources(need)
-        gpus = f"{need.num_gpus} GPU(s) and " if "GPU" in wanted else ""
-        where = f" {self.address}, where the controller is," if len(wanted) > 1 + bool(gpus) else ""
-        return f"a node{where} with {gpus}{need.num_cpus} CPU(s) free"
+        together = [need] if self._is_shared or not need.group else self._group_of(need)
+        num_gpus, num_cpus = sum(n.num_gpus for n in together), sum(n.num_cpus for n in together)
+        gpus = f"{num_gpus} GPU(s) and " if self._has_gpus else ""
+        why = " for all of its group (cluster.shared_disk is false)" if len(together) > 1 else ""
+        return f"a node with {gpus}{num_cpus} CPU(s) free{why}"
+
+    def _group_of(self, need: Need) -> list[Need]:
+        return [spot.need for spot in self._spots.values() if spot.need.group == need.group]
 
 
 @contextlib.asynccontextmanager
@@ -205,7 +236,7 @@ async def open_cluster(recipe: Recipe) -> AsyncIterator[RayCluster]:
     try:
         yield cluster
     finally:
-        cluster.close()
+        await cluster.close()
         ray.shutdown()
 
 

@@ -5,15 +5,17 @@ dies with the actor, and the actor with its node or with the run.
 """
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import ray
 import ray.util
 
-from asyncrl.cache import cache_folder
-from asyncrl.files.fetch import fetch_alone
+from asyncrl.files.service import FileServer
+from asyncrl.launch.fetched import fetch_model, fetch_run, node_run_folder
 from asyncrl.launch.process import ChildProcess
 from asyncrl.machine import has_gpu
 from asyncrl.ports import free_ports
@@ -25,6 +27,18 @@ FOLLOW_SECONDS = 10.0
 CHUNK_BYTES = 2**20
 
 
+class NodeFacts(NamedTuple):
+    """What a process says of the node that it is on."""
+
+    node: str
+    """Ray's id of it."""
+    address: str
+    port: int
+    """Free there."""
+    has_gpu: bool
+    """One that torch can use."""
+
+
 class NodeProcess:
     """Wrapped by `ray.remote` in ray_cluster.py. Its methods run on one event loop."""
 
@@ -33,18 +47,30 @@ class NodeProcess:
         self._folder = Path(tempfile.mkdtemp(prefix="asyncrl-node-"))
         self._log = self._folder / "log"
         self._process: ChildProcess | None = None
+        self._files: FileServer | None = None
+        self._files_url = ""
+        self._run_folder: Path | None = None
 
-    async def describe(self) -> tuple[str, int, bool]:
-        """The node's address, a port that is free there, and whether it has a GPU that torch can use."""
-        return ray.util.get_node_ip_address(), free_ports(1)[0], has_gpu()
+    async def describe(self) -> NodeFacts:
+        node = str(ray.get_runtime_context().get_node_id())
+        return NodeFacts(node, ray.util.get_node_ip_address(), free_ports(1)[0], has_gpu())
 
-    async def node(self) -> str:
-        """Ray's id of it."""
-        return str(ray.get_runtime_context().get_node_id())
+    async def fetch_model(self, controller: str, token: str) -> str:
+        """The base model's folder on this node. Raises FetchFailed."""
+        return str(await asyncio.to_thread(fetch_model, controller, token=token))
 
-    async def fetch_model(self, url: str, name: str, token: str) -> str:
-        """The folder on this node, called `name`, that holds what is at `url`. Raises FetchFailed."""
-        return str(await asyncio.to_thread(fetch_alone, url, cache_folder("models") / name, token=token))
+    async def fetch_run(self, controller: str, name: str, token: str) -> None:
+        """Makes the run folder called `name` what a trainer on this node begins with. Raises FetchFailed."""
+        await asyncio.to_thread(fetch_run, controller, name, token=token)
+
+    async def hand_out_run(self, name: str, keys: Sequence[str]) -> tuple[str, str]:
+        """The run folder called `name`, and a URL where who shows one of `keys` gets its publications and
+        checkpoints, until `close`: they outlive a trainer that dies."""
+        self._run_folder = node_run_folder(name)
+        if self._files is None:
+            self._files = FileServer(self._run_folder, keys=keys, host=ray.util.get_node_ip_address())
+            self._files_url = await self._files.start()
+        return str(self._run_folder), self._files_url
 
     async def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts it; what it writes from now on follows at offset 0."""
@@ -77,3 +103,12 @@ class NodeProcess:
     async def stop(self, grace_seconds: float) -> None:
         if self._process is not None:
             await self._process.stop(grace_seconds=grace_seconds)
+
+    async def close(self) -> None:
+        """Ends what still runs and leaves nothing on the node but fetched models: the controller has what was
+        committed."""
+        await self.stop(0.0)
+        if self._files is not None:
+            await self._files.close()
+        for folder in filter(None, (self._folder, self._run_folder)):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -19,8 +19,8 @@ LOST_CODE = -signal.SIGKILL
 LOSS_SECONDS = 10.0
 """From the loss of a node to its report, where the node's connections break; Ray's heartbeat is slower."""
 
-Fetched = Callable[[Any, Sequence[str]], Awaitable[list[str]]]
-"""Given the actor and a command line: the command line with folders that are on the actor's node."""
+Fetched = Callable[[Sequence[str]], Awaitable[list[str]]]
+"""Given a command line: that with folders which are on the actor's node."""
 
 
 class RayProcess:
@@ -56,7 +56,7 @@ class RayProcess:
         self._code = None
         self._ended.clear()
         try:
-            arguments = await self._fetched(self._actor, self._arguments)
+            arguments = await self._fetched(self._arguments)
             await self._actor.start.remote(arguments, self._environment)
         except RayActorError:
             self._lose()

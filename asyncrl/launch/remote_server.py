@@ -6,21 +6,16 @@ brings it the weights. Controller and server show each other the user's key (ser
 """
 
 import asyncio
-import hashlib
 import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from asyncrl.access import Keys
-from asyncrl.cache import cache_folder
 from asyncrl.errors import InputError, ServerError
-from asyncrl.files.fetch import FetchFailed, fetch_alone, fetch_file
-from asyncrl.files.listing import LISTING
-from asyncrl.files.service import PREFIX, RECIPE, model_url
+from asyncrl.files.fetch import FetchFailed
+from asyncrl.launch.fetched import fetch_model, fetch_recipe
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, check_ports, server_needs
 from asyncrl.launch.site import LocalSite
@@ -47,12 +42,9 @@ def fetch_server(controller: str, key: str, *, address: str, port: int) -> Remot
     """What the run at `controller` starts its servers with, to listen on `address`. Raises InputError."""
     controller = controller.rstrip("/")
     try:
-        raw = yaml.safe_load(fetch_file(f"{controller}{PREFIX}/{RECIPE}", token=key))
-        model = model_url(controller)
-        # Named by what is in it: another run may have another model.
-        name = hashlib.sha256(fetch_file(f"{model}/{LISTING}", token=key)).hexdigest()[:16]
+        raw = fetch_recipe(controller, token=key)
         with stage("fetching the base model"):
-            folder = fetch_alone(model, cache_folder("models") / name, token=key)
+            folder = fetch_model(controller, token=key)
     except FetchFailed as error:
         raise InputError(
             f"{error}. The run needs cluster.shared_disk=false, a cluster.bind_address that this machine "

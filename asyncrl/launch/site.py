@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from asyncrl.access import Keys
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
 from asyncrl.ports import free_ports
@@ -41,6 +42,16 @@ class Place:
     has_gpu: bool
     is_alone: bool = False
     """It sees the GPUs that it may use and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerDisk:
+    """What the controller has on its disk, and where it hands that out."""
+
+    url: str
+    model_folder: Path
+    run_folder: Path
+    keys: Keys
 
 
 class Process(Protocol):
@@ -79,8 +90,8 @@ class Site(Protocol):
         is lost. Raises InputError where no node comes to have what is needed."""
         ...
 
-    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
-        """From now on, nodes that do not see the base model's `folder` fetch it at `url`."""
+    def hand_out(self, controller: ControllerDisk) -> None:
+        """From now on, nodes that do not see the controller's disk fetch what they need of it."""
         ...
 
     def process(
@@ -102,8 +113,8 @@ class LocalSite:
     async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
         return self.places(needs)
 
-    def hand_out_model(self, folder: Path, url: str, token: str) -> None:
-        """Every process of this machine sees it."""
+    def hand_out(self, controller: ControllerDisk) -> None:
+        """Every process of this machine sees its disk."""
 
     def places(self, needs: Sequence[Need]) -> dict[str, Place]:
         bind, host = self._cluster.bind_address, self._cluster.host()

@@ -32,8 +32,8 @@ class Cluster(Section):
     Default: bind_address, or for 0.0.0.0 the machine's address on the way to other networks."""
     shared_disk: bool = True
     """Whether every process sees the run folder and the base model under the same paths. false: servers fetch
-    both from the controller over HTTP; a server that was started elsewhere needs asyncrl next to SGLang. With
-    Ray the trainer then runs on the controller's node, where its checkpoints are."""
+    what they need of both over HTTP; a server that was started elsewhere needs asyncrl next to SGLang. With
+    Ray all trainer ranks are on one node, and the controller copies each checkpoint from there."""
 
     def host(self) -> str:
         """Name or address under which others reach what listens on this machine."""

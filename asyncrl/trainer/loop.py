@@ -10,10 +10,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.access import own_token, read_keys
 from asyncrl.disk import writing
+from asyncrl.files.service import folder_url
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, PublishOutcome
@@ -30,13 +32,18 @@ from asyncrl.trainer.publish import Publisher
 log = logging.getLogger(__name__)
 
 
-def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str) -> PolicyVersion:
-    """Trains until the queue ends the run; returns the last version, checkpointed and exported."""
+def train(
+    learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str, files_url: str = ""
+) -> PolicyVersion:
+    """Trains until the queue ends the run; returns the last version, checkpointed and exported.
+
+    `files_url` hands `run_folder` out, where the controller does not see it."""
     base, section = model_folder(recipe.model), recipe.trainer
-    checkpoints = _open_checkpoints(run_folder, recipe, queue_url)
-    publisher = _make_publisher(run_folder, recipe, queue_url)
-    queue = _connect(queue_url) if ranks.is_first() else None
-    version = saved = _restore(learner, checkpoints, queue_url)
+    controller = ControllerLink(queue_url, run_folder, files_url)
+    checkpoints = _open_checkpoints(recipe, controller)
+    publisher = _make_publisher(recipe, controller)
+    queue = controller.connect() if ranks.is_first() else None
+    version = saved = _restore(learner, checkpoints, controller)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
     publication = publisher.write(version, learner.model)
@@ -46,7 +53,7 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         if recipe.placement.colocated:
             learner.free_cached_memory()
         with watch("wait_seconds"):
-            request = TakeRequest(version, outcomes, str(publication.folder), metrics)
+            request = TakeRequest(version, outcomes, controller.place_of(publication.folder), metrics)
             while (reply := _take(queue, request)).must_republish:
                 log.warning("%s does not verify on a server: it is written again", publication.folder)
                 publication = publisher.write(version, learner.model)
@@ -81,9 +88,9 @@ def train(learner: Learner, recipe: Recipe, *, run_folder: Path, queue_url: str)
         checkpoints.begin(learner, version)
     checkpoints.wait()
     if version > 0:
-        _export(learner, checkpoints, version, base)
+        _export(learner, checkpoints, version, base, controller)
         if section.keep_best:
-            _export_best(learner, checkpoints, version, base)
+            _export_best(learner, checkpoints, version, base, controller)
     publisher.close()
     return version
 
@@ -108,17 +115,41 @@ def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
     return version % section.checkpoint_every_steps == 0 or version == section.num_steps or is_evaluated
 
 
-def _connect(queue_url: str) -> QueueClient:
-    return QueueClient(queue_url, token=own_token())
+@dataclass(frozen=True, slots=True)
+class ControllerLink:
+    """How this trainer speaks to the controller, and names folders to it."""
+
+    queue_url: str
+    run_folder: Path
+    files_url: str
+    """Hands out the run folder; empty where the controller sees it."""
+
+    def connect(self) -> QueueClient:
+        return QueueClient(self.queue_url, token=own_token())
+
+    def place_of(self, folder: Path) -> str:
+        """What the controller is told: the path, or where it fetches the folder."""
+        return folder_url(self.files_url, folder, self.run_folder) if self.files_url else str(folder)
+
+    def commit(self, version: PolicyVersion, folder: Path) -> None:
+        """Tells the queue that a checkpoint on disk holds the batches before `version`. From any thread."""
+        # Not training's connection, which is busy in a take; and one that idles between saves gets closed.
+        queue = self.connect()
+        try:
+            queue.commit(CommitRequest(version, self.place_of(folder)))
+        finally:
+            queue.close()
 
 
-def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publisher:
+def _make_publisher(recipe: Recipe, controller: ControllerLink) -> Publisher:
     serving = recipe.serving
     load = find_load(
-        shared_disk=recipe.cluster.shared_disk, service_url=lambda: queue_url, run_folder=run_folder
+        shared_disk=recipe.cluster.shared_disk,
+        service_url=lambda: controller.files_url or controller.queue_url,
+        run_folder=controller.run_folder,
     )
     return Publisher(
-        run_folder / "publications",
+        controller.run_folder / "publications",
         base=model_folder(recipe.model),
         transport=serving.weight_transport,
         bucket_bytes=serving.weight_bucket_bytes,
@@ -130,21 +161,21 @@ def _make_publisher(run_folder: Path, recipe: Recipe, queue_url: str) -> Publish
     )
 
 
-def _open_checkpoints(run_folder: Path, recipe: Recipe, queue_url: str) -> Checkpoints:
+def _open_checkpoints(recipe: Recipe, controller: ControllerLink) -> Checkpoints:
     return Checkpoints(
-        run_folder / "checkpoints",
+        controller.run_folder / "checkpoints",
         num_kept=recipe.trainer.keep_checkpoints,
         saves_in_background=recipe.trainer.saves_in_background,
         best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
-        committed=lambda version, folder: _commit(queue_url, version, folder),
+        committed=controller.commit,
     )
 
 
-def _restore(learner: Learner, checkpoints: Checkpoints, queue_url: str) -> PolicyVersion:
+def _restore(learner: Learner, checkpoints: Checkpoints, controller: ControllerLink) -> PolicyVersion:
     """The newest checkpoint, else the base model. A crash between a save and its commit is repaired here."""
     version = checkpoints.load_newest(learner)
     if version > 0 and ranks.is_first():
-        _commit(queue_url, version, checkpoints.path(version))
+        controller.commit(version, checkpoints.path(version))
     return version
 
 
@@ -166,31 +197,28 @@ def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
     ranks.first_alone(drain)
 
 
-def _commit(queue_url: str, version: PolicyVersion, folder: Path) -> None:
-    """Tells the queue that a checkpoint on disk holds the batches before `version`. From any thread."""
-    # Not training's connection, which is busy in a take; and one that idles between saves gets closed.
-    queue = _connect(queue_url)
-    try:
-        queue.commit(CommitRequest(version, str(folder)))
-    finally:
-        queue.close()
-
-
-def _export(learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path) -> None:
+def _export(
+    learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path, controller: ControllerLink
+) -> None:
     folder = checkpoints.path(version) / "hf"
     with writing(f"Version {version} as a Hugging Face folder", folder.parent):
         export_model(learner.model, base=base, target=folder)
+    if controller.files_url and ranks.is_first():
+        # Its copy of the checkpoint gets the export too.
+        controller.commit(version, checkpoints.path(version))
     log.info("done: version %d as a Hugging Face folder in %s", version, folder)
 
 
-def _export_best(learner: Learner, checkpoints: Checkpoints, last: PolicyVersion, base: Path) -> None:
+def _export_best(
+    learner: Learner, checkpoints: Checkpoints, last: PolicyVersion, base: Path, controller: ControllerLink
+) -> None:
     """Exports the best checkpoint on held-out tasks; leaves its weights in `learner`."""
     best = ranks.broadcast(checkpoints.best() if ranks.is_first() else None)
     if best is None or best == last:
         return
     checkpoints.load(learner, best)
     log.info("version %d did best on held-out tasks: %.3f", best, checkpoints.heldout.accuracy(best) or 0.0)
-    _export(learner, checkpoints, best, base)
+    _export(learner, checkpoints, best, base, controller)
 
 
 def _report(metrics: dict[str, float], outcomes: dict[str, PublishOutcome]) -> None:

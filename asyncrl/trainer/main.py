@@ -22,15 +22,15 @@ def main() -> int:
         level=logging.WARNING, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("asyncrl").setLevel(logging.INFO)
-    return run_rank(lambda: _train(arguments.run_folder, arguments.queue_url))
+    return run_rank(lambda: _train(arguments.run_folder, arguments.queue_url, arguments.files_url))
 
 
-def _train(run_folder: Path, queue_url: str) -> int:
+def _train(run_folder: Path, queue_url: str, files_url: str) -> int:
     recipe = load_recipe(run_folder / "recipe.yaml")
     learner = start_learner(recipe)
     from asyncrl.trainer.loop import train
 
-    train(learner, recipe, run_folder=run_folder, queue_url=queue_url)
+    train(learner, recipe, run_folder=run_folder, queue_url=queue_url, files_url=files_url)
     return 0
 
 
@@ -38,6 +38,9 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="asyncrl.trainer.main", description=__doc__)
     parser.add_argument("--run-folder", type=Path, required=True, help="holds recipe.yaml, resolved")
     parser.add_argument("--queue-url", required=True, help="the controller's replay queue")
+    parser.add_argument(
+        "--files-url", default="", help="hands out the run folder, where the controller does not see it"
+    )
     return parser.parse_args()
 
 

@@ -61,6 +61,7 @@ class Host:
         self.port = f"port{index}"
         """Of the switch."""
         self._keeper = Keeper("--mount", "--mount-proc")
+        self._started: list[subprocess.Popen[str]] = []
         covers = [f"mount -t tmpfs none '{path}'" for path in (*hidden, "/dev/shm", "/run")]
         try:
             self.run("sh", "-ec", "\n".join([*covers, f"mkdir {TEMPORARY}", "ip link set lo up"]))
@@ -88,17 +89,21 @@ class Host:
 
     def start(self, *words: str, log: Path, **environment: str) -> subprocess.Popen[str]:
         with log.open("a") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(*words),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
                 env={**self.environment(), **environment},
             )
+        self._started.append(process)
+        return process
 
     def power_off(self) -> None:
         """Every process of the host is killed at once."""
         self._keeper.end()
+        for process in self._started:
+            process.wait(timeout=30)
 
     def plug_into(self, switch: Keeper) -> None:
         """An address on the switch's network, and a way to all others, as behind a gateway."""

@@ -12,15 +12,19 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make setup RAY=1")
 
+from fakes.models import write_model  # noqa: E402
 from fakes.processes import descendants, wait_for_end  # noqa: E402
 from fakes.ray_nodes import ray_nodes  # noqa: E402
 from fakes.recipes import make_recipe  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from asyncrl.access import Keys  # noqa: E402
 from asyncrl.errors import InputError, ServerError  # noqa: E402
-from asyncrl.files.service import FileRoutes, model_url  # noqa: E402
+from asyncrl.files.fetch import fetch_folder  # noqa: E402
+from asyncrl.files.service import FileRoutes  # noqa: E402
 from asyncrl.launch.ray_cluster import RayCluster, open_cluster  # noqa: E402
-from asyncrl.launch.site import Need  # noqa: E402
+from asyncrl.launch.site import ControllerDisk, Need  # noqa: E402
+from asyncrl.recipe.file import dump_recipe, load_recipe  # noqa: E402
 from asyncrl.replay.service import QueueService  # noqa: E402
 
 # Ray leaves sockets and files to the end of the process.
@@ -125,42 +129,57 @@ async def test_the_processes_of_a_lost_node_say_so_and_find_another_one(
     process = site.process("server 0", ["-c", SLEEP], environment={}, log_path=tmp_path / "log")
     await process.start()
     await wait_for_output(tmp_path / "log")
-    node_id = await site.node_of("server 0")
+    node_id = site.node_of("server 0")
     nodes.remove_node(next(node for node in nodes.list_all_nodes() if node.node_id == node_id))
     async with asyncio.timeout(60):
         assert await process.wait() == -signal.SIGKILL
     assert process.why_lost.startswith("its node ")
     assert process.last_lines() == "up"
     await site.place([need])
-    assert await site.node_of("server 0") != node_id
+    assert site.node_of("server 0") != node_id
     again = site.process("server 0", ["-c", "print('again')"], environment={}, log_path=tmp_path / "log")
     await again.start()
     assert await again.wait() == 0 and again.last_lines(1) == "again"
 
 
-async def test_a_node_without_our_disk_fetches_the_base_model(nodes: Cluster, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    (model / "model.safetensors").write_text("weights")
-    service = QueueService(unused, unused, files=FileRoutes(model, tmp_path), token="token")
-    recipe = make_recipe(tmp_path, cluster={"backend": "ray", "address": nodes.address, "shared_disk": False})
-    show = "import os, sys; print(sys.argv[1]); print(*sorted(os.listdir(sys.argv[1])))"
+async def test_a_node_without_our_disk_fetches_what_its_process_needs(nodes: Cluster, tmp_path: Path) -> None:
+    model, run = write_model(tmp_path / "model"), tmp_path / "run"
+    (run / "checkpoints" / "step-4").mkdir(parents=True)
+    (run / "checkpoints" / "step-4" / "rank-0").write_text("weights")
+    recipe = make_recipe(
+        model,
+        cluster={"backend": "ray", "address": nodes.address, "shared_disk": False},
+        serving={"start_timeout_seconds": 30},
+    )
+    (run / "recipe.yaml").write_text(dump_recipe(recipe))
+    service = QueueService(unused, unused, files=FileRoutes(model, run), token="token")
+    show = "import os, sys; print(*sys.argv[1:]); print(*sorted(os.listdir(sys.argv[1])))"
     async with open_cluster(recipe) as site:
         await service.start()
-        site.hand_out_model(model, model_url(service.url), "token")
-        await site.place([Need("server 0", 0, 1)])
-        command, log_path = ["-c", show, str(model)], tmp_path / "log"
-        process = site.process("server 0", command, environment={}, log_path=log_path)
+        site.hand_out(ControllerDisk(service.url, model, run, Keys("token")))
+        await site.place([Need("trainer 0", 1, 1, group="trainer")])
+        command, log_path = ["-c", show, str(run), str(model)], tmp_path / "log"
+        process = site.process("trainer 0", command, environment={}, log_path=log_path)
         await process.start()
         assert await process.wait() == 0
-        folder, names = process.last_lines().splitlines()
-        assert folder != str(model) and names == "config.json model.safetensors"
-        site.hand_out_model(model, model_url(service.url), "wrong")
-        other = site.process("server 0", command, environment={}, log_path=log_path)
-        with pytest.raises(ServerError, match=r"the base model was not fetched from .* answered 401"):
+        arguments, names = process.last_lines().splitlines()
+        folder, model_there, option, url = arguments.split()
+        assert names == "checkpoints checkpoints.lock recipe.yaml" and option == "--files-url"
+        there = load_recipe(Path(folder) / "recipe.yaml")
+        assert there.run_folder == folder != str(run)
+        assert there.model.path == model_there != str(model)
+        # From there the controller fetches what the trainer writes.
+        fetched = await asyncio.to_thread(
+            fetch_folder, f"{url}/files/checkpoints/step-4", tmp_path / "back", token="token"
+        )
+        assert (fetched / "rank-0").read_text() == "weights"
+        site.hand_out(ControllerDisk(service.url, model, run, Keys("wrong")))
+        other = site.process("trainer 0", command, environment={}, log_path=log_path)
+        with pytest.raises(ServerError, match=r"trainer 0: nothing was fetched from .* answered 401"):
             await other.start()
         await service.close()
+    # Nothing but the model stays on the node.
+    assert not Path(folder).exists() and (Path(model_there) / "config.json").is_file()
 
 
 async def test_where_no_cluster_answers_the_way_out_is_named(tmp_path: Path) -> None:
