@@ -4,6 +4,7 @@ and plugged in again."""
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from asyncrl.journal.conservation import read_conservation
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1500)]
 KEY = "the-key-of-the-user"
 PORT, SERVER_PORT = 4711, 30000
+ROOT = Path(__file__).parents[2]
+PREPARED = ROOT / ".cache" / "arithmetic"
+"""What the arithmetic recipe makes; of no business to other hosts than the first."""
 STATUS = """
 import json, sys, urllib.error, urllib.request
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -40,7 +44,8 @@ SERVER += ("GET /health_generate", "GET /health", "GET /metrics", "GET /anything
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    with make_hosts(3, tmp_path) as hosts:
+    PREPARED.mkdir(parents=True, exist_ok=True)
+    with make_hosts(3, tmp_path, hidden=[PREPARED]) as hosts:
         yield hosts
 
 
@@ -54,6 +59,25 @@ def listening(host: Host) -> set[int]:
     """Ports of `host` that other hosts reach."""
     rows = [line.split()[3] for line in host.run("ss", "-ltnH").splitlines()]
     return {int(row.rpartition(":")[2]) for row in rows if not row.startswith(("127.", "[::1]"))}
+
+
+def join(run: HostRun, first: Host, second: Host) -> tuple[subprocess.Popen[str], str, Path]:
+    """A server on the second host for the run on the first: its process, URL and output. It serves."""
+    log = second.folder / "output"
+    serve = [*ASYNCRL, "serve", f"http://{first.address}:{PORT}", "--port", str(SERVER_PORT)]
+    joined = second.start(*serve, log=log, ASYNCRL_TOKEN=KEY)
+    there = f"http://{second.address}:{SERVER_PORT}"
+    run.wait_for(lambda: f"ready     {there}" in log.read_text(), "the server", seconds=600)
+    first.run(*ASYNCRL, "servers", str(run.run_folder), "add", there)
+    run.wait_for(lambda: f"server {there} serves version" in run.output(), "its weights", seconds=300)
+    return joined, there, log
+
+
+def check_books(run: HostRun) -> None:
+    """Every generated token is accounted for."""
+    books = read_conservation(run.run_folder / "journal.sqlite")
+    out = sum(tokens for name, tokens in books.items() if name != "generated")
+    assert books["generated"] == out > 0 and books["queued"] == 0, books
 
 
 def servers(run: HostRun, host: Host) -> dict[str, Any]:
@@ -77,13 +101,7 @@ def test_a_run_heals_when_the_cable_of_a_server_without_a_shared_disk_is_pulled(
     # Nothing of the first host is to be seen on the second.
     assert second.run("find", str(first.folder), "-type", "f") == ""
 
-    log = second.folder / "output"
-    serve = [*ASYNCRL, "serve", controller, "--port", str(SERVER_PORT)]
-    joined = second.start(*serve, log=log, ASYNCRL_TOKEN=KEY)
-    there = f"http://{second.address}:{SERVER_PORT}"
-    run.wait_for(lambda: f"ready     {there}" in log.read_text(), "the server", seconds=600)
-    first.run(*ASYNCRL, "servers", str(run.run_folder), "add", there)
-    run.wait_for(lambda: f"server {there} serves version" in run.output(), "its weights", seconds=300)
+    joined, there, log = join(run, first, second)
     (here,) = servers(run, first).keys() - {there}
 
     asked = [f"{line.replace(' ', f' {controller}')}" for line in CONTROLLER]
@@ -113,9 +131,39 @@ def test_a_run_heals_when_the_cable_of_a_server_without_a_shared_disk_is_pulled(
     # The server that was added is still there.
     run.wait_for(lambda: len(run.steps()) > num_steps, "a step after the restart", seconds=300)
     assert run.finish(seconds=600) == 0, run.output()
-    books = read_conservation(run.run_folder / "journal.sqlite")
-    out = sum(tokens for name, tokens in books.items() if name != "generated")
-    assert books["generated"] == out > 0 and books["queued"] == 0, books
+    check_books(run)
     assert run.query(f"SELECT count(*) FROM streams WHERE server = '{there}'") != [(0,)]
     assert run.evaluation("after")["greedy_accuracy"] > run.evaluation("before")["greedy_accuracy"]
     assert KEY not in run.output() + log.read_text()
+
+
+def test_the_arithmetic_recipe_learns_although_a_cable_is_pulled(hosts: Hosts) -> None:
+    first, second, _ = hosts.all
+    run = HostRun(
+        first,
+        environment={"SGLANG_KEY": KEY},
+        recipe=[
+            str(ROOT / "recipes" / "r1_zero_arithmetic_cpu.yaml"),
+            "cluster.bind_address=0.0.0.0",
+            f"cluster.port={PORT}",
+            "cluster.shared_disk=false",
+            "serving.api_key_variable=SGLANG_KEY",
+            "serving.request_timeout_seconds=20",
+            "evaluation.every_steps=0",
+        ],
+    ).start()
+    run.wait_for(lambda: len(run.steps()) >= 1, "step 1", seconds=900)
+    assert second.run("find", str(PREPARED), "-type", "f") == ""
+    _, there, _ = join(run, first, second)
+    num_steps = len(run.steps())
+    run.wait_for(lambda: len(run.steps()) >= num_steps + 4, "steps with both servers", seconds=300)
+    hosts.pull(second)
+    run.wait_for(lambda: f"server {there} leaves" in run.output(), "the loss of the server", seconds=120)
+    told = len(run.output())
+    hosts.plug_in(second)
+    run.wait_for(lambda: f"server {there} serves version" in run.output()[told:], "its return", seconds=300)
+    assert run.finish(seconds=900) == 0, run.output()
+    check_books(run)
+    assert run.query(f"SELECT count(*) FROM streams WHERE server = '{there}'") != [(0,)]
+    gain = run.evaluation("after")["greedy_accuracy"] - run.evaluation("before")["greedy_accuracy"]
+    assert gain > 0.3, run.output()

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -14,13 +15,23 @@ ASYNCRL = (sys.executable, "-m", "asyncrl.cli")
 class HostRun(WholeRun):
     """Everything of it is in the host's folder."""
 
-    def __init__(self, host: Host, *, environment: dict[str, str] | None = None, **sections: Any) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        recipe: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        **sections: Any,
+    ) -> None:
+        """`recipe` is another one than that of a WholeRun, with overrides; its run folder is the host's."""
         super().__init__(host.folder, **sections)
+        own = [str(self.recipe_path)]
+        self._words = [*recipe, f"run_folder={self.run_folder}"] if recipe else own
         self._host = host
         self._environment = environment or {}
 
     def start(self) -> "HostRun":
-        words = (*ASYNCRL, "train", str(self.recipe_path))
+        words = (*ASYNCRL, "train", *self._words)
         self.process = self._host.start(*words, log=self.folder / "output", **self._environment)
         return self
 
