@@ -43,6 +43,7 @@ class TrainerCopies:
         self._best_of_every = best_of_every
         self._heldout = heldout
         self._running: dict[Path, asyncio.Task[None]] = {}
+        """By what they make; each has the name of its URL."""
         self._fetched: list[Path] = []
         """Publications, the latest last."""
         self._warned: set[str] = set()
@@ -52,8 +53,10 @@ class TrainerCopies:
         """The copy of the checkpoint at `url`, durable and complete. Whoever is cancelled meanwhile may ask
         again. Raises FetchFailed and DiskError."""
         target = checkpoint_path(self._checkpoints, version)
-        work = functools.partial(self._copy_checkpoint, url, target)
-        await asyncio.shield(self._once(target, work))
+        # A trainer that was lost may have begun the same copy, from a node that is gone.
+        while (running := self._running.get(target)) is not None and running.get_name() != url:
+            await asyncio.wait([running])
+        await asyncio.shield(self._once(url, target, self._copy_checkpoint))
         return target
 
     def publication(self, version: PolicyVersion) -> Path:
@@ -67,15 +70,21 @@ class TrainerCopies:
         once, and whoever needs the copy begins again."""
         if target in self._running:
             return
-        task = self._once(target, functools.partial(self._copy_publication, url, target))
+        task = self._once(url, target, self._copy_publication)
         task.add_done_callback(functools.partial(self._note_failure, url))
 
-    def _once(self, target: Path, work: Callable[[], None]) -> "asyncio.Task[None]":
+    def _once(self, url: str, target: Path, copy: Callable[[str, Path], None]) -> "asyncio.Task[None]":
         if target not in self._running:
-            task = asyncio.create_task(asyncio.to_thread(work), name=f"copy of {target.name}")
-            task.add_done_callback(lambda _: self._running.pop(target, None))
+            task = asyncio.create_task(asyncio.to_thread(copy, url, target), name=url)
+            task.add_done_callback(functools.partial(self._forget, target))
             self._running[target] = task
         return self._running[target]
+
+    def _forget(self, target: Path, task: "asyncio.Task[None]") -> None:
+        del self._running[target]
+        # The trainer that asked may be gone; its successor asks for what it commits itself.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("%s was not copied: %s", target.name, error)
 
     def _copy_checkpoint(self, url: str, target: Path) -> None:
         heldout = HeldOutAccuracies(self._checkpoints)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import aiohttp
+
 from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
@@ -22,7 +24,7 @@ from asyncrl.environment import describe_environment
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
-from asyncrl.journal.server_changes import read_changes
+from asyncrl.journal.server_changes import ServerChanges, read_changes
 from asyncrl.journal.starts import (
     changed_data,
     record_data,
@@ -152,19 +154,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         digests = data_digests(recipe)
         changed = changed_data(journal, digests)
         server_changes = read_changes(journal, recipe.serving)
-        num_evaluation = recipe.evaluation.num_servers
-        needs = server_needs(recipe, server_changes, num_evaluation=num_evaluation)
-        servers = LocalServers(
-            recipe,
-            model_folder=model_folder(recipe.model),
-            logs=folder.logs,
-            session=session,
-            num_evaluation=num_evaluation,
-            changes=server_changes,
-            keys=keys,
-            site=site,
-            places=await site.place(needs),
-        )
+        servers = await _place_servers(recipe, folder.logs, session, server_changes, keys, site)
         path = folder.path.absolute()  # Once: no other process needs this one's current folder.
         trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
@@ -192,7 +182,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         _record_start(journal, inputs, folder, digests)
         await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus))
         _say_what_resumes(controller, folder, metrics, changed)
-        _warn_of_single_disk(recipe, path, site)
+        _warn_of_one_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
         stack.push_async_callback(servers.stop)
         stack.push_async_callback(trainers.stop)
@@ -235,6 +225,39 @@ def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
         waits=controller.waits,
         state=controller.state,
     )
+
+
+async def _place_servers(
+    recipe: Recipe,
+    logs: Path,
+    session: aiohttp.ClientSession,
+    changes: ServerChanges,
+    keys: Keys,
+    site: Site,
+) -> LocalServers:
+    """The run's servers where `site` has room for them, not yet started. Raises InputError."""
+    num_evaluation = recipe.evaluation.num_servers
+    return LocalServers(
+        recipe,
+        model_folder=model_folder(recipe.model),
+        logs=logs,
+        session=session,
+        num_evaluation=num_evaluation,
+        changes=changes,
+        keys=keys,
+        site=site,
+        places=await site.place(server_needs(recipe, changes, num_evaluation=num_evaluation)),
+    )
+
+
+def _warn_of_one_disk(recipe: Recipe, run_folder: Path, site: Site) -> None:
+    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+        log.warning(
+            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, and "
+            "only there does the same command resume.",
+            run_folder,
+            site.address,
+        )
 
 
 def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:

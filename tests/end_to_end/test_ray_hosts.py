@@ -58,7 +58,12 @@ def test_a_run_without_a_shared_disk_survives_the_loss_of_the_trainers_node(host
         first,
         cluster={"backend": "ray", "address": f"{first.address}:{PORT}", "shared_disk": False},
         serving={"num_servers": 2, "request_timeout_seconds": 20},
-        trainer={"num_steps": NUM_STEPS, "num_processes": 2, "checkpoint_every_steps": 2},
+        trainer={
+            "num_steps": NUM_STEPS,
+            "num_processes": 2,
+            "checkpoint_every_steps": 2,
+            "stop_timeout_seconds": 60,
+        },
         evaluation={"every_steps": 4},
     ).start()
     run.wait_for(lambda: len(run.steps()) >= 5, "step 5", seconds=600)
@@ -77,11 +82,11 @@ def test_a_run_without_a_shared_disk_survives_the_loss_of_the_trainers_node(host
     run.wait_for(lambda: len(run.steps()) > num_steps, "steps on the other node", seconds=400)
     run.kill(signal.SIGINT)
     assert run.finish() == 130, run.output()
-    (left,) = (host for host in others if host is not victim)
-    # Whoever is asked to stop leaves nothing on the nodes; the next start brings the checkpoint there.
-    assert left.run("find", str(left.folder / ".cache" / "asyncrl" / "runs"), "-type", "f") == ""
+    # The next start brings the checkpoint to the trainer's node again; its end leaves nothing there.
     run.start()
     assert run.finish(seconds=600) == 0, run.output()
+    (left,) = (host for host in others if host is not victim)
+    assert left.run("find", str(left.folder / ".cache" / "asyncrl" / "runs"), "-name", "*.distcp") == ""
     assert "was lost" in run.output() and "ActorDiedError" not in run.output()
     books = read_conservation(run.run_folder / "journal.sqlite")
     out = sum(tokens for name, tokens in books.items() if name != "generated")

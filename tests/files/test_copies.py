@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from asyncrl.checkpoints import checkpoint_path, find_newest, saved_versions, wr
 from asyncrl.file_digest import sha256_of
 from asyncrl.files import copies, fetch
 from asyncrl.files.copies import TrainerCopies
-from asyncrl.files.fetch import FetchFailed
+from asyncrl.files.fetch import FetchFailed, fetch_copy
 from asyncrl.files.service import FileServer, folder_url
 
 TOKEN = "the-token-of-the-run"
@@ -118,6 +119,29 @@ async def test_who_asks_again_waits_for_the_same_copy(
             await bring(copied, url, there, 4)
     assert await bring(copied, url, there, 4) == checkpoint_path(here / "checkpoints", 4)
     assert len(asked) == 1
+
+
+async def test_a_copy_from_a_lost_node_does_not_stand_for_the_one_of_another(
+    url: str, there: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, is_gone = make_copies(here), threading.Event()
+
+    def hanging(url: str, target: Path, *, token: str) -> Path:
+        if "lost" not in url:
+            return fetch_copy(url, target, token=token)
+        is_gone.wait(30)
+        raise FetchFailed("no answer")
+
+    monkeypatch.setattr(copies, "fetch_copy", hanging)
+    lost = asyncio.create_task(copied.checkpoint("http://lost/files/checkpoints/step-4", 4))
+    await asyncio.sleep(0)
+    write_checkpoint(there, 4)
+    other = asyncio.create_task(bring(copied, url, there, 4))
+    await asyncio.sleep(0)
+    is_gone.set()
+    assert (await other / "rank-0").read_text() == "weights 4"
+    with pytest.raises(FetchFailed, match="no answer"):
+        await lost
 
 
 async def test_a_publication_comes_when_somebody_needs_it(url: str, there: Path, here: Path) -> None:
