@@ -342,16 +342,6 @@ def _say_what_resumes(
     log.warning("resuming %s at step %d: %d groups admitted", folder.path, version, num_admitted)
 
 
-def _warn_of_single_disk(recipe: Recipe, path: Path, site: Site) -> None:
-    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
-        log.warning(
-            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, "
-            "and only there does the same command resume.",
-            path,
-            site.address,
-        )
-
-
 async def _run(
     controller: Controller,
     servers: LocalServers,
