@@ -144,9 +144,7 @@ class HeldOutSchedule:
 
     async def _record(self, version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result) -> None:
         """Returns when it is on disk. Raises JournalError."""
-        # In a thread: a benchmark with 32 samples per task has tens of thousands of rows.
-        statements = await asyncio.to_thread(statements_of, version, name, tasks, result)
-        self._journal.write(*statements)
+        self._journal.write(*statements_of(version, name, tasks, result))
         with self._waits.waiting("evaluation", "the disk"):
             await self._journal.barrier()
 

@@ -1,20 +1,13 @@
 """Runs that differ in their seed alone, as one: mean and Student's t interval over runs."""
 
-import math
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from asyncrl.compare.bootstrap import over_seeds
 from asyncrl.report.schema import Evaluation, RunReport, SeedGroup, SeedMean
 
 OWN = ("seed", "name", "run_folder")
 """Keys in which the runs of a group may differ."""
-QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Two-sided 95% of Student's t with 1 to 30 degrees of freedom; beyond, the last one, a little too wide."""
 MEASURES = ("greedy", "avg_at_k", "pass_at_k")
 
 
@@ -69,7 +62,6 @@ def _value(report: RunReport, version: str, measure: str) -> float | None:
 
 def mean_over_runs(values: Sequence[float]) -> SeedMean:
     """mean +- t s / sqrt(n), not cut to [0, 1]. Two values at least."""
-    quantile = QUANTILES[min(len(values) - 1, len(QUANTILES)) - 1]
-    mean = statistics.fmean(values)
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return SeedMean(mean=mean, low=mean - half, high=mean + half, num_runs=len(values))
+    found = over_seeds(values)
+    assert found is not None
+    return SeedMean(mean=found.mean, low=found.low, high=found.high, num_runs=len(values))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.compared_runs import write_run
+from fakes.finished_run import record_start
 
 from asyncrl import cli
 
@@ -249,21 +250,12 @@ def test_a_damaged_file_is_named(runs: list[Path], name: str, capsys: pytest.Cap
 def test_seconds_on_different_machines_are_said_to_be_no_comparison(
     runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def record(run: Path, cpu: str, gpus: list[str]) -> None:
-        machine = {"environment": {"cpu": cpu, "num_cores": 8, "gpus": gpus}}
-        with sqlite3.connect(run / "journal.sqlite") as database:
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS environments (started_seconds, version, environment)"
-            )
-            database.execute("INSERT INTO environments VALUES (0, 0, ?)", (json.dumps(machine),))
-        database.close()
-
     def remarks() -> list[str]:
         return [each for each in compared(capsys, *runs)["remarks"] if "machines" in each]
 
-    record(runs[0], "Epyc", ["H100", "H100"])
+    record_start(runs[0], 0.0, [], cpu="Epyc", num_cores=8, gpus=["H100", "H100"])
     assert remarks() == []
-    record(runs[1], "Xeon", [])
+    record_start(runs[1], 0.0, [], cpu="Xeon", num_cores=8, gpus=[])
     assert remarks() == [
         "Seconds and dollars are not comparable: the machines differ "
         "(ppo on 2 H100, 8 cores of Epyc; cispo on 8 cores of Xeon)."
