@@ -1,4 +1,4 @@
-"""Keeps status.json of a running run up to date: a loop beside the controller's own.
+"""Keeps status.json of a running run up to date: a loop next to the controller's own.
 
 Nothing depends on it. A disk that refuses costs the run one warning; one that hangs holds up a thread, which
 nobody but this loop waits for.

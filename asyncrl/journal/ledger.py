@@ -1,7 +1,7 @@
-"""The ledger: what became of the groups of each step, as counts; which groups they are is a `GroupFilter`.
+"""The ledger: the fates of the groups of each step, as counts; which groups they are is a `GroupFilter`.
 
 A step's row holds the groups that it trained, those that it trained again, and those that were admitted for
-it at the earliest, which are the ones admitted at the version that it trains, by what became of them. Reads
+it at the earliest, which are the ones admitted at the version that it trains, by their fate. Reads
 indices alone, so a page of it takes milliseconds in a journal of any size.
 """
 

@@ -1,4 +1,4 @@
-"""How much memory the processes of a run on this machine hold, measured now and then beside its loops.
+"""How much memory the processes of a run on this machine hold, measured now and then.
 
 A process is told by its command line. Those on other machines are not seen. Resident sets count what
 processes share in each of them: a growth is one, a level is an upper bound.

@@ -20,7 +20,7 @@ from asyncrl.trackers.process import FAILED, STALL_SECONDS
 log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 10.0
-"""At the end of a run, for all at once: enough for a slow network, and short beside any run."""
+"""At the end of a run, for all at once: enough for a slow network, and short compared with any run."""
 HURRIED_SECONDS = 2.0
 """The same where somebody stopped the run, whose last resort comes after 5 s (`asyncrl.launch.stopping`)."""
 STALLED = 1

@@ -1,4 +1,4 @@
-"""What a run is doing now, or how it ended: read from its folder alone, beside a writing run or without one.
+"""What a run is doing now, or how it ended: read from its folder alone, while it writes or after its end.
 
 Joins status.json (the moment) with metrics.jsonl (what was measured, warned and alarmed). Does not print.
 """

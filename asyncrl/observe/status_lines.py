@@ -112,7 +112,7 @@ def _words(told: Told) -> str:
 
 
 def _fact(title: str, text: str, style: str, width: int) -> list[Text]:
-    """`text` beside its title, wrapped."""
+    """`text` next to its title, wrapped."""
     room = width - TITLE_WIDTH
     paragraphs = printable(text).expandtabs().splitlines() or [""]
     wrapped = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, room) or [""]]

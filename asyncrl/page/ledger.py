@@ -1,4 +1,4 @@
-"""The ledger of a run: what became of its groups, step by step, and of its tokens in all."""
+"""The ledger of a run: the fates of its groups, step by step, and of its tokens in all."""
 
 from typing import Any, TypedDict
 

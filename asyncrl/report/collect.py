@@ -1,4 +1,4 @@
-"""A run's folder to its `RunReport`: at any time, read only, also beside a run that writes.
+"""A run's folder to its `RunReport`: at any time, read only, also while the run writes.
 
 What nothing recorded is null. Steps that a later start trained again count once; time and energy count as
 often as they were spent. Raises InputError for files that are damaged.
@@ -236,7 +236,7 @@ def _off_policy(steps: Sequence[Row]) -> dict[str, schema.Distribution]:
 
 
 def distribution(values: Sequence[float]) -> schema.Distribution:
-    """Quantiles are values that were seen: the smallest one that so many steps do not exceed."""
+    """Quantiles are values that were seen: the smallest one that this share of the steps does not exceed."""
     ordered = sorted(values)
 
     def quantile(share: float) -> float:

@@ -1,4 +1,4 @@
-// The ledger: what became of every token, then of the groups of each step.
+// The ledger: the fate of every token, then of the groups of each step.
 
 const PAGE = 50;
 const state = { run: null, rows: [], isAtEnd: false };
