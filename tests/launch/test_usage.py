@@ -94,8 +94,7 @@ async def test_a_process_that_starts_again_adds_to_what_it_used(tmp_path: Path) 
     assert used[0] > 0.2 - TICK and used[1] > used[0] + 0.2 - TICK
     assert by_name(meter.sample())["server 0"].num_restarts == 1
     # What has ended stays counted, once, under its name.
-    after = by_name(meter.sample())
-    assert after["server 0"].cpu_seconds == used[1] and after["verifiers"].cpu_seconds < 0.2
+    assert by_name(meter.sample())["server 0"].cpu_seconds == used[1]
 
 
 async def test_a_killed_run_leaves_what_it_used_in_the_journal(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_tensorboard_shows_each_step_once_with_its_last_value(tmp_path: Path) ->
 
 
 @needs("wandb")
+@pytest.mark.exhaustive
 def test_wandb_offline_has_every_row_the_recipe_and_the_tags(tmp_path: Path) -> None:
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
@@ -106,6 +107,7 @@ def test_wandb_offline_has_every_row_the_recipe_and_the_tags(tmp_path: Path) -> 
 
 
 @needs("mlflow")
+@pytest.mark.exhaustive
 def test_mlflow_has_every_point_the_recipe_and_the_tags_in_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +133,7 @@ def test_mlflow_has_every_point_the_recipe_and_the_tags_in_one_run(
 
 
 @needs("trackio")
+@pytest.mark.exhaustive
 def test_trackio_has_every_point_in_one_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     name = resumed_run(run, {"name": "trackio", "project": "sums", "tags": ["cpu"]})

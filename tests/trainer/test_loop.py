@@ -92,7 +92,14 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueu
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
         *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "too_stale_tokens", "tokens_per_second"),
-        *("train_seconds", "wait_seconds", "publish_seconds", "install_seconds", "checkpoint_seconds"),
+        *(
+            "model_flops",
+            "train_seconds",
+            "wait_seconds",
+            "publish_seconds",
+            "install_seconds",
+            "checkpoint_seconds",
+        ),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
         *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),

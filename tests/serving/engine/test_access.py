@@ -100,7 +100,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
         await install(session, url, Publication(3, weights, digests), load=load)
         assert await sglang.weight_version(session, url) == "3"
         missing = Publication(4, run / "publications" / "v4", digests)
-        with pytest.raises(ServerError, match=r"FetchFailed: .*v4/listing.json answered 404"):
+        with pytest.raises(ServerError, match=r"NotThere: .*v4/listing.json answered 404"):
             await install(session, url, missing, load=load)
     finally:
         await service.close()
