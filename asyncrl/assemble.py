@@ -110,6 +110,7 @@ def assemble(
         completion=_make_completion(inputs, queue, generator, grader, waits),
         heldout=heldout,
         report=report,
+        desk=desk,
         service=service,
         watched=(
             RolloutSide(recipe, queue, fleet, heldout, desk),

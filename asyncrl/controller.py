@@ -70,6 +70,7 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.speed import watch_speed
 from asyncrl.snapshot import describe_run
 from asyncrl.step_metrics import StepReport
+from asyncrl.take import TakeDesk
 from asyncrl.waits import Waits, now_seconds
 from asyncrl.watchdog import Watched, watch
 
@@ -100,6 +101,7 @@ class Controller:
     completion: GroupCompletion
     heldout: HeldOutSchedule
     report: StepReport
+    desk: TakeDesk
     service: QueueService
     watched: Sequence[Watched]
     _must_end_at: float = math.inf
@@ -116,6 +118,7 @@ class Controller:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.service.close()
+        await self.desk.close()
         await self.fleet.close()
         await self.heldout.close()
         await self.grader.__aexit__(*exception)

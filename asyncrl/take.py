@@ -114,6 +114,12 @@ class TakeDesk:
             raise
         return CommitReply(num_groups)
 
+    async def close(self) -> None:
+        """Ends what collects a batch that nobody will ask for."""
+        if self._prepared is not None:
+            self._prepared.work.cancel()
+            await asyncio.wait([self._prepared.work])
+
     async def _checkpoint_here(self, request: CommitRequest, wait_seconds: float) -> str | None:
         """Its folder on this machine; None when it takes longer to come. Raises QueueError when it does not
         come: the trainer's node may be lost, which ends no run."""

@@ -7,6 +7,7 @@ A run that is killed, stopped or out of disk is started again, as a user would, 
 import asyncio
 import contextlib
 import functools
+import gc
 import itertools
 import logging
 import random
@@ -298,7 +299,10 @@ def run_schedule(seed: int, plan: Plan | None = None) -> World:
 
 
 async def _run(world: World, notebook: WorldNotebook) -> None:
-    await Schedule(world, notebook).run()
+    schedule = Schedule(world, notebook)
+    await schedule.run()
+    # Now, or a task that a controller left behind would be seen in some replays of a seed and not in others.
+    gc.collect()
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ CAUGHT_BY = {
     "tokens_that_are_not_counted_when_a_stream_breaks": [44],
     "uses_that_a_restart_forgets": [207],
     "repeated_groups_that_are_compacted": [307],
+    "a_batch_that_outlives_its_controller": [2010],
 }
 """Seeds that are tried first. After a change of the simulation another one catches the mutation, later."""
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -184,6 +185,13 @@ def repetitions_that_are_not_journaled() -> Any:
     return mock.patch("asyncrl.journal.statements.repeated", lambda *_: [])
 
 
+def a_batch_that_outlives_its_controller() -> Any:
+    async def close(desk: TakeDesk) -> None:
+        """Leaves it behind."""
+
+    return mock.patch.object(TakeDesk, "close", close)
+
+
 def a_publish_that_does_not_drain() -> Any:
     return mock.patch.object(Drain, "is_idle", lambda *_: True)
 
@@ -221,6 +229,7 @@ def trajectories_that_continue_after_a_drain() -> Any:
         a_publish_that_does_not_drain,
         servers_that_are_not_waited_for_until_they_sleep,
         trajectories_that_continue_after_a_drain,
+        a_batch_that_outlives_its_controller,
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
