@@ -115,7 +115,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session", params=["normal", "overlap"])
+@pytest.fixture(scope="session", params=["normal", pytest.param("overlap", marks=pytest.mark.exhaustive)])
 def shared_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, list[Path]]]:

@@ -136,6 +136,7 @@ def test_a_run_folder_of_another_recipe_is_said(
     assert "with seed = 7" in refuse()
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_dies_at_its_start_shows_its_last_lines(tmp_path: Path, recipe: dict[str, Any]) -> None:
     words = ["train", written(tmp_path, recipe), "serving.extra_arguments=['--no-such-flag']"]
     command = [sys.executable, "-m", "asyncrl.cli", *words]

@@ -10,6 +10,8 @@ import pytest
 from fakes.processes import wait_for_end
 from fakes.whole_run import WholeRun
 
+pytestmark = pytest.mark.exhaustive
+
 BROKEN = """
 import time
 from pathlib import Path
@@ -65,7 +67,7 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
     "more",
     [
         pytest.param("", id="in a worker"),
-        pytest.param("verify_fast = verify", id="in the event loop", marks=pytest.mark.exhaustive),
+        pytest.param("verify_fast = verify", id="in the event loop"),
     ],
 )
 def test_sigterm_ends_a_run_whose_verifier_hangs_within_seconds(

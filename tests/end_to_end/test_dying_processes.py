@@ -10,6 +10,7 @@ from fakes.whole_run import WholeRun
 from asyncrl.run_status import read_status, words_of_state
 
 
+@pytest.mark.exhaustive
 def test_kill_9_of_the_launcher_leaves_no_orphan_and_loses_nothing(tmp_path: Path) -> None:
     run = WholeRun(tmp_path).start()
     run.wait_for_step(6)

@@ -25,17 +25,22 @@ from asyncrl.take import TakeDesk
 
 MAX_SEEDS = 400
 CAUGHT_BY = {
-    "a_lost_segment": [12],
-    "chunks_that_are_not_counted": [19],
-    "a_lost_trainer_that_nobody_notices": [49],
-    "a_dead_trainers_take_that_continues": [10],
-    "a_batch_given_before_it_is_on_disk": [213],
-    "tokens_that_are_not_counted_when_a_stream_breaks": [44],
-    "uses_that_a_restart_forgets": [207],
-    "repeated_groups_that_are_compacted": [307],
-    "a_batch_that_outlives_its_controller": [2010],
+    "a_lost_segment": 37,
+    "chunks_that_are_not_counted": 19,
+    "a_lost_trainer_that_nobody_notices": 49,
+    "a_dead_trainers_take_that_continues": 336,
+    "a_fault_that_counts_as_wrong": 10,
+    "weights_that_are_not_compared": 14,
+    "a_batch_given_before_it_is_on_disk": 11,
+    "tokens_that_are_not_counted_when_a_stream_breaks": 9,
+    "uses_that_a_restart_forgets": 7,
+    "repeated_groups_that_are_compacted": 50,
+    "repetitions_that_are_not_journaled": 7,
+    "a_publish_that_does_not_drain": 20,
+    "servers_that_are_not_waited_for_until_they_sleep": 12,
+    "a_batch_that_outlives_its_controller": 2010,
 }
-"""Seeds that are tried first. After a change of the simulation another one catches the mutation, later."""
+"""The seed that is tried first. After a change of the simulation another one catches the mutation, later."""
 Mutation = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -233,7 +238,7 @@ def trajectories_that_continue_after_a_drain() -> Any:
     ],
 )
 def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
-    seeds = [*CAUGHT_BY.get(mutation.__name__, ()), *range(MAX_SEEDS)]
+    seeds = [CAUGHT_BY.get(mutation.__name__, 0), *range(MAX_SEEDS)]
     with mutation():
         caught = next((seed for seed in seeds if run_schedule(seed).violations), None)
     assert caught is not None, f"{MAX_SEEDS} schedules did not notice {mutation.__name__}"

@@ -180,7 +180,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", list(CASES))
+TYPICAL = ("synchronous", "asynchronous, the trainer is slower", "two servers", "rounds", "drain")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in TYPICAL else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES]
+)
 def test_the_prediction_is_what_the_real_controller_does(name: str) -> None:
     plan = make_plan(**CASES[name])
     measured = run_for_real(plan)

@@ -1,6 +1,6 @@
 """Run in a process of its own, with the server's environment: both CPU attention backends on random batches.
 
-Prints one line per case: its name and the largest difference. test_cpu_attention.py starts it.
+Prints one line per case: its name and the largest difference. compare.py runs it.
 """
 
 from types import SimpleNamespace
@@ -109,7 +109,3 @@ def main() -> None:
     padded = sum(len(plan) * max(lengths[place] for place in plan) for plan in plans)
     print("padded_keys_per_key", padded / sum(lengths))
     print("calls", len(plans))
-
-
-if __name__ == "__main__":
-    main()

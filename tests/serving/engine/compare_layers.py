@@ -1,7 +1,6 @@
 """Run in a process of its own, with the server's environment: SGLang's layers with and without our hooks.
 
-Prints one line per case: its name, the largest difference, and the largest number. test_cpu_layers.py starts
-it.
+Prints one line per case: its name, the largest difference, and the largest number. compare.py runs it.
 """
 
 import torch
@@ -61,7 +60,3 @@ def main() -> None:
         norm(f"norm_{kind}", dtype, has_residual=False)
         norm(f"norm_residual_{kind}", dtype, has_residual=True)
         norm(f"norm_float32_residual_{kind}", dtype, has_residual=True, fp32_residual=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,6 @@
 """The batched CPU attention: the same numbers as SGLang's torch_native, and little padding."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-from asyncrl.serving.engine.environment import engine_environment
 
 CASES = [
     "decode",
@@ -30,18 +23,9 @@ CASES = [
 ]
 
 
-def run_with_server_environment(*arguments: str) -> str:
-    """Output of this Python in a process that may import SGLang without a GPU."""
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    process = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout
-
-
 @pytest.fixture(scope="module")
-def differences() -> dict[str, float]:
-    output = run_with_server_environment(str(Path(__file__).with_name("compare_backends.py")))
-    return {name: float(value) for name, value in (line.split() for line in output.splitlines())}
+def differences(compared: dict[str, list[list[str]]]) -> dict[str, float]:
+    return {name: float(value) for name, value in compared["compare_backends"]}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -76,6 +76,7 @@ def test_each_version_is_computed_with_its_own_weights(shared_engine):
     assert_log_probs_are_those_of(folders[0], asyncio.run(generate(url, salt="products-2")))
 
 
+@pytest.mark.exhaustive
 def test_every_method_that_may_write_weights_is_known():
     writers = (CPU_PATH.parent / "cpu_products.py").read_text()
     environment = os.environ | engine_environment(threads=1, has_gpu=False)

@@ -78,6 +78,7 @@ def test_a_tensor_that_did_not_come_leaves_its_parameter_unwritten(
     assert asyncio.run(digests_after(url, folders[0], 0)) == [digests_of(dict(read_weights(folders[0])))]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_slept_has_no_digests_though_its_weights_are_where_they_were():
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
     said = subprocess.run(

@@ -17,6 +17,8 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang_messages import Prefix, generate_body
 from asyncrl.waits import Waits
 
+pytestmark = pytest.mark.exhaustive
+
 CACHE_TOKENS = 200
 RESPONSE_TOKENS = 90
 SAMPLES = 8

@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from asyncrl.serving.engine.environment import engine_environment
 
 ORDER = """
@@ -17,6 +19,7 @@ print(*order)
 """
 
 
+@pytest.mark.exhaustive
 def test_the_device_finishes_its_step_before_the_weights_are_written():
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
     said = subprocess.run(

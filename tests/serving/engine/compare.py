@@ -1,0 +1,12 @@
+"""Run in a process of its own, with the server's environment: our CPU path against SGLang's own.
+
+Prints the name of each comparison on a line, then its cases. The fixture `compared` starts it: SGLang takes
+longer to import than both comparisons take.
+"""
+
+import compare_backends
+import compare_layers
+
+for comparison in (compare_backends, compare_layers):
+    print(comparison.__name__)
+    comparison.main()
