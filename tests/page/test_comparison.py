@@ -37,7 +37,7 @@ async def test_the_server_compares_the_runs_that_a_page_names(folder: Path) -> N
         async with session.get(f"{url}api/compare", params=known) as reply:
             assert await reply.json() == {"revision": answer["revision"], "comparison": None}
         with (folder / "ppo" / "metrics.jsonl").open("a") as file:
-            file.write('{"kind": "event", "time_seconds": 0, "event": "note"}\n')
+            file.write('{"kind": "event", "time_seconds": 0, "event": "ready"}\n')
         async with session.get(f"{url}api/compare", params=known) as reply:
             assert (await reply.json())["comparison"] is not None
 
