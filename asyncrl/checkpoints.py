@@ -8,7 +8,6 @@ too. No torch.
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TypedDict
 
 from asyncrl.file_digest import sha256_of
 from asyncrl.records import PolicyVersion
+from asyncrl.whole_file import write_whole
 
 MANIFEST = "checkpoint.json"
 HELDOUT = "heldout.json"
@@ -125,9 +125,7 @@ class HeldOutAccuracies:
                 return
             self._accuracies = {**self._accuracies, **accuracies}
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            part = self._file.with_name(f".{HELDOUT}.part")
-            part.write_text(json.dumps(self._accuracies))
-            os.replace(part, self._file)
+            write_whole(self._file, json.dumps(self._accuracies))
 
     def accuracy(self, version: PolicyVersion) -> float | None:
         with self._lock:

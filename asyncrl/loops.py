@@ -1,7 +1,11 @@
-"""The tasks of a run: its loops, one per group, one per evaluation. The first that fails ends the others."""
+"""The tasks of a run: its loops, one per group, one per evaluation. The first that fails ends the others.
+
+What only measures runs in the `background`.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,3 +63,15 @@ class Loops:
         self._tasks.discard(task)
         if not self._tasks:
             self._waits.notify()
+
+
+@contextlib.asynccontextmanager
+async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Runs `work` beside the block, and cancels and awaits it at its end. Raises then what it failed with."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -21,6 +21,7 @@ from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.resuming import Resumption, find_resumption
+from asyncrl.whole_file import write_whole
 
 RECIPE = "recipe.yaml"
 JOURNAL = "journal.sqlite"
@@ -154,11 +155,9 @@ class RunFolder:
         self._lock.write(str(os.getpid()))
         self._lock.flush()
         self.logs.mkdir(exist_ok=True)
-        part = self.path / f"{RECIPE}.part"
         # Where the folder is now: when it is moved, what lies around it is found from there.
         here = recipe.model_copy(update={"run_folder": os.path.abspath(self.path)})
-        part.write_text(dump_recipe(here), encoding="utf-8")
-        os.replace(part, self.path / RECIPE)
+        write_whole(self.path / RECIPE, dump_recipe(here))
 
     def close(self) -> None:
         if self._lock is not None:

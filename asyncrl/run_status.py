@@ -14,6 +14,7 @@ from typing import Literal, TypedDict, cast
 import psutil
 
 from asyncrl.errors import InputError
+from asyncrl.whole_file import write_whole
 
 STATUS = "status.json"
 SILENT_SECONDS = 15.0
@@ -99,13 +100,7 @@ def starting(*, step: int, total_steps: int) -> Status:
 
 def write_status(folder: Path, status: Status) -> None:
     """Replaces the file in one move. Raises OSError, and then the former file is still there."""
-    part = folder / f"{STATUS}.part"
-    try:
-        part.write_text(json.dumps(status) + "\n", encoding="utf-8")
-        os.replace(part, folder / STATUS)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    write_whole(folder / STATUS, json.dumps(status) + "\n")
 
 
 def read_status(folder: Path) -> Status | None:

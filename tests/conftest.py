@@ -137,6 +137,14 @@ def shared_engine(
             yield url, models
 
 
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """The finished run of fakes/finished_run.py."""
+    from fakes.finished_run import write_run
+
+    return write_run(tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def journals_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[Journal] = []

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.loops import Loops
+from asyncrl.loops import Loops, background
 from asyncrl.waits import Waits
 
 
@@ -58,3 +58,30 @@ async def test_what_has_not_ended_in_time_is_cancelled() -> None:
         hanging, quick = loops.start(wait_without_end(), "a"), loops.start(asyncio.sleep(0), "b")
         await loops.cancel(after_seconds=0.01)
     assert hanging.cancelled() and not quick.cancelled()
+
+
+async def test_what_runs_in_the_background_has_ended_with_its_block() -> None:
+    steps = []
+
+    async def measure() -> None:
+        try:
+            steps.append("began")
+            await wait_without_end()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("ended")
+
+    with pytest.raises(ValueError, match="no verdict"):
+        async with background(measure(), "meter"):
+            await asyncio.sleep(0)
+            await fail()
+    assert steps == ["began", "ended"]
+
+
+async def test_what_failed_in_the_background_raises_at_the_end_of_its_block() -> None:
+    steps = []
+    with pytest.raises(ValueError, match="no verdict"):
+        async with background(fail(), "meter"):
+            await asyncio.sleep(0)
+            steps.append("the block is not disturbed")
+    assert steps

@@ -114,8 +114,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Interval | None:
 
 def combined(first: Interval, second: Interval) -> Interval:
     """second - first of two independent means from their own intervals (Newcombe 1998, Statistics in Medicine
-    17; Zou and Donner 2008, Statistics in Medicine 27). Not paired: wider than it needs to be where both
-    answered the same tasks."""
+    17(8), method 10; Zou and Donner 2008, Statistics in Medicine 27). Not paired: wider than it needs to be
+    where both answered the same tasks. Of shares with bounds in [0, 1] it stays in [-1, 1]."""
     mean = second.mean - first.mean
     low = mean - math.hypot(second.mean - second.low, first.high - first.mean)
     high = mean + math.hypot(second.high - second.mean, first.mean - first.low)

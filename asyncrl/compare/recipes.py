@@ -8,6 +8,8 @@ Keys = dict[str, Any]
 """Key with dots -> value; a list is one value."""
 
 SEED = "seed"
+OWN = (SEED, "name", "run_folder")
+"""Keys in which the runs of a group may differ."""
 PLACES = ("name", "run_folder", "path", "folder")
 """Last parts of keys that say where something is or how it is called."""
 
@@ -36,7 +38,7 @@ def is_place(key: str) -> bool:
 
 def without_seed(recipe: Keys) -> str:
     """Equal for recipes that differ in nothing but seed, name and run_folder."""
-    kept = {key: value for key, value in recipe.items() if key not in (SEED, "name", "run_folder")}
+    kept = {key: value for key, value in recipe.items() if key not in OWN}
     return json.dumps(kept, sort_keys=True, default=str)
 
 

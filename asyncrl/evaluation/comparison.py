@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from asyncrl.errors import DiskError, InputError
 from asyncrl.evaluation.exam import Exam
 from asyncrl.evaluation.result import Result
 from asyncrl.observe.comparison import differences
+from asyncrl.whole_file import write_whole
 
 
 class Comparison:
@@ -85,10 +85,8 @@ class Comparison:
         }
 
     def _write(self, file: Path) -> None:
-        part = file.with_name(f".{file.name}.part")
         try:
-            part.write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
-            os.replace(part, file)
+            write_whole(file, json.dumps(self.as_json(), indent=1))
         except OSError as error:
             raise DiskError(
                 f"--out is {file}, which could not be written: {error.strerror}. Name a file in a folder "

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import aiohttp
 
@@ -21,7 +20,7 @@ from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.energy import EnergySources, find_energy
 from asyncrl.environment import describe_environment
-from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
+from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
 from asyncrl.journal.server_changes import ServerChanges, read_changes
@@ -41,18 +40,17 @@ from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site import ControllerDisk, LocalSite, Site
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
+from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
-from asyncrl.observe.alarms.rule import Alarm
-from asyncrl.observe.alarms.watch import ALARM, AlarmWatch, rules_of
+from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, Row, read_metrics
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
-from asyncrl.observe.warning_log import WarningLog
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
@@ -62,76 +60,6 @@ from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
-
-
-class TerminalAndFile(logging.Handler):
-    """Tells the person at the terminal and metrics.jsonl: steps, evaluations, alarms, warnings of all parts.
-
-    Context manager: within it, warnings of asyncrl's loggers come here and not to standard error.
-    """
-
-    def __init__(
-        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter
-    ) -> None:
-        super().__init__(logging.WARNING)
-        self._live = live
-        self._metrics = metrics
-        self._warnings = WarningLog(metrics)
-        self._alarms = alarms
-        self._memory = memory
-
-    def step(self, row: Row) -> None:
-        row = {**row, **self._memory.row()}
-        self._metrics.step(row)
-        self._warnings.step = int(row["step"])
-        self._live.step(row)
-        self._alarms.step(row)
-
-    def evaluation(self, row: Row) -> None:
-        self._metrics.evaluation(row)
-        self._live.evaluation(row)
-        self._alarms.evaluation(row)
-
-    def benchmark(self, row: Row) -> None:
-        self._metrics.benchmark(row)
-        self._live.benchmark(row)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Never raises: a part that warns must not fail by it, least of all while it stops the run.
-
-        After an error of the disk or the terminal, the next row ends the run.
-        """
-        text, style = record.getMessage(), "yellow"
-        try:
-            alarm: Alarm | None = getattr(record, "alarm", None)
-            if alarm is None:
-                self._warnings.add(text, kind=str(record.msg))
-            elif (fields := self._alarms.admit(alarm)) is None:
-                return
-            else:
-                style = "bold yellow" if alarm.is_on else "dim"
-                self._metrics.event(ALARM, **fields)
-        except DiskError as error:
-            text += f"\n{error}"
-        try:
-            self._live.note(text, style=style)
-        except OSError:
-            # The terminal is gone, say after a SIGHUP.
-            self.handleError(record)
-
-    def __enter__(self) -> Self:
-        log_of_all = logging.getLogger("asyncrl")
-        log_of_all.addHandler(self)
-        log_of_all.propagate = False
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        log_of_all = logging.getLogger("asyncrl")
-        log_of_all.removeHandler(self)
-        log_of_all.propagate = True
-        # Whatever ended the run must not be hidden by a full disk.
-        with contextlib.suppress(DiskError):
-            self._warnings.close()
 
 
 async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> bool:

@@ -6,10 +6,12 @@ processes share in each of them: a growth is one, a level is an upper bound.
 
 import asyncio
 import contextlib
-import os
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 
 import psutil
+
+from asyncrl.launch.families import find_families
+from asyncrl.loops import background
 
 INTERVAL_SECONDS = 10.0
 GIB = 2**30
@@ -29,16 +31,9 @@ class MemoryMeter:
         server with its own processes)."""
         return dict(self._row)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    def running(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Measures every INTERVAL_SECONDS, in a thread: on a machine with many processes it takes long."""
-        loop = asyncio.create_task(self._run(), name="memory")
-        try:
-            yield
-        finally:
-            loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await loop
+        return background(self._run(), "memory")
 
     async def _run(self) -> None:
         while True:
@@ -47,25 +42,24 @@ class MemoryMeter:
 
     def measure(self) -> dict[str, float]:
         """What `row` says from now on. Reads every process of the machine once."""
-        own = psutil.Process()
-        sizes = {"controller": [own.memory_info().rss], "trainer": [], "server": []}
-        parents: dict[int, int] = {}
-        families: dict[int, int] = {}
+        sizes = {"controller": [psutil.Process().memory_info().rss], "trainer": [], "server": []}
         roles: dict[psutil.Process, str] = {}
-        # Parents come before their children.
-        for process in own.children(recursive=True):
+        for child, family in find_families().items():
+            # A child that has not begun its program yet has no role: it is looked at again.
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                parent = process.ppid()
-                first = process.pid if parent == os.getpid() else parents.get(parent, parent)
-                parents[process.pid] = first
-                if first == process.pid:
-                    roles[process] = self._roles.get(process) or _role(process)
-                families[first] = families.get(first, 0) + process.memory_info().rss
-        # A child that has not begun its program yet is looked at again.
-        self._roles = {process: role for process, role in roles.items() if role}
-        for process, role in self._roles.items():
-            sizes[role].append(families[process.pid])
+                if role := self._roles.get(child) or _role(child):
+                    roles[child] = role
+                    sizes[role].append(_resident_bytes(family))
+        self._roles = roles
         return {f"{role}_memory_gib": round(max(found) / GIB, 3) for role, found in sizes.items() if found}
+
+
+def _resident_bytes(family: Sequence[psutil.Process]) -> int:
+    total = 0
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += process.memory_info().rss
+    return total
 
 
 def _role(process: psutil.Process) -> str:

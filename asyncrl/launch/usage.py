@@ -15,13 +15,15 @@ import psutil
 from asyncrl.energy import EnergyCounter
 from asyncrl.journal.usage import CONTROLLER, ENERGY, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
+from asyncrl.launch.families import find_families
 from asyncrl.launch.site import Process
+from asyncrl.loops import background
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 2.0
 DISCOVERY_SECONDS = 10.0
-"""Between two searches for new descendants, which read every process of the machine."""
+"""Between two searches for new descendants."""
 
 
 class UsageMeter:
@@ -53,12 +55,8 @@ class UsageMeter:
         self._others = 0.0
 
     def discover(self) -> None:
-        """Finds the descendants of this process. Milliseconds of work: not for every sample."""
-        found: dict[int, list[psutil.Process]] = {}
-        for child in self._own.children():
-            with contextlib.suppress(psutil.Error):
-                found[child.pid] = [child, *child.children(recursive=True)]
-        self._families = found
+        """Finds the descendants of this process. Reads every process of the machine: not for every sample."""
+        self._families = {child.pid: family for child, family in find_families().items()}
 
     def sample(self) -> list[Usage]:
         """What was used so far."""
@@ -115,13 +113,10 @@ class _Named:
 @contextlib.asynccontextmanager
 async def metering(meter: UsageMeter, journal: Journal, started_seconds: float) -> AsyncIterator[None]:
     """Records what `meter` reads, every INTERVAL_SECONDS and at the end."""
-    loop = asyncio.create_task(_record(meter, journal, started_seconds), name="usage")
     try:
-        yield
+        async with background(_record(meter, journal, started_seconds), "usage"):
+            yield
     finally:
-        loop.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await loop
         # A journal that failed has ended the run already.
         with contextlib.suppress(JournalError):
             record_usage(journal, started_seconds, meter.sample())

@@ -102,19 +102,6 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     return Difference(mean, max(-1.0, low), min(1.0, high), len(differences))
 
 
-def difference_of_shares(
-    first: tuple[float, float, float], second: tuple[float, float, float], *, num_tasks: int
-) -> Difference:
-    """second - first of two shares with their bounds (mean, low, high), as if their tasks were drawn apart.
-
-    The interval joins the bounds of both (Newcombe 1998, Statistics in Medicine 17(8), method 10).
-    """
-    (p, p_low, p_high), (q, q_low, q_high) = first, second
-    below = math.sqrt((q - q_low) ** 2 + (p_high - p) ** 2)
-    above = math.sqrt((q_high - q) ** 2 + (p - p_low) ** 2)
-    return Difference(q - p, max(-1.0, q - p - below), min(1.0, q - p + above), num_tasks)
-
-
 def _wilson(share: float, *, effective_tasks: float, num_tasks: int) -> Estimate:
     spread = Z_95 * Z_95 / effective_tasks
     centre = (share + spread / 2) / (1 + spread)

@@ -13,6 +13,7 @@ from asyncrl.observe.live import ETA_WINDOW_STEPS
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
 from asyncrl.observe.summary import METRICS_FILE, REPORT_FILE
+from asyncrl.observe.warning_log import WARNING
 from asyncrl.run_status import (
     ENDS,
     QueueStatus,
@@ -151,12 +152,11 @@ def _warnings(events: list[Row]) -> list[Told]:
     """The last ones, each text once."""
     found: dict[str, Told] = {}
     for row in events:
-        if row["event"] in ("note", "warning"):
+        if row["event"] == WARNING:
             text = str(row.get("text"))
             # Popped first, so that it takes its new place in the order.
-            before = found.pop(text, None)
-            count = row.get("count", 1 if before is None else before.count + 1)
-            found[text] = Told(row.get("step"), text, count=count)
+            found.pop(text, None)
+            found[text] = Told(row.get("step"), text, count=row.get("count", 1))
     return list(found.values())[-NUM_WARNINGS:]
 
 

@@ -33,8 +33,8 @@ from asyncrl.recipe.file import dump_recipe
 from asyncrl.report import schema
 from asyncrl.report.costs import Prices, cost_of, energy_of, flops_of, is_number, time_of
 from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
+from asyncrl.run_status import is_running, read_status
 
-LOCKS = Path("/proc/locks")
 OFF_POLICY = (
     *("staleness_mean", "staleness_max", "staleness_kl", "mismatch_kl", "mismatch_logprob_max"),
     *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share", "clipped_share"),
@@ -106,8 +106,9 @@ def tokens_of(journal: JournalReader | None) -> Mapping[str, int]:
 
 def _run(run_folder: Path, recipe: Recipe, metrics: Metrics, *, has_journal: bool) -> schema.Run:
     steps = int(metrics.steps[-1]["step"]) if metrics.steps else 0
+    status = read_status(run_folder)
     state: Literal["finished", "running", "stopped", "not begun"] = "stopped"
-    if is_writing(run_folder):
+    if status is not None and is_running(status):
         state = "running"
     elif RunFolder(run_folder).is_complete(recipe.trainer.num_steps) or _has_ended(metrics, steps):
         state = "finished"
@@ -127,18 +128,6 @@ def _has_ended(metrics: Metrics, steps: int) -> bool:
     """Whether what training made was evaluated: also where it ended early, at evaluation.stop_at_accuracy."""
     after = metrics.evaluation("after")
     return after is not None and 0 < steps <= after["step"]
-
-
-def is_writing(run_folder: Path, *, locks: Path = LOCKS) -> bool:
-    """Whether another process holds the folder's lock; asks the kernel and takes no lock, which a run that
-    starts at this moment would meet."""
-    lock = run_folder / ".lock"
-    holder = lock.read_text().strip() if lock.is_file() else ""
-    if not holder.isdecimal() or int(holder) == os.getpid() or not locks.is_file():
-        return False
-    # "1: FLOCK  ADVISORY  WRITE 1234 08:01:567 0 EOF". Not by its inode, which overlay file systems change.
-    rows = (line.split() for line in locks.read_text().splitlines())
-    return any(row[1:2] == ["FLOCK"] and row[4:5] == [holder] for row in rows)
 
 
 def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:

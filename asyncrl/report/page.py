@@ -31,7 +31,7 @@ def render(report: RunReport, summary: Summary, commands: Mapping[str, str]) -> 
         "report.html",
         curves=Markup(curves.as_svg(summary.metrics)),
         recipe=(summary.run_folder / RECIPE_FILE).read_text(encoding="utf-8"),
-        name=report.run.name,
+        title=report.run.name,
         model=report.model.path,
         steps=len(summary.metrics.steps),
         training_time=duration(summary.training_seconds),
@@ -80,10 +80,10 @@ def _template(file: str, /, **values: Any) -> str:
     import jinja2
 
     static = resources.files("asyncrl.report") / "static"
-    text = (static / file).read_text(encoding="utf-8")
+    loader = jinja2.FunctionLoader(lambda name: (static / name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     style = Markup((static / "report.css").read_text(encoding="utf-8"))
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(text).render(style=style, **values)
+    return environment.get_template(file).render(style=style, **values)
 
 
 def _tiles(report: RunReport) -> Iterator[dict[str, str]]:

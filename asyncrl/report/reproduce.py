@@ -11,12 +11,12 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from asyncrl.compare.bootstrap import Interval, combined
 from asyncrl.environment import describe_environment, differences
 from asyncrl.errors import InputError
 from asyncrl.file_digest import sha256_of
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
-from asyncrl.observe.estimates import Difference, difference_of_shares
 from asyncrl.observe.formats import NOTHING, compact
 from asyncrl.recipe import Recipe
 from asyncrl.report.schema import Evaluation, RunReport, Share
@@ -129,9 +129,9 @@ def _code_problems(report: RunReport) -> Iterator[str]:
             yield f"{file}, which the recipe names, has changed since the run: its digest was {digest}."
 
 
-def differences_of(before: Evaluation | None, after: Evaluation | None) -> dict[str, Difference]:
+def differences_of(before: Evaluation | None, after: Evaluation | None) -> dict[str, Interval]:
     """Of the last versions: measure -> reproduced - recorded, with a 95% interval."""
-    found: dict[str, Difference] = {}
+    found: dict[str, Interval] = {}
     if before is None or after is None:
         return found
     for name in ("greedy", "avg_at_k", "pass_at_k"):
@@ -139,9 +139,7 @@ def differences_of(before: Evaluation | None, after: Evaluation | None) -> dict[
         second: Share | None = getattr(after, name)
         is_alike = name == "greedy" or before.k == after.k
         if first is not None and second is not None and is_alike:
-            bounds = [(each.mean, each.low, each.high) for each in (first, second)]
-            tasks = min(before.num_tasks, after.num_tasks)
-            found[name] = difference_of_shares(*bounds, num_tasks=tasks)
+            found[name] = combined(*(Interval(each.mean, each.low, each.high) for each in (first, second)))
     return found
 
 
@@ -180,7 +178,7 @@ def _plain_rows(recorded: RunReport, reproduced: RunReport) -> list[tuple[str, .
     ]
 
 
-def _words(found: Difference | None) -> str:
+def _words(found: Interval | None) -> str:
     if found is None:
         return ""
     return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"

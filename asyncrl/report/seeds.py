@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from asyncrl.compare.bootstrap import over_seeds
+from asyncrl.compare.recipes import OWN
 from asyncrl.report.schema import Evaluation, RunReport, SeedGroup, SeedMean
 
-OWN = ("seed", "name", "run_folder")
-"""Keys in which the runs of a group may differ."""
 MEASURES = ("greedy", "avg_at_k", "pass_at_k")
 
 

@@ -1,6 +1,5 @@
 """Reports as files: report.html with curves.png, report.json, report.md, report.tex; each replaced whole."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from asyncrl.report.seeds import group_by_seed
 from asyncrl.report.tables import combined_tables, tables_of
 from asyncrl.report.text import as_latex, as_markdown
 from asyncrl.run_folder import JOURNAL, METRICS
+from asyncrl.whole_file import write_whole
 
 FORMATS = {"html": "report.html", "json": "report.json", "markdown": "report.md", "latex": "report.tex"}
 """Format -> the name of its file."""
@@ -75,6 +75,4 @@ def write_combined(
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        part = folder / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, folder / name)
+        write_whole(folder / name, text)

@@ -6,7 +6,6 @@ a server that joins later. A server serves only what was compared with the train
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from asyncrl.files.service import folder_url
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.waits import Waits
+from asyncrl.whole_file import write_whole
 
 MANIFEST = "publication.json"
 LOOK_SECONDS = 0.1
@@ -43,9 +43,8 @@ class Publication:
 
     def write_manifest(self) -> None:
         """Written last and renamed into place: a folder with a manifest is complete."""
-        temporary = self.folder / f"{MANIFEST}.part"
-        temporary.write_text(json.dumps({"version": self.version, "digests": self.digests}))
-        os.replace(temporary, self.folder / MANIFEST)
+        manifest = {"version": self.version, "digests": self.digests}
+        write_whole(self.folder / MANIFEST, json.dumps(manifest))
 
 
 def read_publication(folder: Path) -> Publication:

@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from asyncrl.whole_file import write_whole
 
 FOLDER = "trackers"
 """In the run folder: one such file per tracker, and what trackers keep there."""
@@ -32,9 +33,7 @@ def read_position(path: Path) -> Position:
 
 
 def write_position(path: Path, position: Position) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(dataclasses.asdict(position)), encoding="utf-8")
-    os.replace(part, path)
+    write_whole(path, json.dumps(dataclasses.asdict(position)))
 
 
 def rows_left(metrics: Path, position: Position) -> int:

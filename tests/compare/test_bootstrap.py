@@ -69,6 +69,14 @@ def test_a_difference_of_two_intervals_adds_their_halves_in_squares() -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.05, 0.15))
 
 
+def test_a_difference_of_two_shares_stays_between_minus_one_and_one() -> None:
+    none, all_right = Interval(0.0, 0.0, 0.3), Interval(1.0, 0.7, 1.0)
+    found = combined(none, all_right)
+    assert (found.mean, found.high) == (1.0, 1.0)
+    # 1 - sqrt(0.3^2 + 0.3^2)
+    assert found.low == pytest.approx(0.5757, abs=1e-4)
+
+
 def simulated(
     generator: np.random.Generator, *, num_seeds: int, num_tasks: int, seed_spread: float, gap: float
 ) -> tuple[Floats, Floats]:

@@ -4,16 +4,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from fakes.finished_run import write_run
 
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.rows import GroupRow, GroupSummary, SegmentRow, TrajectoryRow
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return write_run(tmp_path)
 
 
 @pytest.fixture

@@ -1,14 +1,7 @@
-"""The finished run of fakes/finished_run.py."""
-
-from pathlib import Path
+"""The books of the finished run of fakes/finished_run.py."""
 
 import pytest
-from fakes.finished_run import GENERATED, write_run
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return write_run(tmp_path)
+from fakes.finished_run import GENERATED
 
 
 @pytest.fixture

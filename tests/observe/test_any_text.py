@@ -191,12 +191,12 @@ def words(text: str) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(text=ANYTHING)
-def test_any_note_reaches_the_metrics_the_terminal_and_the_post_mortem(
+def test_any_warning_reaches_the_metrics_the_terminal_and_the_post_mortem(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     with MetricsWriter(folder / "metrics.jsonl") as writer:
-        writer.event("note", text=text)
+        writer.event("warning", text=text, step=0, count=1)
         writer.step({"step": 1, "outcomes": {"said": text}})
     metrics = read_metrics(folder / "metrics.jsonl")
     assert metrics.events[0]["text"] == metrics.steps[0]["outcomes_said"] == storable(text)

@@ -97,7 +97,8 @@ from asyncrl.run_status import write_status
 
 run = Path({folder!r})
 with MetricsWriter(run / "metrics.jsonl") as metrics:
-    metrics.event("note", text="a warning that is longer than a narrow terminal is wide, or than two of them")
+    text = "a warning that is longer than a narrow terminal is wide, or than two of them"
+    metrics.event("warning", text=text, step=0, count=1)
     metrics.step({{"step": 1, "reward_mean": 0.4, "step_seconds": 2.0}})
 (run / "recipe.yaml").write_text("name: run")
 states = iter(["training", "training", "finished"])

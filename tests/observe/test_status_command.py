@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
         metrics.event("alarm", alarm="dead_groups", step=4, text="no signal", is_first=True, is_on=True)
         metrics.event("alarm", alarm="entropy", step=9, text="entropy fell", is_first=True, is_on=True)
         metrics.event("alarm", alarm="dead_groups", step=11, text="signal again", is_first=True, is_on=False)
-        for _ in range(2):
-            metrics.event("note", text="server http://a:1 leaves: \x1b[2Jit died")
+        for count in (1, 2):
+            metrics.event("warning", text="server http://a:1 leaves: \x1b[2Jit died", step=12, count=count)
     (run / "recipe.yaml").write_text("name: run\n")
     write_status(run, make_status(step=12, servers=[SERVER]))
     return run
@@ -73,7 +73,7 @@ def test_a_running_run_says_who_waits_how_long_it_takes_and_what_is_wrong(
     assert "trainer   waits for rollouts: 14 of 16 groups ready" in lines
     assert "rollouts  works" in lines
     assert "alarm     step 9: entropy fell" in lines and "was       step 11: signal again" in lines
-    assert "warning   server http://a:1 leaves: \\x1b[2Jit died (2 times)" in lines
+    assert "warning   step 12: server http://a:1 leaves: \\x1b[2Jit died (2 times)" in lines
     head, row = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if a.startswith("server "))
     assert head.split() == ["server", "state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted"]
     assert row.split() == ["127.0.0.1:30000", "serving", "12", "16", "3.1k", "98%", "1", "0"]
@@ -85,7 +85,8 @@ def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
     long = {**SERVER, "url": "http://a-host-with-a-long-name.example.org:30000", "state": "restarting"}
     write_status(folder, make_status(step=12, total_steps=100_000, servers=[SERVER, long]))
     with MetricsWriter(folder / "metrics.jsonl") as metrics:
-        metrics.event("note", text="word " * 30 + "x" * 300 + "\nand a second line")
+        long_text = "word " * 30 + "x" * 300 + "\nand a second line"
+        metrics.event("warning", text=long_text, step=12, count=1)
     lines = status_lines(read_run(folder), width=width)
     assert max(line.cell_len for line in lines) <= width
     # What tells two servers of a host apart is kept.

@@ -2,17 +2,15 @@
 
 import sqlite3
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from fakes.big_run import insert_step, metric_rows
-from fakes.chromium import Page, chromium, needs_chromium
+from fakes.chromium import chromium, needs_chromium
 from fakes.finished_run import write_run
-from fakes.page_server import served
+from fakes.opened_page import assert_fits, opened
 from fakes.statuses import make_status
 
 from asyncrl.journal.schema import create_tables
@@ -36,21 +34,11 @@ SERVER = {
 HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
 DRAWN = "document.querySelector('canvas[aria-label^=Reward]')?.width > 301"
 """A canvas that nothing was drawn on is 300 wide."""
-WIDTH = "document.documentElement.scrollWidth"
 
 
 def append(run: Path, row: dict[str, Any]) -> None:
     with MetricsWriter(run / "metrics.jsonl") as writer:
         writer.step(row)
-
-
-@asynccontextmanager
-async def opened(folder: Path, profile: Path, address: str = "#/", **window: int) -> AsyncIterator[Page]:
-    """The page of the runs in `folder`; fails when its scripts complain."""
-    async with served(folder) as url, chromium(profile, **window) as page:
-        await page.open(url + address)
-        yield page
-        assert page.complaints == []
 
 
 @pytest.fixture
@@ -193,11 +181,8 @@ async def test_nothing_is_wider_than_a_narrow_window(run_folder: Path, profile: 
     write_status(run_folder, make_status(servers=[SERVER]))
     async with opened(run_folder, profile, width=400, height=800) as page:
         await page.wait_for("document.querySelector('#runs tr')")
-        for tab in ("", "/curves", "/groups", "/groups/0", "/servers"):
-            await page.evaluate(f"location.hash = '#/{'run' + tab if tab else ''}'")
-            await page.wait_for("document.querySelector('main').childElementCount > 0")
-            assert await page.evaluate(f"{WIDTH} <= 400"), tab
-            assert await page.evaluate("document.querySelector('main').scrollWidth <= 400"), tab
+        views = ["#/", *(f"#/run/{view}" for view in ("curves", "groups", "groups/0", "servers"))]
+        await assert_fits(page, views, width=400, elements=("html", "main"))
 
 
 async def test_servers_and_who_waits_are_shown_and_a_silent_run_is_no_longer_running(

@@ -1,14 +1,14 @@
 """The numbers of a report, from a run's files."""
 
-import fcntl
 import json
 import math
 import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 from fakes.finished_run import EVALUATION, record_start
+from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
 from asyncrl.journal.usage import Usage
@@ -17,6 +17,7 @@ from asyncrl.report.collect import collect, distribution
 from asyncrl.report.costs import Prices
 from asyncrl.report.page import remarks_of
 from asyncrl.report.schema import RunReport
+from asyncrl.run_status import write_status
 
 
 def test_the_last_version_and_the_best_one_are_told_apart(run_folder: Path) -> None:
@@ -120,34 +121,29 @@ def test_a_step_without_a_count_leaves_the_trained_operations_unknown(run_folder
     assert collect(run_folder).flops.trained is None
 
 
-def test_a_run_that_another_process_writes_is_not_finished(run_folder: Path) -> None:
+def test_a_run_that_says_that_it_trains_is_not_finished_while_its_process_lives(run_folder: Path) -> None:
     assert collect(run_folder).run.state == "finished"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run_folder / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    writer = subprocess.Popen(["sleep", "600"])
     try:
+        write_status(run_folder, make_status(pid=writer.pid))
         report = collect(run_folder)
     finally:
-        holder.communicate(b"\n")
+        writer.kill()
+        writer.wait()
     assert (report.run.state, report.run.is_finished) == ("running", False)
     assert remarks_of(report) == ["This run is NOT FINISHED: it is running, 9 of 10 steps so far."]
-    # Looking took no lock, and a lock file whose holder is gone holds nothing.
+    # After kill -9 the last status stays.
     assert collect(run_folder).run.state == "finished"
-    with (run_folder / ".lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-HOLD = """
-import fcntl, os, sys
-with open(sys.argv[1], "w") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    file.write(str(os.getpid())); file.flush()
-    print("held", flush=True); sys.stdin.read()
-"""
+def test_a_run_on_another_host_is_running_while_it_writes(run_folder: Path) -> None:
+    write_status(run_folder, make_status(host="another"))
+    assert collect(run_folder).run.state == "running"
+    write_status(run_folder, make_status(host="another", time_seconds=time.time() - 60))
+    assert collect(run_folder).run.state == "finished"
 
 
-@pytest.mark.parametrize("name", ["journal.sqlite", "metrics.jsonl", "recipe.yaml"])
+@pytest.mark.parametrize("name", ["journal.sqlite", "metrics.jsonl", "recipe.yaml", "status.json"])
 def test_a_damaged_file_is_named(run_folder: Path, name: str) -> None:
     for companion in ("journal.sqlite-wal", "journal.sqlite-shm"):
         (run_folder / companion).unlink(missing_ok=True)

@@ -4,7 +4,8 @@ An alarm is told as its condition begins to hold, and again once it has not held
 row; in between it is silent. What was on stays on over a restart of the run.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, OneAnswer
@@ -25,32 +26,22 @@ CLEAR_STEPS = 10
 
 def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
     """Those that the recipe leaves on."""
-    rules: list[Rule] = []
-    if section.entropy_nats is not None:
-        rules.append(EntropyCollapse(section.entropy_nats))
-    if section.length_growth is not None or section.cut_share is not None:
-        rules.append(LengthExplosion(section.length_growth, section.cut_share))
-    if section.length_shrink is not None:
-        rules.append(LengthCollapse(section.length_shrink))
-    if section.reward_without_heldout is not None:
-        rules.append(RewardWithoutHeldOut(section.reward_without_heldout))
-    if section.mismatch_kl is not None:
-        rules.append(MismatchTrend(section.mismatch_kl))
-    if section.capped_share is not None:
-        rules.append(capped_share(section.capped_share))
-    if section.clipped_share is not None:
-        rules.append(clipped_share(section.clipped_share))
-    if section.dead_group_share is not None:
-        rules.append(DeadGroups(section.dead_group_share, groups_per_batch))
-    if section.fault_share is not None:
-        rules.append(VerifierFaults(section.fault_share))
-    if section.answer_share is not None:
-        rules.append(OneAnswer(section.answer_share))
-    if section.nonfinite_share is not None:
-        rules.append(NotANumber(section.nonfinite_share))
-    if section.memory_growth is not None:
-        rules.append(MemoryGrowth(section.memory_growth))
-    return rules
+    rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
+        (EntropyCollapse, [section.entropy_nats]),
+        (LengthExplosion, [section.length_growth, section.cut_share]),
+        (LengthCollapse, [section.length_shrink]),
+        (RewardWithoutHeldOut, [section.reward_without_heldout]),
+        (MismatchTrend, [section.mismatch_kl]),
+        (capped_share, [section.capped_share]),
+        (clipped_share, [section.clipped_share]),
+        (functools.partial(DeadGroups, groups_per_batch=groups_per_batch), [section.dead_group_share]),
+        (VerifierFaults, [section.fault_share]),
+        (OneAnswer, [section.answer_share]),
+        (NotANumber, [section.nonfinite_share]),
+        (MemoryGrowth, [section.memory_growth]),
+    ]
+    # Of a rule with several limits each may be off alone.
+    return [make(*limits) for make, limits in rules if any(limit is not None for limit in limits)]
 
 
 class AlarmWatch:

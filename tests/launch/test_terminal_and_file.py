@@ -11,8 +11,8 @@ import pytest
 from fakes.small_disk import refused_writes
 from rich.console import Console
 
-from asyncrl.launch.local import TerminalAndFile
 from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.observe.alarms.rule import Alarm, Finding, tell
 from asyncrl.observe.alarms.watch import AlarmWatch
 from asyncrl.observe.live import LiveLine

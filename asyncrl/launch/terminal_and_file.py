@@ -1,0 +1,83 @@
+"""What a person hears of a run: rows, alarms and warnings, at the terminal and in metrics.jsonl."""
+
+import contextlib
+import logging
+from typing import Self
+
+from asyncrl.errors import DiskError
+from asyncrl.launch.memory_meter import MemoryMeter
+from asyncrl.observe.alarms.rule import Alarm
+from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
+from asyncrl.observe.live import LiveLine
+from asyncrl.observe.metrics import MetricsWriter, Row
+from asyncrl.observe.warning_log import WarningLog
+
+
+class TerminalAndFile(logging.Handler):
+    """Tells the person at the terminal and metrics.jsonl: steps, evaluations, alarms, warnings of all parts.
+
+    Context manager: within it, warnings of asyncrl's loggers come here and not to standard error.
+    """
+
+    def __init__(
+        self, live: LiveLine, metrics: MetricsWriter, alarms: AlarmWatch, memory: MemoryMeter
+    ) -> None:
+        super().__init__(logging.WARNING)
+        self._live = live
+        self._metrics = metrics
+        self._warnings = WarningLog(metrics)
+        self._alarms = alarms
+        self._memory = memory
+
+    def step(self, row: Row) -> None:
+        row = {**row, **self._memory.row()}
+        self._metrics.step(row)
+        self._warnings.step = int(row["step"])
+        self._live.step(row)
+        self._alarms.step(row)
+
+    def evaluation(self, row: Row) -> None:
+        self._metrics.evaluation(row)
+        self._live.evaluation(row)
+        self._alarms.evaluation(row)
+
+    def benchmark(self, row: Row) -> None:
+        self._metrics.benchmark(row)
+        self._live.benchmark(row)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a part that warns must not fail by it, least of all while it stops the run.
+
+        After an error of the disk or the terminal, the next row ends the run.
+        """
+        text, style = record.getMessage(), "yellow"
+        try:
+            alarm: Alarm | None = getattr(record, "alarm", None)
+            if alarm is None:
+                self._warnings.add(text, kind=str(record.msg))
+            elif (fields := self._alarms.admit(alarm)) is None:
+                return
+            else:
+                style = "bold yellow" if alarm.is_on else "dim"
+                self._metrics.event(ALARM, **fields)
+        except DiskError as error:
+            text += f"\n{error}"
+        try:
+            self._live.note(text, style=style)
+        except OSError:
+            # The terminal is gone, say after a SIGHUP.
+            self.handleError(record)
+
+    def __enter__(self) -> Self:
+        log_of_all = logging.getLogger("asyncrl")
+        log_of_all.addHandler(self)
+        log_of_all.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        log_of_all = logging.getLogger("asyncrl")
+        log_of_all.removeHandler(self)
+        log_of_all.propagate = True
+        # Whatever ended the run must not be hidden by a full disk.
+        with contextlib.suppress(DiskError):
+            self._warnings.close()
