@@ -15,6 +15,9 @@ TRACKERS_READY := .venv/.ready-trackers
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 INSTALL := $(BIN)/python asyncrl/launch/install.py
 
+# Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup gpu-lock gpu-check train eval check view chat quick test test-all lint bench ablation seeds chaos clean
 
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY))

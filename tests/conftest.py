@@ -78,7 +78,10 @@ def group_of(nodeid: str) -> str:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """What is left out is not imported either: torch and Megatron alone take seconds."""
-    return True if is_heavy(collection_path) and "not heavy" in config.option.markexpr else None
+    left_out = config.option.markexpr
+    if "not gpu" in left_out and is_in(place_of(collection_path), "gpu"):
+        return True
+    return True if is_heavy(collection_path) and "not heavy" in left_out else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,6 +1,7 @@
 """Lengths of simulated responses: those of groups that a run has generated, or a stated distribution."""
 
 import bisect
+import functools
 import math
 import random
 import statistics
@@ -47,16 +48,19 @@ class LogNormalLengths:
         ]
 
     def mean(self) -> float:
-        return statistics.fmean(self._sample())
+        return statistics.fmean(_sample(self))
 
     def longest(self) -> int:
         return self.limit if self.spread else min(self.limit, round(self.mean_tokens))
 
     def tokens_held(self) -> float:
-        return held_by_running(self._sample(), self.prompt_tokens)
+        return held_by_running(_sample(self), self.prompt_tokens)
 
-    def _sample(self) -> list[int]:
-        return self.draw(0, 20_000, random.Random(0))
+
+# Asked for by each cost of each split that a plan tries.
+@functools.lru_cache(maxsize=8)
+def _sample(lengths: LogNormalLengths) -> list[int]:
+    return lengths.draw(0, 20_000, random.Random(0))
 
 
 @dataclass(frozen=True, slots=True)

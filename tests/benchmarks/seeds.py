@@ -20,8 +20,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.model.source import model_folder
@@ -125,6 +123,9 @@ def answers(recipe: Recipe, checkpoint: Path) -> str:
 
 @functools.cache
 def _load(folder: Path) -> tuple[Any, Any]:
+    # Slow to import, and the tests of this file generate nothing.
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     return AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
 
 

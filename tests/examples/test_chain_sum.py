@@ -9,7 +9,6 @@ from fakes.gym import NEEDS_GYM
 from asyncrl.data.gym_process import Request, make_row
 from asyncrl.errors import InputError
 from asyncrl.examples.chain_sum import draw_answers, terms_of, work_chain_sum
-from asyncrl.examples.gym_pretrain import build_tokenizer
 from verifiers.gym.datasets import build_dataset
 
 ASKS = "State the final answer to the following arithmetic problem: {} ="
@@ -54,6 +53,9 @@ def test_the_corpus_answers_in_one_go_or_works_and_leaves_held_out_questions_out
 
 @NEEDS_GYM
 def test_the_tokenizer_knows_what_the_gym_asks_and_what_answers_it():
+    # Loads torch and transformers.
+    from asyncrl.examples.gym_pretrain import build_tokenizer
+
     request = Request("chain_sum", CONFIG, seed=7, size=50, start=0, stop=50)
     dataset = build_dataset("chain_sum", CONFIG, seed=7, size=50)
     questions = [make_row(request, dataset, index)["prompt"] for index in range(50)]

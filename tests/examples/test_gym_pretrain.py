@@ -8,7 +8,6 @@ from fakes.gym import NEEDS_GYM
 import asyncrl.data.gym
 from asyncrl import cli
 from asyncrl.errors import InputError
-from asyncrl.examples.gym_pretrain import prepare
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
@@ -65,5 +64,8 @@ def test_without_the_package_the_recipe_is_refused_before_anything_is_made(
 
 
 def test_an_unknown_option_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    # Loads torch and transformers.
+    from asyncrl.examples.gym_pretrain import prepare
+
     with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*worked, .*noise"):
         prepare(tmp_path, lambda *progress: None, nois=0.1)

@@ -1,13 +1,13 @@
-"""Every recipe that is shipped is valid, and those that make their own base model agree with it."""
+"""Every recipe that is shipped is valid, and those that make their own base model agree with it.
+
+What makes a model is imported where it is used: it loads torch and transformers.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from asyncrl.examples.gym_pretrain import ChainSumOptions
-from asyncrl.examples.gym_pretrain import prepare as prepare_gym
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import SumsOptions, prepare
 from asyncrl.plugins import load_object
 from asyncrl.recipe import Data, Source
 from asyncrl.recipe.file import load_recipe
@@ -28,18 +28,22 @@ def test_a_recipe_is_valid_and_named_like_its_file(path):
 
 @pytest.mark.parametrize("path", MADE_HERE, ids=lambda path: path.stem)
 def test_what_a_recipe_prepares_is_what_it_reads(path):
+    from asyncrl.examples import gym_pretrain, pretrain
+
     recipe = load_recipe(path)
     target = load_object(recipe.prepare.target)
     read = {recipe.model.path, *(source.path for source in sources(recipe.data) if source.gym is None)}
     assert callable(target)
-    names = ["model"] if target is prepare_gym else ["model", "train.jsonl", "heldout.jsonl"]
+    names = ["model"] if target is gym_pretrain.prepare else ["model", "train.jsonl", "heldout.jsonl"]
     assert read == {f"{recipe.prepare.folder}/{name}" for name in names}
-    if target is prepare:
-        options = parse_options(SumsOptions, recipe.prepare.options)
+    if target is pretrain.prepare:
+        options = parse_options(pretrain.SumsOptions, recipe.prepare.options)
         assert options.max_position_embeddings >= recipe.model.context_tokens
 
 
 def test_the_base_model_of_a_gym_saw_other_tasks_than_the_run_and_no_held_out_one():
+    from asyncrl.examples.gym_pretrain import ChainSumOptions
+
     recipe = load_recipe(REASONING)
     options = parse_options(ChainSumOptions, recipe.prepare.options)
     corpus = Source(

@@ -1,8 +1,10 @@
 """The character tokenizer, through both libraries that load it."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from asyncrl.examples.tokenizer import VOCABULARY, build_tokenizer, write_tokenizer
 
@@ -15,12 +17,18 @@ TEXTS = [
 ]
 
 
+def read_with_transformers(folder: Path) -> Any:
+    from transformers import AutoTokenizer  # Slow to import.
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_encoding_then_decoding_gives_the_text_back(text, tmp_path):
     write_tokenizer(tmp_path, build_tokenizer())
     plain, transformers = (
         Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
-        AutoTokenizer.from_pretrained(tmp_path),
+        read_with_transformers(tmp_path),
     )
     ids = plain.encode(text).ids
     assert transformers.encode(text) == ids
@@ -35,7 +43,7 @@ def test_the_first_token_is_bos_and_an_answer_has_one_token_per_marker_and_digit
 
 def test_special_tokens_have_the_first_ids_and_transformers_knows_them(tmp_path):
     write_tokenizer(tmp_path, build_tokenizer())
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = read_with_transformers(tmp_path)
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) == (0, 1, 2)
     assert len(tokenizer) == len(VOCABULARY) == len(set(VOCABULARY)) == 32
 

@@ -273,7 +273,9 @@ def asyncrl(*arguments: str, path: Path, torch: str) -> subprocess.CompletedProc
     )
 
 
-def test_check_and_plan_say_what_runs_where_or_why_nothing_would(tmp_path: Path) -> None:
+@pytest.fixture
+def described(tmp_path: Path) -> tuple[str, Path]:
+    """A recipe and the folder of an nvidia-smi that lists two GPUs."""
     (tmp_path / "model").mkdir()
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     config = sizes | {"architectures": ["LlamaForCausalLM"], "intermediate_size": 64, "vocab_size": 96}
@@ -283,14 +285,24 @@ def test_check_and_plan_say_what_runs_where_or_why_nothing_would(tmp_path: Path)
     recipe.write_text(
         "name: test\nmodel: {path: model}\ndata: {train: none.jsonl}\nevaluation: {every_steps: 0}\n"
     )
-    path = tmp_path / "bin"
-    write_nvidia_smi(path, [row(index) for index in range(2)])
-    done = asyncrl("plan", str(recipe), path=path, torch=CUDA_BUILD)
+    write_nvidia_smi(tmp_path / "bin", [row(index) for index in range(2)])
+    return str(recipe), tmp_path / "bin"
+
+
+def test_plan_says_what_runs_where(described: tuple[str, Path]) -> None:
+    recipe, path = described
+    done = asyncrl("plan", recipe, path=path, torch=CUDA_BUILD)
     assert done.returncode == 0, done.stderr
     assert f"gpus       2 visible, 2 x {H100} (80 GiB)\n  trainer 0                GPU 0\n" in done.stdout
     assert "  server 0                 GPU 1\n" in done.stdout
-    for command in ("check", "plan", "train"):
-        done = asyncrl(command, str(recipe), "trainer.num_processes=2", path=path, torch=CUDA_BUILD)
-        assert done.returncode == 2 and "needs 3 GPUs (2 for trainer.num_processes" in done.stderr
-        done = asyncrl(command, str(recipe), path=path, torch=CPU_BUILD)
-        assert done.returncode == 2 and "is a build for CPUs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["check", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("plan", "train"))]
+)
+def test_check_plan_and_train_say_why_nothing_would_run(described: tuple[str, Path], command: str) -> None:
+    recipe, path = described
+    done = asyncrl(command, recipe, "trainer.num_processes=2", path=path, torch=CUDA_BUILD)
+    assert done.returncode == 2 and "needs 3 GPUs (2 for trainer.num_processes" in done.stderr
+    done = asyncrl(command, recipe, path=path, torch=CPU_BUILD)
+    assert done.returncode == 2 and "is a build for CPUs" in done.stderr

@@ -50,6 +50,15 @@ SETTINGS = {
 """Of the sources: batch, optimizer steps per batch and response length; advantage; learning rate, its warm-up
 and weight decay; clips; KL; entropy."""
 of_each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+TYPICAL = ("tinyzero_countdown_3b", "orz_7b", "dapo_32b")
+"""A file of rows and one token per byte; a critic; several nodes."""
+of_typical_recipes = pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem in TYPICAL else [pytest.mark.exhaustive], id=path.stem)
+        for path in RECIPES
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +108,7 @@ def header(path: Path) -> dict[str, str]:
     return found
 
 
-@of_each_recipe
+@of_typical_recipes
 def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -114,7 +123,7 @@ def test_a_recipe_is_accepted_with_its_models_shape_and_its_datas_columns(
     assert not [request for request in hub.requests if request.startswith("GET") and "safetensors" in request]
 
 
-@of_each_recipe
+@of_typical_recipes
 def test_plan_says_parameters_gpus_and_memory_and_that_they_fit(
     path: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
 ):
@@ -190,7 +199,7 @@ def test_prompts_are_those_of_the_sources():
     )
 
 
-@of_each_recipe
+@of_typical_recipes
 def test_check_refuses_data_in_another_layout(
     path: Path, hub: Hub, large_machine: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
