@@ -1,8 +1,9 @@
 """Python processes forked from one that has imported what takes each of them seconds, such as Megatron.
 
 `Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on and up to its atexit handlers:
-tearing down all that was imported would copy its memory, two CPU seconds for each process. Each process is the
-child of its own keeper, which waits for it and dies with the template; the template ends with its `Template`.
+tearing down all that was imported would copy its memory, two CPU seconds for each process. Each process is
+the child of its own keeper, which waits for it and dies with the template; the template ends with its
+`Template`.
 """
 
 import atexit
@@ -19,6 +20,8 @@ import sys
 import threading
 from pathlib import Path
 from typing import BinaryIO, NoReturn
+
+import psutil
 
 from sandbox.polling import readable
 
@@ -98,6 +101,14 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def orphan(self) -> None:
+        """Kills its parent, the keeper; nobody can wait for it then."""
+        parent = psutil.Process(self.pid).parent()
+        assert parent is not None
+        parent.kill()
+        self._keeper.close()
+        os.close(self._pidfd)
 
 
 def main() -> None:
