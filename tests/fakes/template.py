@@ -1,10 +1,14 @@
 """Python processes forked from one that has imported what takes each of them seconds, such as Megatron.
 
-`Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on. Each process is the child of
-its own keeper, which waits for it and dies with the template; the template ends with its `Template`.
+`Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on and up to its atexit handlers:
+tearing down all that was imported would copy its memory, two CPU seconds for each process. Each process is
+the child of its own keeper, which waits for it and dies with the template; the template ends with its
+`Template`.
 """
 
+import atexit
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -13,8 +17,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import BinaryIO, NoReturn
+
+import psutil
 
 from sandbox.polling import readable
 
@@ -95,12 +102,23 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def orphan(self) -> None:
+        """Kills its parent, the keeper; nobody can wait for it then."""
+        parent = psutil.Process(self.pid).parent()
+        assert parent is not None
+        parent.kill()
+        self._keeper.close()
+        os.close(self._pidfd)
+
 
 def main() -> None:
     # Keepers end when they like; nobody waits for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for module in sys.argv[2:]:
         importlib.import_module(module)
+    # A collection in a fork would copy the memory of all that was imported.
+    gc.collect()
+    gc.freeze()
     requests = socket.socket(fileno=int(sys.argv[1]))
     while True:
         request, fds, _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 2)
@@ -109,14 +127,13 @@ def main() -> None:
         if os.fork() == 0:
             requests.close()
             become(*json.loads(request), output=fds[0], keeper=socket.socket(fileno=fds[1]))
-            return
         for fd in fds:
             os.close(fd)
 
 
 def become(
     module: str, arguments: list[str], environment: dict[str, str], *, output: int, keeper: socket.socket
-) -> None:
+) -> NoReturn:
     """Forks once more: the parent is the keeper and does not return, the child runs the module."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -131,7 +148,31 @@ def become(
     # As if nobody had imported it: runpy warns otherwise.
     sys.modules.pop(module, None)
     sys.argv[1:] = arguments
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    end(run(module))
+
+
+def run(module: str) -> int:
+    """The exit code of the module as `__main__`."""
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+            return 1
+        return ended.code or 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        return 1
+    return 0
+
+
+def end(code: int) -> NoReturn:
+    """As the interpreter ends, without its tear-down."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def keep(pid: int, report: socket.socket) -> NoReturn:

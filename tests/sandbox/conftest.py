@@ -22,7 +22,7 @@ from sandbox.settings import SandboxSettings
 
 NOBODY = 65534
 TEST_LIMITS = Limits(cpu_seconds=4, wall_seconds=6, memory_bytes=256 << 20, stack_bytes=64 << 20)
-_WORDS = ("status", "tiers", "slow")
+_WORDS = ("status", "tiers", "slow", "exhaustive", "both")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Program:
     statuses: tuple[str, ...]
     tiers: tuple[str, ...]
     slow: bool
+    exhaustive: bool
+    """Another program of the suite does much the same."""
+    in_both: bool
+    """Typical of its kind: `make test` runs it in each kind of box, and the others in the first."""
 
 
 def read_programs(path: Path) -> list[Program]:
@@ -54,9 +58,26 @@ def read_programs(path: Path) -> list[Program]:
         statuses = tuple(filter(None, pairs.get("status", "").split(",")))
         tiers = tuple(filter(None, pairs.get("tiers", "").split(",")))
         programs.append(
-            Program(name, lang, source, parse_limits(limits, TEST_LIMITS), statuses, tiers, "slow" in pairs)
+            Program(
+                name,
+                lang,
+                source,
+                parse_limits(limits, TEST_LIMITS),
+                statuses,
+                tiers,
+                slow="slow" in pairs,
+                exhaustive="exhaustive" in pairs,
+                in_both="both" in pairs or "landlock" in tiers,
+            )
         )
     return programs
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    program = params.get("hostile_program") or params.get("honest_program")
+    if program is not None and params["box"] != ALL_KINDS_OF_BOX[0] and not program.in_both:
+        item.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -64,7 +85,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if f"{suite}_program" in metafunc.fixturenames:
             programs = read_programs(Path(__file__).parent / "programs" / f"{suite}.txt")
             parameters = [
-                pytest.param(program, id=program.name, marks=[pytest.mark.slow] if program.slow else [])
+                pytest.param(
+                    program,
+                    id=program.name,
+                    marks=[pytest.mark.slow] * program.slow + [pytest.mark.exhaustive] * program.exhaustive,
+                )
                 for program in programs
             ]
             metafunc.parametrize(f"{suite}_program", parameters)
@@ -72,14 +97,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("box", kinds_of_box(), indirect=True, scope="session")
 
 
+ALL_KINDS_OF_BOX = (
+    ("me-namespaces", "nobody-landlock", "me-landlock", "nobody-namespaces")
+    if os.getuid() == 0
+    else ("me-namespaces", "me-landlock")
+)
+"""Each user in each tier; as root, the first two, which share neither, are typical of all four."""
+
+
 def kinds_of_box() -> list[object]:
-    """Each user in each tier; as root, two that share neither are typical of all four."""
-    if os.getuid() != 0:
-        return ["me-namespaces", "me-landlock"]
-    further = [
-        pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ("me-landlock", "nobody-namespaces")
-    ]
-    return ["me-namespaces", "nobody-landlock", *further]
+    """As parameters."""
+    further = [pytest.param(kind, marks=pytest.mark.exhaustive) for kind in ALL_KINDS_OF_BOX[2:]]
+    return [*ALL_KINDS_OF_BOX[:2], *further]
 
 
 def public_python() -> str | None:
@@ -167,6 +196,14 @@ def box(request: pytest.FixtureRequest, public_folder: Path) -> Iterator[Box]:
         service.close()
 
 
+@pytest.fixture(scope="module")
+def service() -> Iterator[SandboxService]:
+    """One worker in the best tier, for tests that kill none of its processes."""
+    service = SandboxService(SandboxSettings(workers=1))
+    yield service
+    service.close()
+
+
 async def run_all(sandbox, programs, fill_in):  # type: ignore[no-untyped-def]
     """Name -> (result, the result of an honest run right after it), one after the other."""
     results = {}
@@ -183,10 +220,12 @@ def hostile_results(
     request: pytest.FixtureRequest, box: Box, canaries: "Canaries"
 ) -> dict[str, tuple[Result, Result]]:
     """The selected programs of the suite, run in this box by two workers side by side."""
+    every = [getattr(getattr(item, "callspec", None), "params", {}) for item in request.session.items]
+    kind = f"{box.user}-{box.tier.value}"
     names = {
-        item.callspec.params["hostile_program"].name
-        for item in request.session.items
-        if "hostile_program" in getattr(getattr(item, "callspec", None), "params", {})
+        params["hostile_program"].name
+        for params in every
+        if "hostile_program" in params and params["box"] == kind
     }
     programs = [
         program

@@ -61,7 +61,8 @@ async def test_a_keeper_that_dies_below_a_linked_program_is_a_fault_of_ours_and_
     assert (judged.status, judged.stdout) == (Status.OK, b"right\n"), judged
 
 
-@pytest.mark.parametrize("tier", [Tier.NAMESPACES, Tier.LANDLOCK])
+# In namespaces, test_random_kills.py kills helpers too.
+@pytest.mark.parametrize("tier", [pytest.param(Tier.NAMESPACES, marks=pytest.mark.exhaustive), Tier.LANDLOCK])
 async def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_answer_wrong(tier):
     """Each attempt ends right, or with SandboxError when it was hit three times."""
     dice = random.Random(20)
@@ -97,16 +98,18 @@ async def test_helpers_killed_at_random_moments_of_linked_runs_turn_no_right_ans
     "os.closerange(0, 100); time.sleep(0.2)", "os.fork() and os.kill(0, 9)",
     "link.shutdown(2); time.sleep(0.2)",
 ])  # fmt: skip
-async def test_a_linked_program_that_ends_itself_is_a_result_and_no_fault(ending):
-    async with SandboxPool(ONE) as sandbox:
+def test_a_linked_program_that_ends_itself_is_a_result_and_no_fault(service, ending):
+    async def work(sandbox):
         program = await warm(sandbox, TALKER.format("import os, time\nlink.recv(4)\n" + ending))
         judge = await warm(sandbox, TALKER.format("link.send(b'ping')\nprint(link.recv(4))"))
-        program, judged = await sandbox.run_linked(program, judge)
+        return await sandbox.run_linked(program, judge)
+
+    program, judged = service.call(work)
     assert (judged.status, judged.stdout) == (Status.OK, b"b''\n"), (program, judged)
 
 
-async def test_files_that_are_given_need_no_room_on_the_disk():
-    async with SandboxPool(ONE) as sandbox:
+def test_files_that_are_given_need_no_room_on_the_disk(service):
+    async def work(sandbox):
         limits = replace(LIMITS, disk_bytes=1 << 20)
         given = (("a", bytes(5 << 20)), ("b", b"x" * 5000))
         source = (
@@ -115,12 +118,14 @@ async def test_files_that_are_given_need_no_room_on_the_disk():
             "except OSError: print('full')\n"
         )
         command = replace(await warm(sandbox, source), limits=limits)
-        result = await sandbox.run(replace(command, files=(*command.files, *given)))
+        return await sandbox.run(replace(command, files=(*command.files, *given)))
+
+    result = service.call(work)
     assert result.stdout == b"5242880\nfull\n", result
 
 
-async def test_what_is_left_to_be_collected_may_be_too_large_or_no_file():
-    async with SandboxPool(ONE) as sandbox:
+def test_what_is_left_to_be_collected_may_be_too_large_or_no_file(service):
+    async def work(sandbox):
         results = []
         for act in (
             "truncate -s 100M left",
@@ -131,7 +136,9 @@ async def test_what_is_left_to_be_collected_may_be_too_large_or_no_file():
         ):
             command = Command(("/bin/sh", "-c", act), collect=("left",), limits=LIMITS)
             results.append(await sandbox.run(replace(command, limits=replace(LIMITS, disk_bytes=128 << 20))))
-        large, *others = results
+        return results
+
+    large, *others = service.call(work)
     assert (large.status, large.files) == (Status.OUTPUT_LIMIT, (b"",)), large
     assert [(other.status, other.files) for other in others] == [(Status.OK, (b"",))] * 4
     assert os.path.exists("/etc/passwd")

@@ -63,7 +63,14 @@ async def test_a_worker_killed_in_the_middle_costs_a_retry_and_no_wrong_answer()
     assert found.stdout == b"again\n"
 
 
-@pytest.mark.parametrize("which", [[0], [1], [0, 1]], ids=["zygote", "keeper", "both"])
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param([0], id="zygote"),
+        pytest.param([1], id="keeper"),
+        pytest.param([0, 1], id="both", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_a_helper_killed_in_the_middle_costs_a_restart(which):
     async with SandboxPool(ONE) as sandbox:
         await sandbox.start()
@@ -89,7 +96,7 @@ async def test_a_keeper_killed_in_the_middle_of_a_run_costs_a_retry():
     assert found.stdout == b"again\n"
 
 
-async def test_a_run_finds_no_trace_of_the_runs_before_it():
+def test_a_run_finds_no_trace_of_the_runs_before_it(service):
     source = """
 import os
 open("mark", "w").write("x"); open("/tmp/mark", "w").write("x"); open("/dev/shm/mark", "w").write("x")
@@ -104,18 +111,22 @@ print(os.listdir("."), os.listdir("/tmp"), os.listdir("/dev/shm"), os.getpid(), 
 print(sorted(name for name in os.listdir("/proc") if name.isdigit()))
 """
 
-    async with SandboxPool(ONE) as sandbox:
+    async def work(sandbox):
         first = await run(sandbox, looking)
         for _ in range(3):
             assert (await run(sandbox, source)).status is Status.OK
-        last = await run(sandbox, looking)
+        return first, await run(sandbox, looking)
+
+    first, last = service.call(work)
     assert first.stdout == last.stdout == b"['main.py'] [] [] 2 1 2\n['1', '2']\n"
 
 
-async def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it():
-    async with SandboxPool(ONE) as sandbox:
+def test_what_a_killed_run_used_is_its_own_and_not_the_runs_before_it(service):
+    async def work(sandbox):
         await run(sandbox, "x = bytearray(64 << 20)\nfor _ in range(10**7): pass")
-        result = await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
+        return await run(sandbox, "while True: pass", limits=replace(LIMITS, wall_seconds=0.3))
+
+    result = service.call(work)
     assert result.status is Status.TIME_LIMIT
     # A clock tick of the kernel is 10 ms.
     assert 0 < result.cpu_seconds < result.wall_seconds + 0.05
@@ -170,10 +181,10 @@ async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_ne
     assert sorted(gaps)[len(gaps) // 2] < 0.1
 
 
-async def test_linked_boxes_talk_and_share_nothing_else():
+def test_linked_boxes_talk_and_share_nothing_else(service):
     talker = "import os, socket\ns = socket.socket(fileno=3)\n{}\n"
 
-    async with SandboxPool(ONE) as sandbox:
+    async def work(sandbox):
         program = await sandbox.build(
             talker.format(
                 "open('/tmp/x', 'w').write('x'); s.send(b'ping'); s.recv(4); import time; time.sleep(60)"
@@ -186,17 +197,21 @@ async def test_linked_boxes_talk_and_share_nothing_else():
             lang="python",
             limits=LIMITS,
         )
-        program, judge = await sandbox.run_linked(program, judge)
+        return await sandbox.run_linked(program, judge)
+
+    program, judge = service.call(work)
     assert (judge.status, judge.stdout) == (Status.OK, b"b'ping' [] 2\n")
     # The program sleeps on; it ends with its judge.
     assert program.wall_seconds < 30 and program.exit_code is None
 
 
-async def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers():
-    async with SandboxPool(ONE) as sandbox:
+def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers(service):
+    async def work(sandbox):
         good = await sandbox.build('#include <cstdio>\nint main(){puts("hi");}', lang="cpp", limits=LIMITS)
         bad = await sandbox.build("int main() { return x; }", lang="cpp", limits=LIMITS)
-        runs = [await sandbox.run(good) for _ in range(3)]
+        return bad, [await sandbox.run(good) for _ in range(3)]
+
+    bad, runs = service.call(work)
     assert [result.stdout for result in runs] == [b"hi\n"] * 3
     assert max(result.cpu_seconds for result in runs) < 0.2
     assert (bad.status, bad.phase) == (Status.WRONG_EXIT, "compile")
@@ -269,7 +284,7 @@ async def soak(sandbox, num_runs):
     return before, measure()
 
 
-@pytest.mark.parametrize("num_runs", [200, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_runs", [100, pytest.param(5000, marks=pytest.mark.slow)])
 async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
     others = descendants()
     outside = (mounts(), groups(), len(os.listdir("/proc/self/fd")))
@@ -304,8 +319,15 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("tier", ["namespaces", "landlock"])
-@pytest.mark.parametrize("victim", ["host", "worker"])
+@pytest.mark.parametrize(
+    ("victim", "tier"),
+    [
+        ("host", "namespaces"),
+        ("worker", "landlock"),
+        pytest.param("host", "landlock", marks=pytest.mark.exhaustive),
+        pytest.param("worker", "namespaces", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_everything_dies_with_its_parent(victim, tier):
     root = str(Path(__file__).parents[2])
     more = ""

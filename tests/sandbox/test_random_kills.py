@@ -19,7 +19,7 @@ from fakes.processes import descendants
 from sandbox import cgroup
 from sandbox.pool import SandboxPool
 from sandbox.result import Tier
-from tests.sandbox.conftest import kinds_of_box, settings_for
+from tests.sandbox.conftest import ALL_KINDS_OF_BOX, settings_for
 from verifiers.code.verifier import CodeVerifier
 from verifiers.verdict import Outcome
 
@@ -128,7 +128,18 @@ async def verify_all(verifier, tasks, counts):
 @pytest.mark.parametrize(
     ("num_verifications", "seconds_between"), [(40, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", kinds_of_box())
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "me-namespaces",
+        # Of helpers in the other tier, test_faults.py kills some.
+        *(
+            pytest.param(kind, marks=pytest.mark.exhaustive)
+            for kind in ALL_KINDS_OF_BOX
+            if kind != "me-namespaces"
+        ),
+    ],
+)
 async def test_kills_at_random_make_no_honest_program_wrong_and_leave_nothing(
     kind, num_verifications, seconds_between, public_folder
 ):

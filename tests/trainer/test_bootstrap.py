@@ -1,30 +1,17 @@
 """How a rank ends (what it refuses at its start: test_main.py, test_reproduce.py)."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+from fakes.template import Template
 
 from asyncrl.errors import DiskError, Diverged
 
-PROGRAM = """
-import contextlib, json, os, sys
-from asyncrl.errors import *
-from asyncrl.trainer.bootstrap import end_on_full_disk, run_rank
-
-codes = []
-for code, file in json.load(sys.stdin):
-    if os.fork() == 0:
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), 2)
-        exec(code)
-    codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-print(*codes)
-"""
-"""Runs each code in a process of its own, whose standard error is a file; imports torch once."""
-RANK = "def work():\n    {}\nsys.exit(run_rank(work))\n"
+RANK = "from fakes.ending_ranks import *\ndef work():\n    {}\nsys.exit(run_rank(work))\n"
 FULL_DISK = """
+from fakes.ending_ranks import *
 with contextlib.suppress(OSError):
     print('a line that finds no room', file=sys.stderr)
 end_on_full_disk(DiskError('no room'))
@@ -39,17 +26,19 @@ Ended = dict[str, tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def ended(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     """Exit code and standard error by the body of the work, and of a full disk by the file."""
     folder = tmp_path_factory.mktemp("ranks")
     bodies = [body for body, _, _ in CURABLE] + [OURS]
     jobs = [(RANK.format(body), str(folder / str(number))) for number, body in enumerate(bodies)]
     jobs += [(FULL_DISK, file) for file in ("/dev/full", str(folder / "room"))]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps(jobs), capture_output=True, text=True, check=True
-    )
+    with (folder / "codes").open("wb") as output:
+        process = template.start(
+            "fakes.ending_ranks", [json.dumps(jobs)], environment=dict(os.environ), output=output
+        )
+    assert process.wait(120) == 0, (folder / "codes").read_text()
     said = ["" if file == "/dev/full" else Path(file).read_text() for _, file in jobs]
-    codes = map(int, done.stdout.split())
+    codes = map(int, (folder / "codes").read_text().split())
     return dict(zip([*bodies, "/dev/full", "room"], zip(codes, said, strict=True), strict=True))
 
 

@@ -263,25 +263,11 @@ def test_an_interrupt_leaves_the_end_to_the_controller_which_saves_commits_and_e
     assert (run / "checkpoints" / "step-3" / "hf" / "config.json").exists()
 
 
-PARENT = """
-import sys, time
-from pathlib import Path
-from fakes.launch_trainer import start_trainer
-print(start_trainer(Path(sys.argv[1]), sys.argv[2])[0].pid, flush=True)
-time.sleep(600)
-"""
-
-
 def test_a_trainer_dies_with_its_parent(folder: Path, queue: FakeQueueService, tmp_path: Path):
     queue.hold(0)
-    (tmp_path / "recipe.yaml").write_text(dump_recipe(make_recipe(folder, trainer=TRAINER)))
-    environment = dict(os.environ, PYTHONPATH=str(Path(__file__).parents[1]))
-    command = [sys.executable, "-c", PARENT, str(tmp_path), queue.url]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        try:
-            trainer = os.pidfd_open(int(parent.stdout.readline()))
-            queue.wait_for_take(0)
-        finally:
-            parent.kill()
+    (process,) = start_trainer(tmp_path / "run", queue.url, make_recipe(folder, trainer=TRAINER))
+    queue.wait_for_take(0)
+    trainer = os.pidfd_open(process.pid)
+    process.orphan()
     assert readable(trainer, timeout_seconds=10) == [trainer], "the trainer outlived its parent by 10 s"
     os.close(trainer)

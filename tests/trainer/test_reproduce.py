@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +102,7 @@ def run(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path / "run")
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.CaptureFixture[str]):
     assert cli.main(["reproduce", str(recorded), "4"]) == 0
     output = capfd.readouterr().out
@@ -232,17 +232,15 @@ def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.Cap
     assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
 
 
-def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path):
-    command = [
-        sys.executable,
-        "-m",
-        "asyncrl.trainer.reproduce",
-        "--run-folder",
-        str(recorded),
-        "--step",
-        "4",
-    ]
-    environment = os.environ | {"WORLD_SIZE": "2"}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert "WORLD_SIZE is 2 but trainer.num_processes is 1" in ended.stderr
+def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path, template: Template, tmp_path: Path):
+    log = tmp_path / "log"
+    arguments = ["--run-folder", str(recorded), "--step", "4"]
+    with log.open("wb") as output:
+        rank = template.start(
+            "asyncrl.trainer.reproduce",
+            arguments,
+            environment=os.environ | {"WORLD_SIZE": "2"},
+            output=output,
+        )
+    assert rank.wait(120) == 2
+    assert "WORLD_SIZE is 2 but trainer.num_processes is 1" in log.read_text()

@@ -6,6 +6,7 @@ The ranks are played by one process (`fakes.played_ranks`); real ones: test_layo
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.learners import make_learner
@@ -52,11 +53,26 @@ LAYOUTS = {
     ],
     "critic": [(3, DISTRIBUTED), (4, SEQUENCE | {"pipeline": 2})],
 }
+TYPICAL = {
+    "tied, bfloat16": [(4, STAGES | DISTRIBUTED), (3, DISTRIBUTED)],
+    "experts": [(8, SEQUENCE | {"expert": 4} | DISTRIBUTED)],
+    "critic": [(4, SEQUENCE | {"pipeline": 2})],
+}
+"""Layouts of all kinds of ranks; every layout of every model is exhaustive."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [
+        *(pytest.param(name, layouts, id=name) for name, layouts in TYPICAL.items()),
+        *(
+            pytest.param(name, layouts, id=f"{name}, all", marks=pytest.mark.exhaustive)
+            for name, layouts in LAYOUTS.items()
+        ),
+    ],
+)
 def test_the_ranks_of_any_layout_hold_what_one_process_wrote(
-    name: str, template: Template, tmp_path: Path
+    name: str, layouts: list[tuple[int, dict[str, Any]]], template: Template, tmp_path: Path
 ) -> None:
     family, sizes, dtype, algorithm = MODELS[name]
     model = write_model(tmp_path / "model", family, **sizes)
@@ -67,7 +83,7 @@ def test_the_ranks_of_any_layout_hold_what_one_process_wrote(
     Checkpoints(tmp_path / "written", num_kept=1).save(learner, 2)
     cases = [
         shared | {"read": str(tmp_path / "written"), "num_ranks": num_ranks, "parallel": parallel}
-        for num_ranks, parallel in LAYOUTS[name]
+        for num_ranks, parallel in layouts
     ]
     log = tmp_path / "log"
     with log.open("wb") as output:

@@ -30,7 +30,14 @@ def test_a_right_program_passes(submit, program, gold):
     assert verdict.outcome is Outcome.CORRECT, verdict.detail
 
 
-@pytest.mark.parametrize(("program", "gold"), PAIRS)
+# Each gold is tried with up to 13 programs: a third of them are typical of all.
+STUBBED = [
+    pytest.param(*pair.values, id=pair.id, marks=[pytest.mark.exhaustive] * bool(number % 3))
+    for number, pair in enumerate(PAIRS)
+]
+
+
+@pytest.mark.parametrize(("program", "gold"), STUBBED)
 def test_no_program_that_solves_nothing_passes_the_same_gold(submit, program, gold):
     futures = {kind: submit(response, gold) for kind, response in stubs(CodeVerifier().parse_reference(gold))}
     passed = [kind for kind, future in futures.items() if future.result().outcome is not Outcome.WRONG]

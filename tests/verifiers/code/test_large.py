@@ -59,8 +59,10 @@ def test_a_program_still_cannot_write_more_than_the_disk_limit(grade):
 
 
 @pytest.mark.parametrize("value", [
-    "set(i * (2**61 - 1) for i in range(40_000))", "__import__('fractions').Fraction(3**2_000_000, 2**4_000_000 - 1)", "1 << 3_999_999",
-    "__import__('decimal').Decimal('1e999999999')", "'x' * 10_000_000", "[[]] * 500_000", "'\\ud800'", "range(10**5000)", "[float('nan')]",
+    "__import__('decimal').Decimal('1e999999999')", "[[]] * 500_000", "'\\ud800'", "range(10**5000)", "[float('nan')]",
+    *(pytest.param(value, marks=pytest.mark.exhaustive) for value in (
+        "set(i * (2**61 - 1) for i in range(40_000))", "__import__('fractions').Fraction(3**2_000_000, 2**4_000_000 - 1)",
+        "1 << 3_999_999", "'x' * 10_000_000"))
 ])  # fmt: skip
 def test_whatever_a_program_returns_the_verdict_is_wrong(grade, value):
     tests = [{"call": "f()", "expect": "[1]"}, {"call": "f()", "expect": "5"}, {"assert": "assert f() == 7"}]

@@ -5,7 +5,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.code import values
@@ -22,6 +22,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
+@settings(max_examples=40)
 def test_plain_values_survive_the_border_with_their_types(value):
     back = values.decode(values.loads(json.dumps(values.encode(value)).encode()))
     assert back == value
@@ -29,6 +30,7 @@ def test_plain_values_survive_the_border_with_their_types(value):
 
 
 @given(PLAIN)
+@settings(max_examples=40)
 def test_a_value_is_the_same_as_itself(value):
     assert same_value(values.encode(value), values.encode(value))
 
