@@ -44,6 +44,8 @@ GROUPS = {
     "serving/engine": "engines",
     "trainer/test_engine_logprobs.py": "engines",
     "trainer/test_transports.py": "engines",
+    # They fork one template, which has imported Megatron.
+    "trainer": "trainer",
     "end_to_end/test_broken_verifiers.py": "elsewhere",
     "end_to_end/test_changed_files.py": "elsewhere",
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.

@@ -12,16 +12,18 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import torch
-import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from asyncrl.ports import free_ports
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
+
+if TYPE_CHECKING:
+    import transformers
 
 VOCABULARY = 24
 STOP = 1
@@ -39,6 +41,8 @@ def write_model(
     family: Literal["qwen3", "qwen2", "llama"] = "qwen3",
 ) -> Path:
     """A model with random weights, of the size that the arithmetic recipe trains."""
+    import transformers
+
     config = transformers.AutoConfig.for_model(
         family,
         vocab_size=VOCABULARY,
@@ -69,7 +73,9 @@ def write_model(
 
 
 @functools.cache
-def load_model(folder: Path) -> transformers.PreTrainedModel:
+def load_model(folder: Path) -> "transformers.PreTrainedModel":
+    import transformers
+
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
@@ -169,9 +175,11 @@ async def publish(
 
 @torch.no_grad()
 def reference_logprobs(
-    prompt: Sequence[int], response: Sequence[int], models: Sequence[transformers.PreTrainedModel]
+    prompt: Sequence[int], response: Sequence[int], models: Sequence["transformers.PreTrainedModel"]
 ) -> list[float]:
     """Log-prob of each response token under its own model, on keys and values the earlier models computed."""
+    import transformers
+
     cache, tokens = transformers.DynamicCache(), [*prompt, *response]
     result: list[float] = []
     num_threads = torch.get_num_threads()

@@ -57,25 +57,28 @@ def nested(depth: int, number: int = 0) -> list[object]:
     return ["F", [nested(depth - 1, 2 * number), nested(depth - 1, 2 * number + 1)]]
 
 
-VALUES = {
-    "a set whose members share a hash": ["S", integers(40_000)],
-    "a smaller such set": ["S", integers(6_000)],
-    "a dictionary of such keys": ["d", [[key, None] for key in integers(6_000)]],
-    "tuples that share a hash": ["S", [["t", [number, number]] for number in integers(3_000)]],
-    "sets of sets that share a hash": nested(11),
-    "a fraction of huge integers": ["q", digits(4_000_000), digits(3_999_999)],
-    "fractions of large integers": ["S", [["q", digits(65_000 + n), digits(65_010)] for n in range(6)]],
-    "a huge integer": ["i", digits(4_000_000)],
-    "a decimal of a billion digits": ["D", "1e999999999"],
-    "such decimals in a set": ["S", [["D", f"1e{n + 10**8}"] for n in range(9_000)]],
-    "decimals of many digits": ["S", [["D", "9" * 9990 + f".{n}"] for n in range(25)]],
-    "tiny floats": ["S", [["f", (n * 5e-324).hex()] for n in range(8_000)]],
-    "a range without end": ["r", 0, 10**300, 1],
-    "a long string": "\x00" * (4 * MEBIBYTE),
-    "a deep value": json.loads('["t", [' * 50 + '["l", []]' + "]]" * 50),
+VALUES: dict[str, Callable[[], object]] = {
+    "a set whose members share a hash": lambda: ["S", integers(40_000)],
+    "a smaller such set": lambda: ["S", integers(6_000)],
+    "a dictionary of such keys": lambda: ["d", [[key, None] for key in integers(6_000)]],
+    "tuples that share a hash": lambda: ["S", [["t", [number, number]] for number in integers(3_000)]],
+    "sets of sets that share a hash": lambda: nested(11),
+    "a fraction of huge integers": lambda: ["q", digits(4_000_000), digits(3_999_999)],
+    "fractions of large integers": lambda: [
+        "S",
+        [["q", digits(65_000 + n), digits(65_010)] for n in range(6)],
+    ],
+    "a huge integer": lambda: ["i", digits(4_000_000)],
+    "a decimal of a billion digits": lambda: ["D", "1e999999999"],
+    "such decimals in a set": lambda: ["S", [["D", f"1e{n + 10**8}"] for n in range(9_000)]],
+    "decimals of many digits": lambda: ["S", [["D", "9" * 9990 + f".{n}"] for n in range(25)]],
+    "tiny floats": lambda: ["S", [["f", (n * 5e-324).hex()] for n in range(8_000)]],
+    "a range without end": lambda: ["r", 0, 10**300, 1],
+    "a long string": lambda: "\x00" * (4 * MEBIBYTE),
+    "a deep value": lambda: json.loads('["t", [' * 50 + '["l", []]' + "]]" * 50),
 }
 LINES: dict[str, Callable[[], bytes]] = {
-    name: lambda form=form: json.dumps({"value": form}).encode() for name, form in VALUES.items()
+    name: lambda make=make: json.dumps({"value": make()}).encode() for name, make in VALUES.items()
 } | {
     "short lines": lambda: b"\n" * (16 * MEBIBYTE),
     "many numbers": lambda: b"[" + b"0," * (8 * MEBIBYTE),
