@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
-from fakes.chromium import chromium, needs_chromium
+from fakes.chromium import needs_chromium, tab
 from fakes.compared_runs import write_run
 from fakes.page_server import served
 
@@ -76,8 +76,8 @@ async def test_a_bad_question_gets_a_sentence(folder: Path, query: str, status: 
 
 
 @needs_chromium
-async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, tmp_path: Path) -> None:
-    async with served(folder) as url, chromium(tmp_path / "profile") as page:
+async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_address: str) -> None:
+    async with served(folder) as url, tab(browser_address) as page:
         await page.open(f"{url}#/compare")
         assert "Choose two runs or more" in await page.text("#too-few")
         await page.click("input[name=ppo]")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 from fakes.browsed_run import NUM_STEPS, TRACE, write_browsed_run
-from fakes.chromium import Page, chromium, needs_chromium
+from fakes.chromium import Page, needs_chromium, tab
 from fakes.page_server import served
 
 from asyncrl.observe.metrics import MetricsWriter
@@ -35,8 +35,8 @@ async def background(page: Page, text: str) -> str:
 
 
 @needs_chromium
-async def test_tokens_are_coloured_by_what_a_step_knew_of_them(run: Path, tmp_path: Path) -> None:
-    async with served(run) as url, chromium(tmp_path / "profile") as page:
+async def test_tokens_are_coloured_by_what_a_step_knew_of_them(run: Path, browser_address: str) -> None:
+    async with served(run) as url, tab(browser_address) as page:
         await page.open(f"{url}#/sums/groups/8")
         await page.wait_for("document.querySelectorAll('#group article').length == 4")
         for coloring, words in [
@@ -79,9 +79,9 @@ async def test_tokens_are_coloured_by_what_a_step_knew_of_them(run: Path, tmp_pa
 
 @needs_chromium
 async def test_ledger_answers_faults_and_log_link_to_groups_and_follow_the_run(
-    run: Path, tmp_path: Path
+    run: Path, browser_address: str
 ) -> None:
-    async with served(run) as url, chromium(tmp_path / "profile") as page:
+    async with served(run) as url, tab(browser_address) as page:
         await page.open(f"{url}#/sums/ledger")
         assert "Every generated token is accounted for." in await page.text("#books")
         await page.wait_for(f"document.querySelectorAll('#ledger-rows tr').length == {NUM_STEPS}")
