@@ -5,7 +5,8 @@ Between two visits the answer may change, the share may, or both. The changes ar
 written, in the order of grading, so the most changeable tasks are found without a look at the others.
 """
 
-from typing import TypedDict
+import json
+from typing import TypedDict, cast
 
 from asyncrl.journal.connection import Readable
 
@@ -14,8 +15,17 @@ SELECT task_id, num_visits, num_changes, moved FROM tasks WHERE num_changes + mo
 ORDER BY num_changes + moved DESC, task_id LIMIT :limit OFFSET :offset
 """
 _VISITS = """
-SELECT group_id, g.admitted_version, g.step + 1, g.state, a.num_graded, a.correct, a.answer, a.num_same
-FROM answers a JOIN groups g USING (group_id) WHERE a.task_id = ? ORDER BY group_id DESC LIMIT ?
+SELECT a.task_id, group_id, g.admitted_version, g.step + 1, g.state, a.num_graded, a.correct, a.answer,
+       a.num_same
+FROM json_each(:tasks) AS wanted JOIN answers AS a ON a.task_id = wanted.value
+     JOIN groups AS g USING (group_id)
+WHERE group_id >= coalesce((
+    SELECT group_id FROM answers WHERE task_id = wanted.value
+    ORDER BY group_id DESC LIMIT 1 OFFSET :most - 1), 0)
+ORDER BY group_id
+"""
+_PROMPTS = """
+SELECT group_id, substr(prompt, :longest) FROM groups WHERE group_id IN (SELECT value FROM json_each(:last))
 """
 
 
@@ -53,37 +63,21 @@ LONGEST_PROMPT = 400
 
 def read_changed_tasks(journal: Readable, *, offset: int = 0, limit: int = 25) -> list[ChangedTask]:
     """Those whose answers changed, the most changeable first: changes, plus how far the share moved."""
-    return [_task(journal, *row) for row in journal.read(_CHANGES, {"limit": limit, "offset": offset})]
-
-
-def count_answers(journal: Readable) -> int:
-    """Graded groups: whether there is anything new."""
-    ((count,),) = journal.read("SELECT count(*) FROM answers")
-    return int(count)
-
-
-def _task(journal: Readable, task_id: str, num_visits: int, num_changes: int, moved: float) -> ChangedTask:
-    rows = journal.read(_VISITS, (task_id, MOST_VISITS))
-    ((prompt,),) = journal.read(
-        "SELECT substr(prompt, ?) FROM groups WHERE group_id = ?", (-LONGEST_PROMPT, rows[0][0])
-    )
-    return ChangedTask(
-        task_id=task_id,
-        prompt=prompt,
-        num_visits=num_visits,
-        num_changes=num_changes,
-        moved=moved,
-        visits=[
-            Visit(
-                group_id=group_id,
-                admitted_version=admitted,
-                step=step,
-                state=state,
-                num_graded=num_graded,
-                correct=correct,
-                answer=answer,
-                num_same=num_same,
-            )
-            for group_id, admitted, step, state, num_graded, correct, answer, num_same in reversed(rows)
-        ],
-    )
+    rows = journal.read(_CHANGES, {"limit": limit, "offset": offset})
+    visits: dict[str, list[Visit]] = {task_id: [] for task_id, *_ in rows}
+    # A query opens the file: one for all tasks, not one for each.
+    for task_id, *row in journal.read(_VISITS, {"tasks": json.dumps([*visits]), "most": MOST_VISITS}):
+        visits[task_id].append(cast(Visit, dict(zip(Visit.__annotations__, row, strict=True))))
+    last = json.dumps([each[-1]["group_id"] for each in visits.values()])
+    prompts = dict(journal.read(_PROMPTS, {"longest": -LONGEST_PROMPT, "last": last}))
+    return [
+        ChangedTask(
+            task_id=task_id,
+            prompt=prompts[visits[task_id][-1]["group_id"]],
+            num_visits=num_visits,
+            num_changes=num_changes,
+            moved=moved,
+            visits=visits[task_id],
+        )
+        for task_id, num_visits, num_changes, moved in rows
+    ]

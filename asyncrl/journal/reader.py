@@ -56,14 +56,19 @@ _CONDITIONS = {
 """Field of GroupFilter -> what it asks of a group."""
 
 _FATES = """
+WITH others AS (
+         SELECT state, COUNT(*) AS num FROM groups WHERE state IN ('open', 'ready', 'taken', 'dropped')
+         GROUP BY state)
 SELECT fate, SUM(num) FROM (
-    SELECT CASE WHEN state IN ('open', 'ready') THEN 'queued' ELSE state END AS fate, num
-    FROM (SELECT state, COUNT(*) AS num FROM groups GROUP BY state) WHERE state != 'dropped'
+    SELECT 'trained' AS fate, COUNT(*) - (SELECT coalesce(SUM(num), 0) FROM others) AS num FROM groups
+    UNION ALL
+    SELECT CASE state WHEN 'taken' THEN state ELSE 'queued' END, num FROM others WHERE state != 'dropped'
     UNION ALL
     SELECT 'dropped: ' || reason, COUNT(*) FROM groups WHERE reason IS NOT NULL GROUP BY reason)
-GROUP BY fate ORDER BY fate LIKE 'dropped%', fate DESC
+WHERE num > 0 GROUP BY fate ORDER BY fate LIKE 'dropped%', fate DESC
 """
-"""Counted in two indices, without a look at the groups."""
+"""Counted in two indices, without a look at the groups. Most were trained: all rows less the others, since
+SQLite counts all rows of a table ten times as fast as those of one state."""
 _FAULTS = """
 SELECT task_id, coalesce(detail, ''), count(*) FROM trajectories JOIN groups USING (group_id)
 WHERE outcome = 'fault' GROUP BY detail ORDER BY min(trajectory_id)

@@ -5,6 +5,8 @@ browser. It reads run folders and writes nothing. Model output reaches the page 
 """
 
 import asyncio
+import contextlib
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from importlib import resources
@@ -38,6 +40,10 @@ VIEWS = (
     *("servers.js", "faults.js", "log.js", "compare.js"),
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
+AHEAD = (overview, groups, answers, ledger, faults)
+"""Parts that are read before anybody asks; the others read nothing that these do not."""
+MOST_AHEAD = 4
+"""Runs of which all AHEAD are read; of others the overview alone."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -65,6 +71,11 @@ def export(run: Run, *, num_groups: int) -> str:
 def make_app(runs: Runs) -> web.Application:
     app = web.Application(middlewares=[_guard])
     app[RUNS] = runs
+    page = render()
+
+    async def _page(_: web.Request) -> web.Response:
+        return web.Response(text=page, content_type="text/html")
+
     app.router.add_get("/", _page)
     for part in PARTS:
         part.add_routes(app.router)
@@ -75,13 +86,26 @@ async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[
     """Serves until `until` is set; `ready` is called with the URL. Raises OSError when the port is taken."""
     runner = web.AppRunner(make_app(runs), access_log=None)
     await runner.setup()
+    reading = asyncio.create_task(_read_ahead(runs), name="read ahead")
     try:
         site = web.TCPSite(runner, HOST, port)
         await site.start()
         ready(f"http://{HOST}:{runner.addresses[0][1]}/")
         await until.wait()
     finally:
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
         await runner.cleanup()
+
+
+async def _read_ahead(runs: Runs) -> None:
+    """Reads what the first look at each run would wait for; first the runs that were written last."""
+    for index, run in enumerate(sorted(runs.all(), key=Run.written_seconds, reverse=True)):
+        for part in AHEAD if index < MOST_AHEAD else (overview,):
+            # Who asks for it is told.
+            with contextlib.suppress(InputError, OSError):
+                await asyncio.to_thread(part.exported, run, num_groups=1)
 
 
 @web.middleware
@@ -93,12 +117,13 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
     except InputError as error:
         raise web.HTTPConflict(text=str(error)) from error
+    if isinstance(response, web.Response) and isinstance(response.body, bytes):
+        # Not for the browser's cache: the page keeps its last answers itself.
+        response.etag = hashlib.blake2b(response.body, digest_size=16).hexdigest()
+        if response.etag in (request.if_none_match or ()):
+            response = web.Response(status=304)
     response.headers.update(HEADERS)
     return response
-
-
-async def _page(_: web.Request) -> web.Response:
-    return web.Response(text=render(), content_type="text/html")
 
 
 def _static(name: str) -> str:

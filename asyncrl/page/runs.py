@@ -58,6 +58,11 @@ class Run:
         """Reads what was added to metrics.jsonl."""
         return MetricsFollower(self.folder / METRICS_FILE)
 
+    def written_seconds(self) -> float:
+        """Unix time when it last wrote anything; 0 where it has written nothing."""
+        files = [self.folder / name for name in WRITTEN]
+        return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+
     def revision(self) -> str:
         """Another text whenever the run has written anything."""
         return "-".join(stamp(self.folder / name) for name in WRITTEN)

@@ -8,9 +8,10 @@ import base64
 import contextlib
 import json
 import shutil
+import subprocess
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -160,21 +161,32 @@ class Page:
                 self.complaints.append(json.dumps(found["params"]["args"]))
 
 
-@asynccontextmanager
-async def chromium(profile: Path, *, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
-    """A tab of a browser of its own, whose files lie in `profile`; its processes end with the block."""
+@contextmanager
+def browser(profile: Path) -> Iterator[str]:
+    """The DevTools address of a browser whose files lie in `profile`; its processes end with the block."""
     assert PROGRAM is not None
     command = [PROGRAM, f"--user-data-dir={profile}", *OPTIONS]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        async with ClientSession() as session:
-            browser = await asyncio.wait_for(_address(process), LIMIT_SECONDS)
-            targets = browser.replace("ws://", "http://").split("/devtools/")[0] + "/json/list"
-            async with session.get(targets) as reply:
-                address = next(t["webSocketDebuggerUrl"] for t in await reply.json() if t["type"] == "page")
-            async with session.ws_connect(address, max_msg_size=0) as socket:
+        assert process.stderr is not None
+        marks = (line.decode(errors="replace").split() for line in process.stderr)
+        yield next(words[3] for words in marks if words[:3] == ["DevTools", "listening", "on"])
+    finally:
+        # SIGTERM is a request: it ends its children first.
+        process.terminate()
+        process.communicate(timeout=LIMIT_SECONDS)
+
+
+@asynccontextmanager
+async def tab(address: str, *, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
+    """A tab of a running browser, which shares neither store nor cache with others."""
+    async with ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+        root = Page(socket)
+        context = (await root.call("Target.createBrowserContext"))["browserContextId"]
+        made = await root.call("Target.createTarget", url="about:blank", browserContextId=context)
+        own = f"{address.split('/devtools/')[0]}/devtools/page/{made['targetId']}"
+        try:
+            async with session.ws_connect(own, max_msg_size=0) as socket:
                 page = Page(socket)
                 try:
                     await page.call("Page.enable")
@@ -183,21 +195,14 @@ async def chromium(profile: Path, *, width: int = 1280, height: int = 800) -> As
                     yield page
                 finally:
                     await page.close()
-            # Its children end with it only when it is asked to.
-            async with session.ws_connect(browser) as socket:
-                await socket.send_json({"id": 1, "method": "Browser.close"})
-            await asyncio.wait_for(process.wait(), LIMIT_SECONDS)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        finally:
+            await root.call("Target.disposeBrowserContext", browserContextId=context)
+            await root.close()
 
 
-async def _address(process: asyncio.subprocess.Process) -> str:
-    """Where the browser listens, as it prints it."""
-    assert process.stderr is not None
-    async for line in process.stderr:
-        words = line.decode(errors="replace").split()
-        if words[:3] == ["DevTools", "listening", "on"]:
-            return words[3]
-    raise AssertionError("Chromium ended before it listened")
+@asynccontextmanager
+async def chromium(profile: Path, *, width: int = 1280, height: int = 800) -> AsyncIterator[Page]:
+    """A tab of a browser of its own."""
+    with browser(profile) as address:
+        async with tab(address, width=width, height=height) as page:
+            yield page

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from fakes.records import generate, make_queue, make_task
 
-from asyncrl.journal.answers import count_answers, read_changed_tasks
+from asyncrl.journal.answers import read_changed_tasks
 from asyncrl.records import DropReason, Score
 from asyncrl.replay.replay_queue import ReplayQueue
 
@@ -40,8 +41,22 @@ def test_tasks_are_sorted_by_how_much_their_answers_changed(tmp_path: Path) -> N
     assert [round(each["correct"], 3) for each in first["visits"]] == [0.333, 0.667]
     assert (second["task_id"], second["num_changes"], round(second["moved"], 3)) == ("train:2", 0, 0.333)
     assert second["visits"][1]["state"] == "dropped"
-    assert count_answers(queue.journal) == 7
     assert [task["task_id"] for task in read_changed_tasks(queue.journal, offset=1)] == ["train:2"]
+
+
+def test_of_many_visits_the_last_ones_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = make_queue(tmp_path, batch=8, samples=1, staleness=3)
+    queue.announce(0)
+    for answer in "1234":
+        visit(queue, 1, [answer], right="4")
+    visit(queue, 2, ["5"], right="5")
+    visit(queue, 2, ["6"], right="5")
+    queue.journal.barrier_blocking()
+    monkeypatch.setattr("asyncrl.journal.answers.MOST_VISITS", 3)
+    found = {task["task_id"]: task for task in read_changed_tasks(queue.journal)}
+    assert found["train:1"]["num_visits"] == 4
+    assert [each["answer"] for each in found["train:1"]["visits"]] == ["2", "3", "4"]
+    assert [each["answer"] for each in found["train:2"]["visits"]] == ["5", "6"]
 
 
 def test_faults_are_no_answers_and_a_long_answer_is_cut(tmp_path: Path) -> None:

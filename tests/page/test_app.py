@@ -1,18 +1,20 @@
 """The page of runs: its local server, its export, and both in a real browser."""
 
+import asyncio
 import json
 import re
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
-from fakes.chromium import chromium, needs_chromium
+from fakes.chromium import needs_chromium, tab
 from fakes.opened_page import opened
 from fakes.page_server import served
 
-from asyncrl.page.app import export
-from asyncrl.page.runs import Run
+from asyncrl.page.app import export, serve
+from asyncrl.page.runs import Run, Runs
 
 
 async def test_the_server_answers_groups_filtered_and_one_by_one(run_folder: Path) -> None:
@@ -51,6 +53,36 @@ async def test_a_bad_question_gets_a_refusal(run_folder: Path, path: str, status
         assert reply.status == status
 
 
+async def test_an_answer_that_the_page_has_is_not_sent_again(run_folder: Path) -> None:
+    async with served(run_folder) as url, ClientSession() as session:
+        path = f"{url}api/runs/run/ledger"
+        async with session.get(path) as reply:
+            tag = reply.headers["ETag"]
+        async with session.get(path, headers={"If-None-Match": tag}) as reply:
+            assert (reply.status, await reply.read()) == (304, b"")
+        db = sqlite3.connect(run_folder / "journal.sqlite")
+        db.execute("UPDATE groups SET state = 'ready' WHERE state = 'open'")
+        db.commit()
+        db.close()
+        async with session.get(path, headers={"If-None-Match": tag}) as reply:
+            assert reply.status == 200 and reply.headers["ETag"] != tag
+
+
+async def test_runs_are_read_before_anybody_asks(run_folder: Path) -> None:
+    broken = run_folder.with_name("broken")
+    broken.mkdir()
+    for name, text in (("recipe.yaml", "{}"), ("metrics.jsonl", "no row\n")):
+        (broken / name).write_text(text)
+    runs, until = Runs([run_folder.parent]), asyncio.Event()
+    server = asyncio.create_task(serve(runs, port=0, until=until, ready=lambda _: None))
+    deadline = time.monotonic() + 60
+    while not {"metrics", "journal", "texts"} <= vars(runs.get("run")).keys():
+        assert time.monotonic() < deadline, vars(runs.get("run"))
+        await asyncio.sleep(0.01)
+    until.set()
+    await server
+
+
 async def test_another_host_name_is_refused(run_folder: Path) -> None:
     # A web site that resolves its own name to 127.0.0.1 must not read the run.
     async with served(run_folder) as url, ClientSession() as session:
@@ -70,9 +102,9 @@ def test_the_export_holds_the_newest_groups_and_no_open_tag_in_its_data(run_fold
 
 @needs_chromium
 async def test_a_served_group_shows_its_tokens_and_verdicts_in_a_browser(
-    run_folder: Path, tmp_path: Path
+    run_folder: Path, browser_address: str
 ) -> None:
-    async with opened(run_folder, tmp_path / "profile") as page:
+    async with opened(run_folder, browser_address) as page:
         await page.click("tr[data-row=run]")
         await page.click("#tabs a[href$=groups]")
         await page.click("#groups tr:last-child")
@@ -88,10 +120,12 @@ async def test_a_served_group_shows_its_tokens_and_verdicts_in_a_browser(
 
 
 @needs_chromium
-async def test_an_exported_group_shows_without_a_server(run_folder: Path, tmp_path: Path) -> None:
+async def test_an_exported_group_shows_without_a_server(
+    run_folder: Path, tmp_path: Path, browser_address: str
+) -> None:
     file = tmp_path / "run.html"
     file.write_text(export(Run("sums", run_folder), num_groups=10))
-    async with chromium(tmp_path / "profile") as page:
+    async with tab(browser_address) as page:
         await page.open(f"{file.as_uri()}#/sums/groups/1")
         text = await page.text("article")
         assert "cut at the length limit" in text

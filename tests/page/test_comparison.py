@@ -77,8 +77,8 @@ async def test_a_bad_question_gets_a_sentence(folder: Path, query: str, status: 
 
 
 @needs_chromium
-async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, tmp_path: Path) -> None:
-    async with opened(folder, tmp_path / "profile", "#/compare") as page:
+async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_address: str) -> None:
+    async with opened(folder, browser_address, "#/compare") as page:
         assert "Choose two runs or more" in await page.text("#too-few")
         await page.click("input[name=ppo]")
         await page.wait_for("document.querySelector('#reference').innerText.includes('compared with ppo')")

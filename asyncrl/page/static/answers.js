@@ -1,7 +1,7 @@
 // Tasks that were asked more than once and whose answers changed, the most changeable first.
 
 const PAGE = 25;
-const state = { run: null, tasks: [], numGraded: null };
+const state = { run: null, tasks: [] };
 
 function visitLink(visit, before) {
   const isOther = before !== undefined && before.answer !== visit.answer;
@@ -45,34 +45,35 @@ function taskCard(task) {
 }
 
 function render() {
-  const none = element("p", { className: "hint", textContent: "No task was asked twice with another outcome yet." });
-  replaceRows(byId("tasks"), state.tasks.length ? state.tasks.map(taskCard) : [none]);
+  replaceRows(byId("tasks"), state.tasks, taskCard);
+  byId("answers-empty").hidden = state.tasks.length > 0;
   byId("answers-more").hidden = isExported || state.tasks.length === 0 || state.tasks.length % PAGE !== 0;
 }
 
 async function load() {
   const found = await ask(api(state.run, "answers"));
   // While older pages are open the list stands still: a list that moves cannot be read.
-  if (found.num_graded === state.numGraded || state.tasks.length > PAGE) return;
-  Object.assign(state, { numGraded: found.num_graded, tasks: found.tasks });
+  if (found === state.tasks || state.tasks.length > PAGE) return;
+  state.tasks = found;
   render();
 }
 
 async function more() {
   const found = await ask(`${api(state.run, "answers")}?offset=${state.tasks.length}`);
-  state.tasks.push(...found.tasks);
+  state.tasks = [...state.tasks, ...found];
   render();
-  if (found.tasks.length < PAGE) byId("answers-more").hidden = true;
+  if (found.length < PAGE) byId("answers-more").hidden = true;
 }
 
 views.answers = {
   title: "Answers",
   async show(root, run) {
-    Object.assign(state, { run, tasks: [], numGraded: null });
+    Object.assign(state, { run, tasks: [] });
     const button = element("button", { id: "answers-more", textContent: "More tasks", hidden: true });
     button.addEventListener("click", more);
     const words = "Each visit of a task is a group: the bar is its share of correct responses, the text the answer that most of them gave. Outlined: another answer than before.";
-    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "tasks" }), button);
+    const none = element("p", { id: "answers-empty", className: "hint", hidden: true, textContent: "No task was asked twice with another outcome yet." });
+    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "tasks" }), none, button);
     await load();
   },
   update: load,

@@ -1,6 +1,6 @@
 // Verifier faults by cause, each with its first traceback.
 
-const state = { run: null, shown: "" };
+const state = { run: null, shown: null };
 
 function causeCard(cause) {
   const id = cause.trajectory_id;
@@ -23,20 +23,18 @@ function causeCard(cause) {
 
 async function load() {
   const causes = await ask(api(state.run, "faults"));
-  const content = JSON.stringify(causes);
-  // What somebody selects on the page stays selected while nothing changes.
-  if (content === state.shown) return;
-  state.shown = content;
-  const none = element("p", { className: "hint", textContent: "No verdict has failed." });
-  replaceRows(byId("causes"), causes.length ? causes.map(causeCard) : [none]);
+  if (causes === state.shown) return;
+  state.shown = causes;
+  replaceRows(byId("causes"), causes, causeCard);
+  byId("faults-empty").hidden = causes.length > 0;
 }
 
 views.faults = {
   title: "Faults",
   async show(root, run) {
-    Object.assign(state, { run, shown: "" });
+    Object.assign(state, { run, shown: null });
     const words = "A fault is no wrong answer: the verifier failed, so the trajectory has no score and leaves its group.";
-    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "causes" }));
+    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "causes" }), element("p", { id: "faults-empty", className: "hint", hidden: true, textContent: "No verdict has failed." }));
     await load();
   },
   update: load,

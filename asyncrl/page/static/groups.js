@@ -2,7 +2,7 @@
 
 const PAGE_SIZE = 100;
 const SEARCH_PAGE = 30;
-const state = { run: null, groups: [], chosen: null, shown: "", hasEnded: false, coloring: "version", outcome: "", asked: {}, search: null };
+const state = { run: null, groups: [], chosen: null, shown: null, hasEnded: false, coloring: "version", outcome: "", asked: {}, search: null };
 const CHIPS = { reason: "dropped: ", repeated: "trained again in step ", admitted: "admitted at version ", task: "task " };
 
 // An exported document holds all its groups under one path: it filters them here.
@@ -69,7 +69,7 @@ function groupRow(group) {
   const cell = (...children) => element("td", {}, ...children);
   const row = element(
     "tr",
-    { tabIndex: 0, className: group.group_id === state.chosen ? "chosen" : "", dataset: { row: "", group: group.group_id } },
+    { tabIndex: 0, dataset: { row: "", group: group.group_id } },
     cell(String(group.group_id)),
     cell(fate(group)),
     cell(outcomes(group)),
@@ -82,10 +82,15 @@ function groupRow(group) {
   return row;
 }
 
+function markChosen() {
+  for (const row of byId("groups").children) row.classList.toggle("chosen", Number(row.dataset.group) === state.chosen);
+}
+
 function renderList() {
   byId("list").classList.toggle("searching", state.search !== null);
   if (state.search !== null) return renderHits();
-  replaceRows(byId("groups"), state.groups.map(groupRow));
+  replaceRows(byId("groups"), state.groups, groupRow);
+  markChosen();
   byId("empty").textContent = "No group matches.";
   byId("empty").hidden = state.groups.length > 0;
   byId("more").textContent = "Older groups";
@@ -98,7 +103,7 @@ function hitRow(hit) {
   const where = hit.trajectory_id === null ? "prompt" : `sample ${hit.sample}`;
   const row = element(
     "tr",
-    { tabIndex: 0, dataset: { row: hit.trajectory_id ?? "prompt", group: hit.group_id }, className: hit.group_id === state.chosen ? "chosen" : "" },
+    { tabIndex: 0, dataset: { row: hit.trajectory_id ?? "prompt", group: hit.group_id } },
     element("td", { textContent: hit.group_id }),
     element("td", {}, where, ...(hit.outcome ? [" ", element("i", { className: `dot ${hit.outcome}`, title: hit.outcome.replace("_", " ") })] : [])),
     element("td", { className: "excerpt", colSpan: 4 }, hit.before, element("mark", { textContent: hit.match }), hit.after),
@@ -109,7 +114,8 @@ function hitRow(hit) {
 
 function renderHits() {
   const { hits, below, isRunning } = state.search;
-  replaceRows(byId("groups"), hits.map(hitRow));
+  replaceRows(byId("groups"), hits, hitRow);
+  markChosen();
   const where = below > 0 ? ` Groups below ${below} are not searched yet.` : " All groups are searched.";
   byId("empty").textContent = `${plural(hits.length, "hit")}.${where}`;
   byId("empty").hidden = false;
@@ -345,7 +351,7 @@ async function older() {
   if (state.search !== null) return searchOn();
   const last = state.groups[state.groups.length - 1].group_id;
   const more = await askGroups({ ...filter(), before: last });
-  state.groups.push(...more);
+  state.groups = [...state.groups, ...more];
   renderList();
   if (more.length === 0) byId("more").hidden = true;
 }
@@ -353,12 +359,11 @@ async function older() {
 async function showGroup(id) {
   const isNew = state.chosen !== id;
   state.chosen = id;
-  for (const row of byId("groups").children) row.classList.toggle("chosen", Number(row.dataset.group) === id);
+  markChosen();
   const group = await ask(api(state.run, "groups", id));
-  const content = JSON.stringify(group);
   // A late answer to an earlier click, or nothing new: leave the page and what is selected on it alone.
-  if (state.chosen !== id || !byId("group") || (!isNew && content === state.shown)) return;
-  state.shown = content;
+  if (state.chosen !== id || !byId("group") || (!isNew && group === state.shown)) return;
+  state.shown = group;
   state.hasEnded = ["trained", "dropped"].includes(group.state);
   const advantages = group.trajectories.flatMap((each) => [each.advantage, ...each.segments.flatMap((segment) => segment.tokens.map((token) => token[5]))]);
   state.largest = advantages.filter(isNumber).reduce((most, each) => Math.max(most, Math.abs(each)), 0);
@@ -420,7 +425,7 @@ views.groups = {
   title: "Groups",
   async show(root, run, rest) {
     if (!root.firstChild) {
-      Object.assign(state, { run, groups: [], chosen: null, shown: "", asked: {}, search: null, outcome: "" });
+      Object.assign(state, { run, groups: [], chosen: null, shown: null, asked: {}, search: null, outcome: "" });
       const hint = "Choose a group to see its prompt, its responses token by token, and their fate.";
       root.append(listPane(), element("div", { id: "group" }, element("p", { className: "hint", textContent: hint })));
     }

@@ -79,7 +79,7 @@ function stepRow(row) {
 }
 
 function renderRows() {
-  replaceRows(byId("ledger-rows"), state.rows.map(stepRow));
+  replaceRows(byId("ledger-rows"), state.rows, stepRow);
   byId("ledger-more").hidden = state.isAtEnd;
 }
 
@@ -119,7 +119,7 @@ views.ledger = {
     root.replaceChildren(
       element("section", { id: "books" }),
       element("h2", { textContent: "Groups by step" }),
-      element("table", {}, element("thead", {}, element("tr", {}, ...titles)), element("tbody", { id: "ledger-rows" })),
+      element("div", { className: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...titles)), element("tbody", { id: "ledger-rows" }))),
       more,
     );
     await loadFirst();

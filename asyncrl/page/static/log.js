@@ -1,6 +1,6 @@
 // What the run told people: alarms, warnings and restarts, the latest first.
 
-const state = { run: null, entries: [], filter: "" };
+const state = { run: null, shown: null, entries: [], filter: "" };
 
 const moment = (seconds) => new Date(1000 * seconds).toISOString().replace("T", " ").slice(0, 19);
 
@@ -34,19 +34,21 @@ function entryRow(entry) {
 function render() {
   const wanted = state.filter.toLowerCase();
   const found = state.entries.filter((entry) => `${entry.kind} ${entry.text}`.toLowerCase().includes(wanted));
-  replaceRows(byId("log-rows"), found.map(entryRow));
+  replaceRows(byId("log-rows"), found, entryRow);
   byId("log-empty").hidden = found.length > 0;
 }
 
 async function load() {
-  state.entries = entries(await ask(api(state.run, "log")));
+  const found = await ask(api(state.run, "log"));
+  if (found === state.shown) return;
+  Object.assign(state, { shown: found, entries: entries(found) });
   render();
 }
 
 views.log = {
   title: "Log",
   async show(root, run) {
-    Object.assign(state, { run, entries: [], filter: "" });
+    Object.assign(state, { run, shown: null, entries: [], filter: "" });
     const field = element("input", { type: "search", placeholder: "search", "aria-label": "search in the log" });
     field.addEventListener("input", () => {
       state.filter = field.value;

@@ -18,12 +18,17 @@ const KEYS = [
   ["Esc", "back"],
   ["?", "these keys"],
 ];
+const MOST_ANSWERS = 8;
 const views = {};
 const byId = (id) => document.getElementById(id);
 const embedded = JSON.parse(byId("data").textContent);
 const isExported = embedded !== null;
 
-// An answer as JSON. Throws an Error whose message is the server's sentence.
+// The last answers by their path, { tag, answer }: the server says where one of them still holds.
+const answers = new Map();
+
+// An answer as JSON, the same object as before where nothing has changed: who asks must not change it. Throws an
+// Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
     // Names of runs are written as they are there.
@@ -31,9 +36,16 @@ async function ask(path) {
     if (!(plain in embedded)) throw new Error("This exported page does not hold that.");
     return structuredClone(embedded[plain]);
   }
-  const reply = await fetch(path);
+  const known = answers.get(path);
+  const reply = await fetch(path, { headers: known ? { "If-None-Match": known.tag } : {} });
+  if (reply.status === 304) return known.answer;
   if (!reply.ok) throw new Error(await reply.text());
-  return reply.json();
+  const answer = await reply.json();
+  // The newest is the last one.
+  answers.delete(path);
+  answers.set(path, { tag: reply.headers.get("ETag"), answer });
+  if (answers.size > MOST_ANSWERS) answers.delete(answers.keys().next().value);
+  return answer;
 }
 
 // The path of a run's answers: api("sums", "groups", 3) is /api/runs/sums/groups/3.
@@ -59,7 +71,8 @@ function element(name, properties = {}, ...children) {
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const number = (value, digits = 2) => (isNumber(value) ? value.toFixed(digits) : "–");
-const whole = (value) => (isNumber(value) ? Math.round(value).toLocaleString("en") : "–");
+const thousands = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const whole = (value) => (isNumber(value) ? thousands.format(Math.round(value)) : "–");
 const percent = (value, digits = 0) => (isNumber(value) ? `${(100 * value).toFixed(digits)}%` : "–");
 // Three significant digits, small and large ones as 2.1e-7 and 12.3k.
 function short(value) {
@@ -201,12 +214,33 @@ function moveRow(by) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-// Replaces the rows of `parent`. A row with the focus hands it on to the one with the same data.
-function replaceRows(parent, rows) {
+// What each row was made of, as JSON.
+const sources = new WeakMap();
+
+// Shows a row per item in `parent`, make(item). Of an item that was there the row stays as it is, with what is
+// selected in it. A row with the focus hands it on to the one with the same data.
+function replaceRows(parent, items, make) {
   const data = (row) => JSON.stringify({ ...row.dataset });
-  const focused = parent.contains(document.activeElement) ? data(document.activeElement) : null;
-  parent.replaceChildren(...rows);
-  if (focused !== null) rows.find((row) => data(row) === focused)?.focus({ preventScroll: true });
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const there = new Map([...parent.children].map((row) => [sources.get(row), row]));
+  const rows = items.map((item) => {
+    const source = JSON.stringify(item);
+    const row = there.get(source) ?? make(item);
+    // An equal item gets a row of its own.
+    there.delete(source);
+    sources.set(row, source);
+    return row;
+  });
+  const kept = new Set(rows);
+  const gone = [...parent.children].filter((row) => !kept.has(row));
+  if (gone.length === parent.children.length) parent.replaceChildren();
+  else gone.forEach((row) => row.remove());
+  let next = parent.firstElementChild;
+  for (const row of rows) {
+    if (row === next) next = next.nextElementSibling;
+    else parent.insertBefore(row, next);
+  }
+  if (focused !== null && focused !== document.activeElement) rows.find((row) => data(row) === data(focused))?.focus({ preventScroll: true });
 }
 
 // A click on the row, or Enter, goes to the address; not where a link is, nor at the end of a selection.
