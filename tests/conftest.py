@@ -34,6 +34,9 @@ HEAVY = (
     *("test_machine.py", "recipe/test_qwen_recipes.py", "recipe/test_published.py"),
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
+    # They draw reports, search the processes of the machine, or wait for trackers.
+    *("report/test_reproduce.py", "observe/test_any_text.py", "launch/test_trackers.py"),
+    *("newcomer/test_newcomer.py", "page/test_in_browser.py", "commands/test_plan.py"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )

@@ -10,7 +10,7 @@ from fakes.page_server import served
 
 @asynccontextmanager
 async def opened(folder: Path, browser: str, address: str = "#/", **window: int) -> AsyncIterator[Page]:
-    """The page of the runs in `folder`, in a tab of the Chromium at `browser`. Fails when scripts complain."""
+    """The page of the runs in `folder`, in a tab of `browser`. Fails when its scripts complain."""
     async with served(folder) as url, tab(browser, **window) as page:
         await page.open(url + address)
         yield page
