@@ -5,7 +5,7 @@ Matplotlib is imported only when a picture is drawn, with the Agg canvas and wit
 
 import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.observe.metrics import Metrics, Row
@@ -41,13 +41,13 @@ STYLE = {
 }
 
 
-def write_png(metrics: Metrics, path: Path) -> None:
-    path.write_bytes(_render(metrics, "png"))
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One drawing, twice."""
 
-
-def as_svg(metrics: Metrics) -> str:
+    svg: str
     """An <svg> element for a page."""
-    return _element(_render(metrics, "svg"))
+    png: bytes
 
 
 def runs_as_svg(runs: Sequence[tuple[str, Metrics]]) -> str:
@@ -85,7 +85,8 @@ def _element(document: bytes) -> str:
     return svg[svg.index("<svg") :]
 
 
-def _render(metrics: Metrics, kind: str) -> bytes:
+def draw_curves(metrics: Metrics) -> Picture:
+    """Takes seconds, most of them for the layout."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -104,9 +105,12 @@ def _render(metrics: Metrics, kind: str) -> bytes:
         for panel in axes[-1]:
             panel.set_xlabel("optimizer step")
             panel.xaxis.get_major_locator().set_params(integer=True)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
+        svg, png = io.BytesIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+        # The layout stays as it is now.
+        figure.set_layout_engine("none")
+        figure.savefig(png, format="png")
+    return Picture(_element(svg.getvalue()), png.getvalue())
 
 
 def _accuracy(axis: Any, metrics: Metrics) -> None:

@@ -25,11 +25,11 @@ NAMES = ("asyncrl", "commit", "has_local_changes", "python", "platform", "cpu", 
 """Fields of the environment that are shown in a row each."""
 
 
-def render(report: RunReport, summary: Summary, commands: Mapping[str, str]) -> str:
-    """`commands` maps what to do next to its command line."""
+def render(report: RunReport, summary: Summary, svg: str, commands: Mapping[str, str]) -> str:
+    """`svg` has the curves; `commands` maps what to do next to its command line."""
     return _template(
         "report.html",
-        curves=Markup(curves.as_svg(summary.metrics)),
+        curves=Markup(svg),
         recipe=(summary.run_folder / RECIPE_FILE).read_text(encoding="utf-8"),
         title=report.run.name,
         model=report.model.path,

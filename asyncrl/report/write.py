@@ -42,14 +42,16 @@ def write_report(
     place = folder or run_folder
     known = {"checkpoint": str(checkpoint)} if checkpoint is not None else {}
     texts: dict[str, Callable[[], str]] = {
-        "html": lambda: render(report, summary, {**known, **(commands or {})}),
         "json": lambda: report.model_dump_json(indent=1) + "\n",
         "markdown": lambda: as_markdown(report.run.name, remarks_of(report), tables_of(report)),
         "latex": lambda: as_latex(report.run.name, remarks_of(report), tables_of(report)),
     }
-    _write(place, {FORMATS[name]: texts[name]() for name in formats})
     if "html" in formats:
-        curves.write_png(summary.metrics, place / CURVES_FILE)
+        picture = curves.draw_curves(summary.metrics)
+        texts["html"] = lambda: render(report, summary, picture.svg, {**known, **(commands or {})})
+        place.mkdir(parents=True, exist_ok=True)
+        (place / CURVES_FILE).write_bytes(picture.png)
+    _write(place, {FORMATS[name]: texts[name]() for name in formats})
     return report, summary
 
 

@@ -42,7 +42,8 @@ def ignore(stage: str, done: int, total: int) -> None:
 
 
 def names_beside(folder: Path) -> set[str]:
-    return {path.name for path in folder.parent.iterdir()}
+    # Python may keep the bytecode of the target next to it.
+    return {path.name for path in folder.parent.iterdir()} - {"__pycache__"}
 
 
 def test_a_folder_is_made_with_a_stamp_and_progress_is_told(section, tmp_path):

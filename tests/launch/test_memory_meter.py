@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.launch.families import find_families
 from asyncrl.launch.memory_meter import MemoryMeter
 
 HOLD = "import sys; held = bytearray({size}); print('held', flush=True); sys.stdin.read()"
@@ -27,7 +28,13 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def test_ranks_and_servers_are_told_apart_and_the_largest_counts() -> None:
+def test_ranks_and_servers_are_told_apart_and_the_largest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not those that other tests of this process started.
+    others = {child.pid for child in find_families()}
+    monkeypatch.setattr(
+        "asyncrl.launch.memory_meter.find_families",
+        lambda: {child: family for child, family in find_families().items() if child.pid not in others},
+    )
     meter = MemoryMeter()
     assert meter.measure().keys() == {"controller_memory_gib"}
     running = [

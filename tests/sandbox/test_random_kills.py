@@ -126,7 +126,7 @@ async def verify_all(verifier, tasks, counts):
 
 
 @pytest.mark.parametrize(
-    ("num_verifications", "seconds_between"), [(40, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
+    ("num_verifications", "seconds_between"), [(20, 0.2), pytest.param(2000, 0.3, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
     "kind",

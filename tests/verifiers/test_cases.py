@@ -11,13 +11,21 @@ from verifiers.registry import load_verifier
 
 FOLDER = Path(__file__).parent / "cases"
 TOPICS = sorted(FOLDER.glob("*.jsonl"))
+SLOW = ("integrals_with_jumps",)
+"""Topics of which each case takes seconds."""
 
 
 def rows(topic: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in topic.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.stem)
+@pytest.mark.parametrize(
+    "topic",
+    [
+        pytest.param(topic, id=topic.stem, marks=[pytest.mark.exhaustive] * (topic.stem in SLOW))
+        for topic in TOPICS
+    ],
+)
 def test_every_case_of_a_topic_gets_the_verdict_a_mathematician_expects(topic: Path) -> None:
     mistakes = []
     for number, row in enumerate(rows(topic), start=1):

@@ -331,7 +331,7 @@ async def run_jobs(jobs: list[tuple[str, Any, str, str | None]], workers: int) -
     return complaints
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 async def test_hostile_verifications_among_others_lose_none_and_spoil_none(count: int) -> None:
     jobs = mixed_jobs(count, 0.05)
     # It is too rare to be among them by chance, and costs a worker.

@@ -81,7 +81,7 @@ async def graded(pool: VerifierPool, gold: str, answer: str) -> Verdict:
 
 
 async def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy() -> None:
-    async with VerifierPool(num_workers=1, timeout_seconds=0.5) as pool:
+    async with VerifierPool(num_workers=1, timeout_seconds=1.0) as pool:
         verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
         healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
         assert healthy.outcome is Outcome.CORRECT, healthy
