@@ -9,6 +9,7 @@ shows nothing. Functions and classes that a runner such as pytest or unittest wo
 
 import ast
 import builtins
+import functools
 import importlib
 import json
 import os
@@ -127,6 +128,7 @@ def _namespace(tree: ast.AST, link: Link) -> dict[str, Any]:
     return namespace
 
 
+@functools.cache
 def _teach_asyncio() -> None:
     """asyncio.run and create_task take the program's coroutines too."""
     import asyncio
@@ -160,7 +162,7 @@ def _prepare(source: str, link: Link) -> None:
 
         # The collected tests are run below.
         setattr(unittest, "main", lambda *arguments, **keywords: None)  # noqa: B010
-    if "asyncio" in source and "asyncio" not in sys.modules:
+    if "asyncio" in source:
         _teach_asyncio()
     for kind in _catchers(source):
         _report_catches(kind, link)

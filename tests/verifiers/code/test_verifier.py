@@ -3,11 +3,14 @@
 # ruff: noqa: E501
 
 import asyncio
+import contextlib
 import dataclasses
 
 import pytest
 
 from sandbox.result import Result, SandboxError, Status
+from sandbox.service import SandboxService
+from sandbox.settings import SandboxSettings
 from verifiers.code.verifier import CodeVerifier
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
@@ -145,6 +148,18 @@ def test_a_fresh_interpreter_gives_the_same_verdicts(grade):
 )
 def test_a_response_without_a_program_is_no_answer(grade, response):
     assert grade(response, [{"call": "f()", "expect": "1"}]).outcome is Outcome.NO_ANSWER
+
+
+def test_a_sandbox_that_has_asyncio_already_awaits_the_program_s_coroutines():
+    test = {"assert": "import asyncio\nassert asyncio.run(double(3)) == 6"}
+    reference = CodeVerifier().parse_reference({"tests": [test]})
+
+    def work(sandbox):
+        return CodeVerifier(sandbox=sandbox).verify_async("async def double(x): return 2 * x", reference)
+
+    with contextlib.closing(SandboxService(SandboxSettings(workers=1, preload=("asyncio",)))) as service:
+        verdict = service.call(work)
+    assert verdict.outcome is Outcome.CORRECT, verdict.detail
 
 
 class BrokenSandbox:
