@@ -4,22 +4,20 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.pretrain import (
-    IGNORED,
-    SumsOptions,
-    build_model,
-    build_optimizers,
-    make_batches,
-    prepare,
-    train_model,
-)
 from asyncrl.examples.tokenizer import EOS_ID, build_tokenizer
+
+
+@pytest.fixture(scope="module")
+def pretrain():
+    # Imports transformers: seconds, which every process of a run of tests would pay.
+    from asyncrl.examples import pretrain
+
+    return pretrain
 
 
 @pytest.fixture(autouse=True)
@@ -34,24 +32,24 @@ def examples(count: int):
     return draw_examples(draw_addition, work_addition, mix=Mix(), count=count, seed=0, without=set())
 
 
-def test_a_short_pretraining_lowers_the_loss():
+def test_a_short_pretraining_lowers_the_loss(pretrain):
     torch.manual_seed(0)
-    model = build_model(256)
-    optimizers = build_optimizers(model, matrix_learning_rate=0.03, learning_rate=2e-3)
-    batches = make_batches(build_tokenizer(), examples(25 * 32), examples_per_batch=32)
-    losses = list(train_model(model, batches, optimizers))
+    model = pretrain.build_model(256)
+    optimizers = pretrain.build_optimizers(model, matrix_learning_rate=0.03, learning_rate=2e-3)
+    batches = pretrain.make_batches(build_tokenizer(), examples(25 * 32), examples_per_batch=32)
+    losses = list(pretrain.train_model(model, batches, optimizers))
     assert len(losses) == 25
     # A guess among the vocabulary costs ln 32 = 3.47 nats.
     assert losses[0] == pytest.approx(3.47, abs=0.3)
     assert sum(losses[-5:]) / 5 < 1.7
 
 
-def test_a_batch_trains_on_each_response_and_its_end_but_not_on_prompts_or_padding():
+def test_a_batch_trains_on_each_response_and_its_end_but_not_on_prompts_or_padding(pretrain):
     drawn = list(examples(64))
-    (batch,) = make_batches(build_tokenizer(), drawn, examples_per_batch=64)
+    (batch,) = pretrain.make_batches(build_tokenizer(), drawn, examples_per_batch=64)
     tokenizer = build_tokenizer()
     trained = [
-        tokenizer.decode([token for token in row.tolist() if token not in (IGNORED, EOS_ID)])
+        tokenizer.decode([token for token in row.tolist() if token not in (pretrain.IGNORED, EOS_ID)])
         for _, targets in batch
         for row in targets
     ]
@@ -62,18 +60,20 @@ def test_a_batch_trains_on_each_response_and_its_end_but_not_on_prompts_or_paddi
         assert torch.equal(tokens[:, 1:][targets[:, :-1] >= 0], targets[:, :-1][targets[:, :-1] >= 0])
 
 
-def test_direct_answers_are_not_padded_to_the_length_of_worked_ones():
-    (batch,) = make_batches(build_tokenizer(), examples(256), examples_per_batch=256)
+def test_direct_answers_are_not_padded_to_the_length_of_worked_ones(pretrain):
+    (batch,) = pretrain.make_batches(build_tokenizer(), examples(256), examples_per_batch=256)
     num_tokens = sum(tokens.numel() for tokens, _ in batch)
     num_padded = sum(int((tokens == 2).sum()) for tokens, _ in batch)
     assert num_padded < 0.15 * num_tokens
 
 
-def test_the_model_has_about_six_hundred_thousand_parameters():
-    assert sum(weight.numel() for weight in build_model(256).parameters()) == pytest.approx(600e3, rel=0.02)
+def test_the_model_has_about_six_hundred_thousand_parameters(pretrain):
+    assert sum(weight.numel() for weight in pretrain.build_model(256).parameters()) == pytest.approx(
+        600e3, rel=0.02
+    )
 
 
-def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_path):
+def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(pretrain, tmp_path):
     told = []
     options = {
         "task": "longtail",
@@ -82,7 +82,7 @@ def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_p
         "num_examples": 32,
         "examples_per_batch": 8,
     }
-    prepare(tmp_path, lambda *progress: told.append(progress), **options)
+    pretrain.prepare(tmp_path, lambda *progress: told.append(progress), **options)
     train, heldout = (
         {row["prompt"]: row for row in map(json.loads, (tmp_path / name).read_text().splitlines())}
         for name in ("train.jsonl", "heldout.jsonl")
@@ -90,6 +90,8 @@ def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_p
     assert (len(train), len(heldout)) == (40, 10)
     assert not train.keys() & heldout.keys()
     assert told == [("base model", step, 4) for step in range(5)]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 1
@@ -97,6 +99,6 @@ def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(tmp_p
     assert model.generate(**ids, max_new_tokens=4, do_sample=False).shape[1] <= ids.input_ids.shape[1] + 4
 
 
-def test_an_unknown_option_is_refused_with_those_there_are():
+def test_an_unknown_option_is_refused_with_those_there_are(pretrain):
     with pytest.raises(InputError, match=r"prepare.options.nois: .*Options: .*task, .*noise"):
-        parse_options(SumsOptions, {"task": "arithmetic", "nois": 0.1})
+        parse_options(pretrain.SumsOptions, {"task": "arithmetic", "nois": 0.1})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from simulation.schedule import run_schedule
 
-NUM_QUICK = 200
+NUM_QUICK = 100
 NUM_ALL = 10_000
 PART = 50
 SHOWN = 200

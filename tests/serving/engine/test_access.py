@@ -14,8 +14,6 @@ from asyncrl.files.service import FileRoutes
 from asyncrl.replay.service import QueueService
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install, load_over_http
-from asyncrl.trainer.digests import digests_of
-from asyncrl.trainer.export import read_weights
 
 TOKEN = "a-token-that-appears-nowhere-else"
 CLOSED = [
@@ -89,6 +87,10 @@ async def test_the_token_opens_the_server_and_is_in_no_log_and_no_command_line(
 async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_are_verified(
     server: tuple[str, int, Path], session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
+    # Megatron's import takes seconds, which every process of a run of tests would pay.
+    from asyncrl.trainer.digests import digests_of
+    from asyncrl.trainer.export import read_weights
+
     url, _, folder = server
     run = tmp_path / "run"
     weights = write_model(run / "publications" / "v3", seed=1)
