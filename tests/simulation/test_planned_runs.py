@@ -180,7 +180,7 @@ CASES = {
 }
 
 
-TYPICAL = ("synchronous", "asynchronous, the trainer is slower", "two servers", "rounds", "drain")
+TYPICAL = ("synchronous", "two servers", "rounds")
 
 
 @pytest.mark.parametrize(
