@@ -72,6 +72,15 @@ async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterato
     try:
         yield
     finally:
+        await end_tasks(task)
+        if not task.cancelled():
+            task.result()
+
+
+async def end_tasks(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancels tasks and waits until they have ended: one that was only cancelled may still run when its
+    event loop closes. Who is cancelled meanwhile waits no longer. What a task failed with stays in it."""
+    for task in tasks:
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    if tasks:
+        await asyncio.wait(tasks)

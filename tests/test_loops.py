@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from asyncrl.loops import Loops, background
+from asyncrl.loops import Loops, background, end_tasks
 from asyncrl.waits import Waits
 
 
@@ -85,3 +85,46 @@ async def test_what_failed_in_the_background_raises_at_the_end_of_its_block() ->
             await asyncio.sleep(0)
             steps.append("the block is not disturbed")
     assert steps
+
+
+async def test_who_is_cancelled_while_the_background_ends_is_cancelled() -> None:
+    """It would run on otherwise, in a run that is stopped."""
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+
+    async def measure() -> None:
+        try:
+            await wait_without_end()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+
+    async def work() -> None:
+        async with background(measure(), "meter"):
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work())
+    await is_ending.wait()
+    working.cancel()
+    await asyncio.wait([working])
+    assert working.cancelled()
+    (meter,) = [task for task in asyncio.all_tasks() if task.get_name() == "meter"]
+    may_end.set()
+    await asyncio.wait([meter])
+
+
+async def test_tasks_that_are_ended_have_done_their_last_and_keep_their_failures() -> None:
+    steps = []
+
+    async def work() -> None:
+        try:
+            await wait_without_end()
+        finally:
+            await asyncio.sleep(0)
+            steps.append("ended")
+
+    working, failing = asyncio.create_task(work()), asyncio.create_task(fail())
+    await asyncio.sleep(0)
+    await end_tasks(working, failing)
+    assert steps == ["ended"] and working.cancelled()
+    assert str(failing.exception()) == "no verdict"
+    await end_tasks()

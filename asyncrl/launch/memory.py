@@ -30,7 +30,7 @@ def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | N
         shape,
         dtype=find_dtype(recipe, shape).name,
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
-        layout=check_layout(recipe.trainer, shape),
+        layout=check_layout(recipe, shape),
         has_critic=recipe.algorithm.needs_critic(),
         has_reference=recipe.algorithm.kl_coefficient > 0,
         saves_in_background=recipe.trainer.saves_in_background,

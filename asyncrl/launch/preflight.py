@@ -69,7 +69,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     """Model folder, data and benchmarks of a recipe, checked in full."""
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
-    check_layout(recipe.trainer, base.shape)
+    check_layout(recipe, base.shape)
     if recipe.cluster.backend == "local":
         # Other nodes have other packages and GPUs: there each rank looks for itself.
         check_packages(recipe, base.shape)

@@ -26,6 +26,7 @@ from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.ray_node import NodeFacts, NodeProcess
 from asyncrl.launch.ray_process import RayProcess
 from asyncrl.launch.site import ControllerDisk, Need, Place
+from asyncrl.loops import end_tasks
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -193,18 +194,21 @@ class RayCluster:
         """What the actor says of its node. Raises RayActorError, and InputError after the time limit."""
         asked = asyncio.ensure_future(_awaited(spot.actor.describe.remote()))
         waited = 0.0
-        while not (await asyncio.wait((asked,), timeout=SAY_SECONDS))[0]:
-            waited += SAY_SECONDS
-            words = f"{spot.need.name} waits for {self._words(spot.need)}. {_free_words()}"
-            if waited >= self._seconds:
-                asked.cancel()
-                raise InputError(
-                    f"{words} It waited {waited:.0f} s (serving.start_timeout_seconds). Add nodes, or ask "
-                    f"for less (trainer.num_processes, serving.num_servers, serving.tensor_parallel_size)."
-                )
-            log.warning("%s", words)
-        answer: NodeFacts = asked.result()
-        return answer
+        try:
+            while not (await asyncio.wait((asked,), timeout=SAY_SECONDS))[0]:
+                waited += SAY_SECONDS
+                words = f"{spot.need.name} waits for {self._words(spot.need)}. {_free_words()}"
+                if waited >= self._seconds:
+                    raise InputError(
+                        f"{words} It waited {waited:.0f} s (serving.start_timeout_seconds). Add nodes, or "
+                        f"ask for less (trainer.num_processes, serving.num_servers, "
+                        f"serving.tensor_parallel_size)."
+                    )
+                log.warning("%s", words)
+            answer: NodeFacts = asked.result()
+            return answer
+        finally:
+            await end_tasks(asked)
 
     def _words(self, need: Need) -> str:
         together = [need] if self._is_shared or not need.group else self._group_of(need)

@@ -10,6 +10,7 @@ from typing import Any
 from asyncrl.checkpoints import find_newest
 from asyncrl.controller import Controller
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
+from asyncrl.loops import end_tasks
 
 log = logging.getLogger(__name__)
 
@@ -120,5 +121,4 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event, stop_sec
                 stop_seconds,
             )
     finally:
-        ended.cancel()
-        asked.cancel()
+        await end_tasks(ended, asked)

@@ -16,6 +16,7 @@ from asyncrl.disk import ask_disk
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.server_changes import ServerChanges
 from asyncrl.launch.site import Need, Place, Process, Site, server_need
+from asyncrl.loops import end_tasks
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe import Recipe
@@ -197,8 +198,7 @@ class LocalServers:
             await ready
             await self._check_closed(process.name, url)
         finally:
-            ready.cancel()
-            ended.cancel()
+            await end_tasks(ready, ended)
 
     async def _check_closed(self, name: str, url: str) -> None:
         """Raises ServerError when a server of ours answers who shows no token."""

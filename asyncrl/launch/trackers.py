@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.launch.process import ChildProcess
+from asyncrl.loops import end_tasks
 from asyncrl.recipe import Tracker as Settings
 from asyncrl.recipe.file import shown
 from asyncrl.run_folder import METRICS
@@ -72,8 +73,7 @@ class TrackerProcesses:
         """Lets them send what is left for `flush_seconds`, then kills them."""
         self._is_stopping = True
         await asyncio.gather(*(self._end(label, process) for label, process in self._processes.items()))
-        for watcher in self._watchers:
-            watcher.cancel()
+        await end_tasks(*self._watchers)
 
     async def _watch(self, label: str, process: ChildProcess) -> None:
         code = await process.wait()

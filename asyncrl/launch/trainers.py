@@ -8,6 +8,7 @@ from pathlib import Path
 from asyncrl.access import TOKEN_VARIABLE
 from asyncrl.errors import AsyncrlError, DiskError, Diverged
 from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
+from asyncrl.loops import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 
@@ -88,8 +89,7 @@ class TrainerRanks:
                         raise TrainerFailed(_last_words(rank, code), exit_code=code)
                     running.pop(task)
         finally:
-            for task in running:
-                task.cancel()
+            await end_tasks(*running)
 
     async def _first_to_die(self, found: Process) -> Process:
         """The rank that is the cause: one whose node is lost, or that was killed. The other ranks then end
@@ -97,8 +97,7 @@ class TrainerRanks:
         others = [asyncio.create_task(rank.wait()) for rank in self.ranks if rank.is_running()]
         if others and (found.returncode() or 0) > 0 and found.loss_seconds:
             await asyncio.wait(others, timeout=found.loss_seconds)
-        for task in others:
-            task.cancel()
+        await end_tasks(*others)
         killed = (rank for rank in self.ranks if (rank.returncode() or 0) < 0)
         return next((rank for rank in self.ranks if rank.why_lost), next(killed, found))
 

@@ -6,7 +6,8 @@ Every process of a run decides for itself, from the model's shape and its machin
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.machine import bfloat16_flag, has_gpu
+from asyncrl.machine import bfloat16_flag
+from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import ModelShape
 from asyncrl.recipe import Model, Recipe
 
@@ -30,7 +31,7 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
         return Dtype(recipe.model.dtype)
     if shape.num_parameters() < SMALL_PARAMETERS:
         return Dtype("float32", f"a model below {SMALL_PARAMETERS // 10**6} M parameters")
-    if recipe.placement.device != "cpu" and has_gpu():
+    if uses_gpu(recipe):
         return Dtype("bfloat16", "this machine has a GPU")
     flag = bfloat16_flag()
     if flag is None:

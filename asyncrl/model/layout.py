@@ -7,9 +7,10 @@ and the launcher know them too. Megatron numbers the ranks: tensor fastest, then
 from dataclasses import dataclass
 
 from asyncrl.errors import InputError
-from asyncrl.machine import KERNEL_CACHES, has_gpu
+from asyncrl.machine import KERNEL_CACHES
+from asyncrl.model.device import uses_gpu
 from asyncrl.model.folder import ModelShape
-from asyncrl.recipe import Trainer
+from asyncrl.recipe import Recipe, Trainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,20 @@ class Layout:
 ONE_PROCESS = Layout()
 
 
-def make_layout(section: Trainer) -> Layout:
-    """The layout of a recipe that passed its own checks."""
+def make_layout(recipe: Recipe) -> Layout:
+    """The layout of a recipe that passed its own checks; what it leaves open depends on its device."""
+    section, on_gpu = recipe.trainer, uses_gpu(recipe)
     parallel = section.parallel
     data = section.num_processes // (parallel.tensor * parallel.context * parallel.pipeline)
     is_distributed, overlaps_gradients = parallel.distributed_optimizer, parallel.overlap_grad_reduce
     if is_distributed is None:
-        is_distributed = has_gpu()
+        is_distributed = on_gpu
     if overlaps_gradients is None:
         # Context-parallel ranks share gradients and optimizer as data-parallel ones do.
-        overlaps_gradients = is_distributed and data * parallel.context > 1 and has_gpu()
+        overlaps_gradients = is_distributed and data * parallel.context > 1 and on_gpu
     overlaps_weights = parallel.overlap_param_gather
     if overlaps_weights is None:
-        overlaps_weights = overlaps_gradients and is_distributed and has_gpu()
+        overlaps_weights = overlaps_gradients and is_distributed and on_gpu
     return Layout(
         tensor=parallel.tensor,
         context=parallel.context,
@@ -77,9 +79,9 @@ def make_layout(section: Trainer) -> Layout:
     )
 
 
-def check_layout(section: Trainer, shape: ModelShape) -> Layout:
+def check_layout(recipe: Recipe, shape: ModelShape) -> Layout:
     """The layout, if `shape` can be cut that way. Raises InputError with the key to change."""
-    layout = make_layout(section)
+    layout = make_layout(recipe)
     _check_divides("trainer.parallel.tensor", layout.tensor, "attention heads", shape.num_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "key-value heads", shape.num_kv_heads)
     _check_divides("trainer.parallel.tensor", layout.tensor, "feed-forward columns", shape.ffn_size)

@@ -1,7 +1,8 @@
 """What of a recipe only Transformer Engine computes, refused where it is missing. No torch."""
 
 from asyncrl.errors import InputError
-from asyncrl.machine import has_gpu, has_transformer_engine
+from asyncrl.machine import has_transformer_engine
+from asyncrl.model.device import uses_gpu
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
@@ -12,7 +13,7 @@ INSTALL = "install Transformer Engine (docs/scale-out.md)"
 
 def check_packages(recipe: Recipe, shape: ModelShape) -> None:
     """Raises InputError for what this machine cannot compute, with the key and the reason."""
-    on_gpu = recipe.placement.device != "cpu" and has_gpu()
+    on_gpu = uses_gpu(recipe)
     if on_gpu and shape.num_experts is not None and not has_transformer_engine():
         raise InputError(
             f"model.path has {shape.num_experts} experts per layer. On a GPU Megatron-core computes them by "
@@ -43,7 +44,7 @@ def _check_state(key: str, value: object, recipe: Recipe, shape: ModelShape, *, 
         reason = "this run trains on a CPU: its states are in host memory, in torch's Adam, as float32"
     elif not has_transformer_engine():
         reason = f"it needs Transformer Engine, which is not installed: {INSTALL}"
-    elif not make_layout(recipe.trainer).is_optimizer_distributed:
+    elif not make_layout(recipe).is_optimizer_distributed:
         reason = (
             "Megatron-core has it for its distributed optimizer: set trainer.parallel.distributed_optimizer"
         )

@@ -13,7 +13,7 @@ from asyncrl.observe.live import ETA_WINDOW_STEPS
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
 from asyncrl.observe.summary import METRICS_FILE, REPORT_FILE
-from asyncrl.observe.warning_log import WARNING
+from asyncrl.observe.warning_log import Warned, warnings_of
 from asyncrl.run_status import (
     ENDS,
     QueueStatus,
@@ -45,16 +45,14 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An alarm or a warning, as metrics.jsonl has it."""
+    """An alarm, as metrics.jsonl has it."""
 
     step: int | None
     text: str
-    alarm: str | None = None
-    """The alarm's name; None for a warning."""
-    is_on: bool = True
-    """False for an alarm that has ended."""
-    count: int = 1
-    """How often a warning came."""
+    alarm: str
+    """Its name."""
+    is_on: bool
+    """False for one that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,8 @@ class RunNow:
     servers: list[ServerStatus]
     alarms: list[Told]
     """The last of those that are on, and of those that were, in order."""
-    warnings: list[Told]
-    """The last ones, in order."""
+    warnings: list[Warned]
+    """The last ones, in order; counted over all starts, as on the page."""
     cause: str | None
     """Of a run that failed: what ended it."""
     report: str | None
@@ -115,7 +113,7 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
         queue=None if status is None else status["queue"],
         servers=[] if status is None else status["servers"],
         alarms=alarms_of(metrics.events)[-NUM_ALARMS:],
-        warnings=_warnings(metrics.events),
+        warnings=warnings_of(metrics.events)[:NUM_WARNINGS][::-1],
         cause=_cause(folder) if state == "failed" else None,
         report=str(report) if state in ENDS and report.exists() else None,
         disk_free_bytes=shutil.disk_usage(folder).free,
@@ -146,18 +144,6 @@ def alarms_of(events: list[Row]) -> list[Told]:
     on = [told for told in last.values() if told.is_on]
     over = [told for told in last.values() if not told.is_on]
     return [*over, *on]
-
-
-def _warnings(events: list[Row]) -> list[Told]:
-    """The last ones, each text once."""
-    found: dict[str, Told] = {}
-    for row in events:
-        if row["event"] == WARNING:
-            text = str(row.get("text"))
-            # Popped first, so that it takes its new place in the order.
-            found.pop(text, None)
-            found[text] = Told(row.get("step"), text, count=row.get("count", 1))
-    return list(found.values())[-NUM_WARNINGS:]
 
 
 def _cause(folder: Path) -> str | None:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
 from asyncrl.observe.live import printable
-from asyncrl.observe.run_now import GONE, Accuracy, RunNow, Told
+from asyncrl.observe.run_now import GONE, Accuracy, RunNow
 from asyncrl.run_status import ServerStatus
 
 TITLE_WIDTH = 10
@@ -36,9 +36,11 @@ def status_lines(run: RunNow, *, width: int) -> list[Text]:
         lines += _servers(run.servers, width)
     for told in run.alarms:
         title, style = ("alarm", "yellow") if told.is_on else ("was", "dim")
-        lines += _fact(title, _words(told), style, width)
-    for told in run.warnings:
-        lines += _fact("warning", _words(told), "", width)
+        step = "" if told.step is None else f"step {told.step}: "
+        lines += _fact(title, f"{step}{told.text}", style, width)
+    for warned in run.warnings:
+        again = f" ({warned['count']} times)" if warned["count"] > 1 else ""
+        lines += _fact("warning", f"step {warned['last_step']}: {warned['text']}{again}", "", width)
     style = "yellow" if run.disk_free_bytes < LITTLE_DISK_BYTES else ""
     lines += _fact("disk", f"{run.disk_free_bytes / GIB:.1f} GiB free", style, width)
     return lines
@@ -103,12 +105,6 @@ def _accuracy(run: RunNow) -> str:
 
 def _share(accuracy: Accuracy) -> str:
     return percent_with_interval(accuracy.greedy, accuracy.low, accuracy.high)
-
-
-def _words(told: Told) -> str:
-    step = "" if told.step is None else f"step {told.step}: "
-    again = f" ({told.count} times)" if told.count > 1 else ""
-    return f"{step}{told.text}{again}"
 
 
 def _fact(title: str, text: str, style: str, width: int) -> list[Text]:

@@ -99,17 +99,14 @@ def warnings_of(events: Iterable[Row]) -> list[Warned]:
         if count <= known[text]:
             earlier[text] += known[text]
         known[text] = count
-        warned = found.setdefault(
-            text,
-            Warned(
-                text=text,
-                count=0,
-                first_step=step,
-                last_step=step,
-                first_seconds=seconds,
-                last_seconds=seconds,
-            ),
+        # Popped, so that it takes its new place in the order.
+        before = found.pop(text, None)
+        found[text] = Warned(
+            text=text,
+            count=earlier[text] + count,
+            first_step=step if before is None else before["first_step"],
+            last_step=step,
+            first_seconds=seconds if before is None else before["first_seconds"],
+            last_seconds=seconds,
         )
-        warned["count"] = earlier[text] + count
-        warned["last_step"], warned["last_seconds"] = step, seconds
-    return sorted(found.values(), key=lambda each: -each["last_seconds"])
+    return list(reversed(found.values()))

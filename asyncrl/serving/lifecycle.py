@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
+from asyncrl.loops import end_tasks
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.serving.handover import Handover
@@ -173,8 +174,7 @@ class ServerLifecycle:
         if self._predecessor is not None:
             await self._predecessor.close()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end_tasks(self._task)
 
     def sleep(self) -> None:
         """Its memory is needed: what streams from it ends, to resume from its prefix. Until `wake`."""
@@ -429,7 +429,7 @@ class ServerLifecycle:
     async def _end_process(self) -> None:
         """Once nothing streams from it and the trainer writes nothing to it."""
         server = self.server
-        cutting = asyncio.create_task(self._cut_silent_streams())
+        cutting = asyncio.create_task(self._cut_silent_streams(), name=f"silence of {server.url}")
         try:
             await self._waits.wait_until(
                 lambda: not server.num_running and not self._handover.is_handed(server.url),
@@ -437,7 +437,7 @@ class ServerLifecycle:
                 blocker="its streams and the trainer's publication, before it ends",
             )
         finally:
-            cutting.cancel()
+            await end_tasks(cutting)
         await self._stop(server.url)
         self._has_ended = True
         self._waits.notify()

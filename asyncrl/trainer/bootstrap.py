@@ -73,7 +73,7 @@ def start_learner(recipe: Recipe) -> "Learner":
     _check_world_size(recipe.trainer.num_processes)
     _choose_device(recipe.placement.device)
     shape = check_model_folder(model_folder(recipe.model))
-    layout = check_layout(recipe.trainer, shape)
+    layout = check_layout(recipe, shape)
     check_packages(recipe, shape)
     check_terms(recipe.algorithm)
     # Megatron warns of each CUDA package that is missing, and on a CPU all of them are; torch's checkpoints

@@ -61,7 +61,7 @@ class Learner:
             mask_staleness=recipe.rollout.mask_staleness,
         )
         dtype = DTYPES[recipe.model.dtype]
-        self.layout = make_layout(recipe.trainer)
+        self.layout = make_layout(recipe)
         self._device = device()
         heads = rank_heads(shape, self.layout, dtype)
         self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)

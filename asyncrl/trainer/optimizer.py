@@ -14,7 +14,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
 
 from asyncrl.errors import Diverged
-from asyncrl.model.layout import Layout, make_layout
+from asyncrl.model.layout import Layout
 from asyncrl.recipe import Critic, Trainer
 from asyncrl.trainer.model import DTYPES, Policy
 
@@ -56,7 +56,7 @@ def make_optimizer(
     policy: Policy, chunks: list[DistributedDataParallel], section: Trainer, dtype: torch.dtype
 ) -> MegatronOptimizer:
     """Megatron's Adam with decoupled weight decay (none on norms and biases) and gradient clipping."""
-    layout = make_layout(section)
+    settings = chunks[0].ddp_config
     config = OptimizerConfig(
         optimizer="adam",
         lr=section.learning_rate,
@@ -68,8 +68,8 @@ def make_optimizer(
         clip_grad=section.clip_grad_norm,
         bf16=dtype is torch.bfloat16,
         params_dtype=dtype,
-        use_distributed_optimizer=layout.is_optimizer_distributed,
-        overlap_param_gather=layout.overlaps_weights,
+        use_distributed_optimizer=settings.use_distributed_optimizer,
+        overlap_param_gather=settings.overlap_param_gather,
         **state_settings(section),
     )
     optimizer = get_megatron_optimizer(config, chunks)

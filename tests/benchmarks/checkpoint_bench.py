@@ -123,7 +123,7 @@ def save_repeatedly(task: dict) -> None:
     trainer = {"num_processes": int(os.environ["WORLD_SIZE"]), "parallel": task["parallel"]}
     recipe = make_recipe(root, trainer=trainer, model={"dtype": task["dtype"]})
     shape = read_shape(root)
-    ranks.start(threads=1, seed=0, layout=check_layout(recipe.trainer, shape))
+    ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
     learner = Learner(shape, recipe)
     make_moments(learner.optimizer)
     checkpoints = Checkpoints(root / "checkpoints", num_kept=1)

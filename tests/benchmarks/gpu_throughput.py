@@ -127,7 +127,7 @@ def main() -> int:
     }
     recipe = make_recipe(Path("none"), trainer=trainer, model={"dtype": "bfloat16"})
     shape = SHAPES[arguments.model]
-    ranks.start(threads=1, seed=0, layout=check_layout(recipe.trainer, shape))
+    ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
     from asyncrl.trainer.learner import Learner
     from asyncrl.trainer.model import has_transformer_engine
 

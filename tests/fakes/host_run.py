@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import psutil
 from fakes.hosts import Host
@@ -25,13 +25,21 @@ class HostRun(WholeRun):
     ) -> None:
         """`recipe` is another one than that of a WholeRun, with overrides; its run folder is the host's."""
         super().__init__(host.folder, **sections)
-        own = [str(self.recipe_path)]
-        self._words = [*recipe, f"run_folder={self.run_folder}"] if recipe else own
+        self._words = [*recipe, f"run_folder={self.run_folder}"] if recipe else []
         self._host = host
         self._environment = environment or {}
 
-    def start(self) -> "HostRun":
-        words = (*ASYNCRL, "train", *self._words)
+    def words(self) -> list[str]:
+        return self._words or super().words()
+
+    def set(self, key: str, value: Any) -> None:
+        if self._words:
+            self._words.append(f"{key}={value}")
+        else:
+            super().set(key, value)
+
+    def start(self) -> Self:
+        words = (*ASYNCRL, "train", *self.words())
         self.process = self._host.start(*words, log=self.folder / "output", **self._environment)
         return self
 

@@ -51,7 +51,7 @@ def take_steps(
 
     recipe = make_recipe(model, trainer=TRAINER | trainer, algorithm=algorithm, critic=critic or {})
     shape = check_model_folder(model)
-    ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
+    ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
     metrics, tokens, first = [], [], 0
     if resumes is None:

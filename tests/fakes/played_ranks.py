@@ -43,7 +43,7 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     model = Path(case["model"])
     recipe, shape = make_recipe(model, **sections), check_model_folder(model)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=case["num_ranks"])
-    ranks.arrange(check_layout(recipe.trainer, shape), seed=0)
+    ranks.arrange(check_layout(recipe, shape), seed=0)
     learner = Learner(shape, recipe)
     checkpoint.Checkpoints(Path(case["read"]), num_kept=1).load(learner, 2)
     if case["dtype"] == "bfloat16":

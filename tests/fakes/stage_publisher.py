@@ -30,7 +30,7 @@ def main() -> None:
     count = int(os.environ["WORLD_SIZE"])
     recipe = make_recipe(base, trainer={"num_processes": count, "parallel": {"pipeline": count}})
     shape = check_model_folder(base)
-    ranks.start(threads=1, seed=0, layout=check_layout(recipe.trainer, shape))
+    ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
     learner = Learner(shape, recipe)
     learner.load_base()
     publisher = Publisher(folder, base=base, transport="distributed", bucket_bytes=10_000, failed=end_now)

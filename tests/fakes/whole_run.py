@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import yaml
@@ -55,10 +55,14 @@ class WholeRun:
         recipe[section][name] = value
         self.recipe_path.write_text(yaml.safe_dump(recipe))
 
-    def start(self) -> "WholeRun":
+    def words(self) -> list[str]:
+        """What follows `asyncrl train`."""
+        return [str(self.recipe_path)]
+
+    def start(self) -> Self:
         with (self.folder / "output").open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "asyncrl.cli", "train", str(self.recipe_path)],
+                [sys.executable, "-m", "asyncrl.cli", "train", *self.words()],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,

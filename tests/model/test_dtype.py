@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl import machine
-from asyncrl.model import dtype
+from asyncrl.model import device, dtype
 from asyncrl.model.dtype import find_dtype, with_dtype
 from tests.fakes.recipes import make_recipe
 from tests.fakes.shapes import tiny_shape
@@ -36,13 +36,13 @@ class Shape:
 def test_auto_depends_on_the_size_and_the_machine(
     millions: int, has_gpu: bool, flag: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dtype, "has_gpu", lambda: has_gpu)
+    monkeypatch.setattr(device, "has_gpu", lambda: has_gpu)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: flag)
     assert str(find_dtype(AUTO, Shape(millions))) == expected
 
 
 def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(dtype, "has_gpu", lambda: True)
+    monkeypatch.setattr(device, "has_gpu", lambda: True)
     monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
     recipe = make_recipe(Path("model"), model={"dtype": "auto"}, placement={"device": "cpu"})
     assert find_dtype(recipe, Shape(135)).name == "float32"

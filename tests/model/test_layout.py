@@ -8,21 +8,22 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import layout as layout_module
+from asyncrl.model import device as device_module
 from asyncrl.model.layout import Layout, check_layout, rank_environment
-from asyncrl.recipe import Trainer
+from asyncrl.recipe import Recipe, Trainer
 
 # 2 layers, 4 heads, 2 key-value heads, 48 feed-forward columns
 SHAPE = tiny_shape()
 EXPERTS = dataclasses.replace(SHAPE, num_experts=6, experts_per_token=2, expert_ffn_size=24)
 
 
-def section(num_processes: int, **parallel: object) -> Trainer:
-    return make_recipe(Path("unused"), trainer={"num_processes": num_processes, "parallel": parallel}).trainer
+def recipe_with(num_processes: int, *, device: str = "auto", **parallel: object) -> Recipe:
+    trainer = {"num_processes": num_processes, "parallel": parallel}
+    return make_recipe(Path("unused"), trainer=trainer, placement={"device": device})
 
 
 def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
-    layout = check_layout(section(16, tensor=2, pipeline=2, context=2), SHAPE)
+    layout = check_layout(recipe_with(16, tensor=2, pipeline=2, context=2), SHAPE)
     assert layout == Layout(tensor=2, pipeline=2, context=2, data=2)
 
 
@@ -39,15 +40,15 @@ def test_processes_beyond_tensor_pipeline_and_context_are_data_parallel():
 )
 def test_a_model_that_cannot_be_cut_that_way_is_named(num_processes: int, parallel: dict, message: str):
     with pytest.raises(InputError, match=message):
-        check_layout(section(num_processes, **parallel), SHAPE)
+        check_layout(recipe_with(num_processes, **parallel), SHAPE)
 
 
 def test_experts_are_dealt_evenly_and_tensor_ranks_then_share_tokens():
     with pytest.raises(InputError, match=r"parallel\.expert is 4, .* 6 experts"):
-        check_layout(section(4, expert=4), EXPERTS)
+        check_layout(recipe_with(4, expert=4), EXPERTS)
     with pytest.raises(InputError, match=r"Set trainer\.parallel\.sequence_parallel to true"):
-        check_layout(section(2, tensor=2), EXPERTS)
-    assert check_layout(section(4, tensor=2, sequence_parallel=True, expert=2), EXPERTS).data == 2
+        check_layout(recipe_with(2, tensor=2), EXPERTS)
+    assert check_layout(recipe_with(4, tensor=2, sequence_parallel=True, expert=2), EXPERTS).data == 2
 
 
 @pytest.mark.parametrize(
@@ -65,22 +66,34 @@ def test_experts_are_dealt_evenly_and_tensor_ranks_then_share_tokens():
 def test_on_gpus_data_parallel_ranks_overlap_messages_unless_told_otherwise(
     num_processes: int, parallel: dict, expected: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    def found() -> tuple[bool, ...]:
-        layout = check_layout(section(num_processes, **parallel), SHAPE)
+    def found(device: str = "auto") -> tuple[bool, ...]:
+        layout = check_layout(recipe_with(num_processes, device=device, **parallel), SHAPE)
         return layout.is_optimizer_distributed, layout.overlaps_gradients, layout.overlaps_weights
 
-    monkeypatch.setattr(layout_module, "has_gpu", lambda: True)
+    monkeypatch.setattr(device_module, "has_gpu", lambda: True)
     assert found() == expected
-    monkeypatch.setattr(layout_module, "has_gpu", lambda: False)
-    assert found() == (False, parallel.get("overlap_grad_reduce", False), False)
+    on_cpu = (False, parallel.get("overlap_grad_reduce", False), False)
+    assert found("cpu") == on_cpu
+    monkeypatch.setattr(device_module, "has_gpu", lambda: False)
+    assert found() == on_cpu
+
+
+def test_a_run_on_the_cpu_is_not_refused_for_gpus_that_cannot_be_listed(monkeypatch: pytest.MonkeyPatch):
+    def has_gpu() -> bool:
+        raise InputError("nvidia-smi did not answer")
+
+    monkeypatch.setattr(device_module, "has_gpu", has_gpu)
+    with pytest.raises(InputError, match="nvidia-smi did not answer"):
+        check_layout(recipe_with(2), SHAPE)
+    assert check_layout(recipe_with(2, device="cpu"), SHAPE) == Layout(data=2)
 
 
 @pytest.mark.parametrize("missing", ["distributed_optimizer", "overlap_grad_reduce"])
 def test_weights_are_gathered_during_a_pass_only_with_what_that_needs(missing: str):
     keys = {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
     with pytest.raises(InputError, match=f"overlap_param_gather is true but trainer.parallel.{missing} is"):
-        check_layout(section(2, **keys | {missing: False}), SHAPE)
-    assert check_layout(section(2, **keys), SHAPE).overlaps_weights
+        check_layout(recipe_with(2, **keys | {missing: False}), SHAPE)
+    assert check_layout(recipe_with(2, **keys), SHAPE).overlaps_weights
 
 
 def test_tokens_and_micro_batches_come_in_multiples_that_can_be_shared():

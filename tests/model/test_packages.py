@@ -8,7 +8,8 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import dtype, layout, packages
+from asyncrl.model import device as device_module
+from asyncrl.model import packages
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.packages import check_packages
 
@@ -22,8 +23,7 @@ OPTIONS = [
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, engine: bool) -> None:
-    for module in (packages, layout, dtype):
-        monkeypatch.setattr(module, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(device_module, "has_gpu", lambda: gpu)
     monkeypatch.setattr(packages, "has_transformer_engine", lambda: engine)
 
 

@@ -9,10 +9,11 @@ import pytest
 from fakes.statuses import make_status
 
 from asyncrl.cli import main
-from asyncrl.observe.metrics import MetricsWriter
+from asyncrl.observe.metrics import MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import POST_MORTEM
 from asyncrl.observe.run_now import read_run
 from asyncrl.observe.status_lines import status_lines
+from asyncrl.observe.warning_log import warnings_of
 from asyncrl.run_status import ServerStatus, write_status
 
 SERVER: ServerStatus = {
@@ -107,6 +108,20 @@ def test_repeated_warnings_are_one_line_with_their_count(
         "step 11: a server leaves (10 times)",
         "step 12: trainer 10 died",
     ]
+
+
+def test_warnings_are_counted_over_all_starts_as_on_the_page(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        # The counts of each start begin at 1.
+        with MetricsWriter(folder / "metrics.jsonl") as metrics:
+            for count in (1, 10, 12):
+                metrics.event("warning", text="a server is slow", step=12, count=count)
+    _, out = printed(capsys, folder)
+    assert "warning   step 12: a server is slow (24 times)" in out.splitlines()
+    shown = read_run(folder).warnings
+    assert shown[::-1] == warnings_of(read_metrics(folder / "metrics.jsonl").events)
 
 
 def test_the_json_holds_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,6 +213,18 @@ async def test_a_removed_server_ends_once_it_is_drained_and_nobody_publishes_to_
     await pair.until(lambda: pair.processes == [("stop", two.url)])
 
 
+async def test_nobody_watches_the_streams_of_a_server_whose_process_ends(pair: Crew, two: FakeEngine) -> None:
+    watchers: list[str] = []
+
+    async def look(url: str) -> None:
+        watchers.extend(task.get_name() for task in asyncio.all_tasks())
+
+    pair.on_stop = look
+    pair.fleet.remove(two.url)
+    await pair.until(lambda: pair.processes == [("stop", two.url)])
+    assert f"server {two.url}" in watchers and f"silence of {two.url}" not in watchers
+
+
 async def test_a_server_that_is_added_again_starts_after_its_process_has_ended(
     pair: Crew, two: FakeEngine
 ) -> None:

@@ -60,7 +60,9 @@ def test_ten_thousand_schedules_break_no_invariant() -> None:
 
 def test_a_seed_replays_to_the_last_event_in_another_process() -> None:
     code = "from simulation.schedule import run_schedule; print(*run_schedule(7).events, sep='\\n')"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path("tests"), Path())))}
+    # Wherever pytest was started.
+    tests = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent)))}
     replays = [
         subprocess.run(
             [sys.executable, "-c", code],
