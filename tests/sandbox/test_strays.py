@@ -126,8 +126,11 @@ def test_of_the_callers_own_session_only_the_process_itself_ends():
 def test_all_children_and_their_orphans_are_ended_and_reaped():
     code = (
         "import os, subprocess\nfrom sandbox import kernel, strays, watch\nkernel.adopt_orphans()\n"
-        "shell = ['sh', '-c', 'setsid sleep 600 & sleep 600']\n"
-        "for session in (True, False): subprocess.Popen(shell, start_new_session=session)\n"
+        "shell = ['sh', '-c', 'setsid sleep 600 & sleep 600 & echo up; wait']\n"
+        "pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.DEVNULL}\n"
+        "for session in (True, False):\n"
+        "    started = subprocess.Popen(shell, start_new_session=session, **pipes)\n"
+        "    assert started.stdout.readline() == b'up\\n'\n"
         "strays.end_children()\nprint(watch.children(os.getpid()))\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
