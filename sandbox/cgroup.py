@@ -6,9 +6,10 @@ named after the worker's pid, so that whoever comes later can remove what a kill
 import contextlib
 import os
 import select
-import signal
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandbox import strays
 
 _PREFIX = "asyncrl-sandbox-"
 _OVERHEAD_BYTES = 96 << 20
@@ -102,7 +103,7 @@ def _end_processes(directory: Path) -> None:
         # process cannot see.
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{pid}/ns/pid") == ours:
-                os.kill(int(pid), signal.SIGKILL)
+                strays.end(int(pid))
 
 
 def sweep(hierarchies: list[Hierarchy]) -> bool:

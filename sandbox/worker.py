@@ -15,7 +15,7 @@ import time
 from typing import cast
 
 from sandbox import box as inside
-from sandbox import cgroup, frames, kernel, leftovers, tree, users, watch
+from sandbox import cgroup, frames, kernel, leftovers, strays, tree, users, watch
 from sandbox.guard import Guard
 from sandbox.init import Init, OwnInit
 from sandbox.kept import Keeper, KeptInit
@@ -111,6 +111,8 @@ class Worker:
         self._drop_keeper()
         if self._zygote is not None:
             self._zygote.kill()
+        # A zygote that was killed may have cloned one more process, and not said so.
+        strays.end_children()
         self._group.close()
         if self._work_base is not None:
             tree.remove(self._work_base)
@@ -252,6 +254,8 @@ def main() -> None:
     kernel.adopt_orphans()
     kernel.set_dumpable(False)
     host = socket.socket(fileno=descriptor)
+    # The host knows a worker's death by the hang-up: no process that the worker starts may hold the line.
+    host.set_inheritable(False)
     with contextlib.suppress(HostGone, ConnectionError):
         settings, _ = frames.receive(functools.partial(frames.read_exactly, host))
         Worker(host, host_pid, cast(WorkerSettings, settings)).serve()

@@ -1,0 +1,137 @@
+"""A helper or a worker that is killed at the worst moment leaves no process behind that nobody knows of."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+from fakes.processes import descendants, wait_for_end
+
+from sandbox import pool, strays
+from sandbox.command import Command
+from sandbox.limits import Limits
+from sandbox.pool import SandboxPool
+from sandbox.result import SandboxError, Tier
+from tests.sandbox.conftest import ALL_KINDS_OF_BOX, settings_for
+from tests.sandbox.test_random_kills import HOSTILE, adopting_orphans, left_behind
+
+SLEEPER = "import time\ntime.sleep(600)"
+BOMB = HOSTILE[0][0]
+# What happens only if a zygote is killed within a few microseconds happens each time to a worker that runs
+# this first.
+ZYGOTE_DIES_BEFORE_ITS_REPLY = """
+import os, time
+from sandbox.result import SandboxError
+from sandbox.zygote_process import ZygoteProcess
+clone = ZygoteProcess.clone
+def clone_unheard(self, descriptors, *, collects):
+    clone(self, descriptors, collects=collects)
+    os.kill(self.pid, 9)
+    time.sleep(0.1)
+    raise SandboxError("the zygote has died")
+ZygoteProcess.clone = clone_unheard
+"""
+
+
+def unlucky(settings, misfortune):
+    """The settings, whose workers run `misfortune` first."""
+    *before, code = settings.command
+    path, _, rest = code.partition("; from sandbox.worker")
+    return replace(settings, command=(*before, f"{path}\n{misfortune}\nfrom sandbox.worker{rest}"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        pytest.param(
+            kind,
+            program,
+            id=f"{kind}-{name}",
+            marks=() if (kind, name) == ("me-landlock", "bomb") else pytest.mark.exhaustive,
+        )
+        for kind in ALL_KINDS_OF_BOX
+        for name, program in (("bomb", BOMB), ("sleeper", SLEEPER))
+        if (kind, name) != ("nobody-landlock", "bomb")
+    ],
+)
+async def test_a_box_that_the_zygote_could_not_name_any_more_ends_with_its_worker(
+    kind, program, public_folder, monkeypatch
+):
+    user, _, tier = kind.partition("-")
+    # A later worker would sweep away what an earlier one left.
+    monkeypatch.setattr(pool, "_ATTEMPTS", 1)
+    limits = Limits(cpu_seconds=20, wall_seconds=0.5, memory_bytes=256 << 20, stack_bytes=64 << 20)
+    files = (("p.py", program.encode()),)
+    # A run that leaves files has an init of its own in each tier.
+    command = Command(("p.py",), warm=True, files=files, collect=("x",), limits=limits)
+    before, left_before = descendants(), left_behind()
+    with adopting_orphans():
+        settings = replace(settings_for(user, Tier(tier), public_folder), workers=1)
+        async with SandboxPool(settings) as sandbox:
+            await sandbox.start()
+            if sandbox.tier is None:
+                pytest.skip(f"no {tier} for {user}: {sandbox.reasons}")
+            await sandbox.close()
+            sandbox.settings = unlucky(settings, ZYGOTE_DIES_BEFORE_ITS_REPLY)
+            with pytest.raises(SandboxError, match="the zygote has died"):
+                await sandbox.run(command)
+        assert not wait_for_end(descendants() - before, seconds=5)
+        assert not left_behind() - left_before
+
+
+async def test_nothing_that_a_worker_starts_holds_the_hosts_line(public_folder):
+    """The host would wait for a dead worker for as long as any of them lives."""
+    if os.getuid() != 0:
+        pytest.skip("helpers show their descriptors to root alone")
+
+    def descriptors(pid):
+        return {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
+
+    settings = replace(settings_for("me", Tier.NAMESPACES, public_folder), workers=1)
+    async with SandboxPool(settings) as sandbox:
+        await sandbox.start()
+        if sandbox.tier is None:
+            pytest.skip(f"not on this machine: {sandbox.reasons}")
+        worker = psutil.Process(sandbox._idle[0]._process.pid)
+        number = worker.cmdline()[-2]
+        line = os.readlink(f"/proc/{worker.pid}/fd/{number}")
+        zygote, keeper = worker.children()
+        assert line.startswith("socket:")
+        assert line not in descriptors(zygote.pid) | descriptors(keeper.pid)
+
+
+def test_a_process_ends_together_with_the_group_of_its_session():
+    shell = ["sh", "-c", "sleep 600 & echo $!; wait"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as leader:
+        forked = psutil.Process(int(leader.stdout.readline()))
+        strays.end(leader.pid)
+        assert leader.wait(timeout=30) == -signal.SIGKILL
+    assert not wait_for_end([forked], seconds=5)
+
+
+def test_of_the_callers_own_session_only_the_process_itself_ends():
+    code = (
+        "import subprocess\nfrom sandbox import strays\nended = subprocess.Popen(['sleep', '600'])\n"
+        "strays.end(ended.pid)\nprint(ended.wait())\n"
+    )
+    caller = subprocess.run(
+        [sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True, timeout=60
+    )
+    assert (caller.returncode, caller.stdout) == (0, "-9\n"), caller.stderr
+
+
+def test_all_children_and_their_orphans_are_ended_and_reaped():
+    code = (
+        "import os, subprocess\nfrom sandbox import kernel, strays, watch\nkernel.adopt_orphans()\n"
+        "shell = ['sh', '-c', 'setsid sleep 600 & sleep 600 & echo up; wait']\n"
+        "pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.DEVNULL}\n"
+        "for session in (True, False):\n"
+        "    started = subprocess.Popen(shell, start_new_session=session, **pipes)\n"
+        "    assert started.stdout.readline() == b'up\\n'\n"
+        "strays.end_children()\nprint(watch.children(os.getpid()))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "[]\n", ended.stderr
