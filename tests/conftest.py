@@ -35,8 +35,20 @@ HEAVY = (
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # They draw reports, search the processes of the machine, or wait for trackers.
-    *("report/test_reproduce.py", "observe/test_any_text.py", "launch/test_trackers.py"),
-    *("newcomer/test_newcomer.py", "page/test_in_browser.py", "commands/test_plan.py"),
+    *("report", "commands/test_report.py", "commands/test_compare.py", "compare/test_bootstrap.py"),
+    *("observe/test_any_text.py", "observe/test_faults.py", "launch/test_trackers.py"),
+    *("newcomer/test_newcomer.py", "commands/test_plan.py", "commands/test_track.py"),
+    # A browser, a terminal, a command or a local hub for each test.
+    *("page/test_in_browser.py", "page/test_trajectories.py", "page/test_comparison.py", "page/test_app.py"),
+    *("page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),
+    *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
+    *("data/test_files.py", "evaluation/test_exam.py", "examples/test_pinned_wheel.py"),
+    *("launch/test_remote_server.py", "launch/test_usage.py", "examples/test_chain_sum.py"),
+    *("commands/test_prompt.py", "test_status_writer.py", "verifiers/test_storable.py"),
+    *("planning/test_planned_queue.py", "examples/test_code_tasks.py"),
+    *("examples/test_smollm2.py", "examples/test_recipes.py", "recipe/test_keys.py"),
+    # Hundreds of drawn answers for each property.
+    "verifiers/math/test_properties.py",
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
