@@ -1,4 +1,7 @@
-"""The controller between fake servers and a fake trainer: no torch, real wires, real journal."""
+"""The controller between fake servers and a fake trainer: no torch, real wires, real journal.
+
+Longer than other files: one set of fakes, one test for each thing that the controller promises.
+"""
 
 import asyncio
 import time

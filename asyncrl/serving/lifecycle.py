@@ -1,4 +1,7 @@
-"""The life of one rollout server, from its start until it has left or is given up."""
+"""The life of one rollout server, from its start until it has left or is given up.
+
+Longer than other files: the states and everything that moves a server between them are read together.
+"""
 
 import asyncio
 import contextlib

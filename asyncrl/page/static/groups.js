@@ -1,4 +1,5 @@
 // Groups of a run: a list on the left, the chosen one token by token on the right.
+// One view, one file: longer than others.
 
 const PAGE_SIZE = 100;
 const SEARCH_PAGE = 30;
