@@ -18,6 +18,7 @@ from asyncrl.files.service import is_url
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.statements import trained_tokens
+from asyncrl.loops import end_tasks
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.replay.group import Group, sequences_of
@@ -117,8 +118,7 @@ class TakeDesk:
     async def close(self) -> None:
         """Ends what collects a batch that nobody will ask for."""
         if self._prepared is not None:
-            self._prepared.work.cancel()
-            await asyncio.wait([self._prepared.work])
+            await end_tasks(self._prepared.work)
 
     async def _checkpoint_here(self, request: CommitRequest, wait_seconds: float) -> str | None:
         """Its folder on this machine; None when it takes longer to come. Raises QueueError when it does not

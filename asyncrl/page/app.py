@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
+from asyncrl.loops import background
 from asyncrl.page import answers, comparison, curves, faults, groups, ledger, log, overview, servers
 from asyncrl.page.request import RUNS
 from asyncrl.page.runs import Run, Runs
@@ -86,16 +87,13 @@ async def serve(runs: Runs, *, port: int, until: asyncio.Event, ready: Callable[
     """Serves until `until` is set; `ready` is called with the URL. Raises OSError when the port is taken."""
     runner = web.AppRunner(make_app(runs), access_log=None)
     await runner.setup()
-    reading = asyncio.create_task(_read_ahead(runs), name="read ahead")
     try:
-        site = web.TCPSite(runner, HOST, port)
-        await site.start()
-        ready(f"http://{HOST}:{runner.addresses[0][1]}/")
-        await until.wait()
+        async with background(_read_ahead(runs), "read ahead"):
+            site = web.TCPSite(runner, HOST, port)
+            await site.start()
+            ready(f"http://{HOST}:{runner.addresses[0][1]}/")
+            await until.wait()
     finally:
-        reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await reading
         await runner.cleanup()
 
 
