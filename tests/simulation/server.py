@@ -1,43 +1,22 @@
 """A rollout server as SGLang behaves: pauses, version spans, prefix aborts, a salted prefix cache, faults.
 
 Not a model: a token is a number that the ledger can be asked about. What a client left behind (an update in
-work, a pause) stays, as it does on a real server. One class, hence longer than other files.
+work, a pause) stays, as it does on a real server.
 """
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from simulation.channel import Channel
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
 from asyncrl.serving import sglang
 
 Reply = tuple[int, Any]
-
-
-class Channel:
-    """Lines from the server to one client, in order."""
-
-    def __init__(self) -> None:
-        self.lines: deque[bytes | Exception | None] = deque()
-        self.arrived = asyncio.Event()
-
-    def put(self, line: bytes | Exception | None) -> None:
-        self.lines.append(line)
-        self.arrived.set()
-
-    async def get(self) -> bytes | None:
-        while not self.lines:
-            self.arrived.clear()
-            await self.arrived.wait()
-        line = self.lines.popleft()
-        if isinstance(line, Exception):
-            raise line
-        return line
 
 
 @dataclass(eq=False)

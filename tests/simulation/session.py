@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
-from simulation.server import Channel, SimulatedServer
+from simulation.channel import Channel
+from simulation.server import SimulatedServer
 from simulation.world import World
 
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
