@@ -35,7 +35,7 @@ HEAVY = (
     # Every pair of loss terms; a process for every rank and server.
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # They draw reports, search the processes of the machine, or wait for trackers.
-    *("report", "commands/test_report.py", "commands/test_compare.py", "compare/test_bootstrap.py"),
+    *("report", "commands/test_report.py", "commands/test_compare.py"),
     *("observe/test_any_text.py", "observe/test_faults.py", "launch/test_trackers.py"),
     *("newcomer/test_newcomer.py", "commands/test_plan.py", "commands/test_track.py"),
     # A browser, a terminal, a command or a local hub for each test.
@@ -45,10 +45,10 @@ HEAVY = (
     *("data/test_files.py", "evaluation/test_exam.py", "examples/test_pinned_wheel.py"),
     *("launch/test_remote_server.py", "launch/test_usage.py", "examples/test_chain_sum.py"),
     *("commands/test_prompt.py", "test_status_writer.py", "verifiers/test_storable.py"),
-    *("planning/test_planned_queue.py", "examples/test_code_tasks.py"),
     *("examples/test_smollm2.py", "examples/test_recipes.py", "recipe/test_keys.py"),
-    # Hundreds of drawn answers for each property.
-    "verifiers/math/test_properties.py",
+    # Hundreds of drawn answers, tasks, samples or queues.
+    *("verifiers/math/test_properties.py", "examples/test_code_tasks.py", "compare/test_bootstrap.py"),
+    "planning/test_planned_queue.py",
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
 )
