@@ -24,7 +24,7 @@ MODULES_THAT_SAY_CUDA = (
 """They pass device="cuda" literally on the path of a step or of a checkpoint."""
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_BYTES = 256 * 2**20
+KEPT_BYTES = 2**31 - 1
 
 _is_installed = False
 

@@ -1,10 +1,12 @@
-"""Seconds per step on a real model: `asyncrl train` against TRL's GRPOTrainer in bfloat16, on the same cores.
+"""Seconds per step on a real model: `asyncrl train` against TRL's GRPOTrainer, on the same cores.
 
-    python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 8] [--only few_shot]
+    python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 8] [KEY=VALUE ...]
 
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
-most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Rewards are of no account here:
-what is timed is the median step, on our side after the first two. The default model is that of
+most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Both sides compute in the type
+that `model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32, in which
+TRL is the faster of the two as well. Rewards are of no account here: what is timed is the median step, on our
+side after the first two. KEY=VALUE changes our recipe. The default model is that of
 recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
@@ -16,12 +18,15 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
-from training_runs import SMOLLM2, SMOLLM2_RECIPE, train
+from training_runs import SMOLLM2, SMOLLM2_RECIPE, Run, train
 from trl_bench import run_trl
 
 from asyncrl.launch.base_model import fetch_model
+from asyncrl.model.dtype import find_dtype
+from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder
 from asyncrl.recipe.file import load_recipe
 
@@ -78,20 +83,27 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
     return path
 
 
-def bench(name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str) -> None:
+def bench(
+    name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str, changes: dict[str, Any]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="real-model-trl-") as temporary:
         path = write_recipe(Path(temporary), model, LOADS[name], num_steps)
         folder = model_folder(fetch_model(load_recipe(path)).model)
         path = write_recipe(Path(temporary), folder, LOADS[name], num_steps)
-        run = train(path, cores)
+        recipe = load_recipe(path)
+        dtype = find_dtype(recipe, check_model_folder(folder)).name
+        run = train(path, cores, **changes)
         seconds = [row["step_seconds"] for row in run.steps[WARM_STEPS:]]
         ours = statistics.median(seconds)
+        print(f"{name}: asyncrl {ours:.2f} s per step in {dtype}: {_parts(run)}", flush=True)
+        if not num_trl_steps:
+            return
         theirs = run_trl(
             path,
             target=2.0,
             max_steps=num_trl_steps,
             cores=tuple(map(int, cores.split(","))),
-            dtype="bfloat16",
+            dtype=dtype,
             # Two micro-batches of 256-token answers would hold twice the logits of a whole batch of ours.
             sequences_per_micro_batch=None if name == "few_shot" else 8,
         )["seconds_per_step_median"]
@@ -102,19 +114,39 @@ def bench(name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str
     )
 
 
+def _parts(run: Run) -> str:
+    """What a step consisted of, in means over the timed ones."""
+    rows = run.steps[WARM_STEPS:]
+    parts = {
+        name: statistics.fmean(row[f"{name}_seconds"] for row in rows)
+        for name in ("wait", "train", "publish")
+    }
+    idle = statistics.fmean(row["rollout_idle_share"] for row in rows)
+    return (
+        ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()) + f"; servers idle {idle:.0%}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, default=SMOLLM2, help="a Hugging Face folder or a GGUF file")
     parser.add_argument("--steps", type=int, default=8, help="of asyncrl")
-    parser.add_argument("--trl-steps", type=int, default=4, help="none of them is a warm-up: they are alike")
+    parser.add_argument(
+        "--trl-steps", type=int, default=4, help="none of them is a warm-up: they are alike; 0: ours alone"
+    )
     parser.add_argument("--only", choices=tuple(LOADS))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
     arguments = parser.parse_args()
+    changes = {
+        key.replace(".", "__"): yaml.safe_load(value)
+        for key, _, value in (change.partition("=") for change in arguments.changes)
+    }
     if not arguments.model.exists():
         print(f"skipped: {arguments.model} is missing. Train by {SMOLLM2_RECIPE} once, or set --model.")
         return
     for name in [arguments.only] if arguments.only else LOADS:
-        bench(name, arguments.model, arguments.steps, arguments.trl_steps, arguments.cores)
+        bench(name, arguments.model, arguments.steps, arguments.trl_steps, arguments.cores, changes)
 
 
 if __name__ == "__main__":
