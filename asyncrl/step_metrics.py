@@ -20,6 +20,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
+from asyncrl.serving.chunk_sums import ChunkColumns, ChunkSums
 from asyncrl.serving.fleet import Fleet
 from asyncrl.waits import now_seconds
 from verifiers import monitor
@@ -47,6 +48,8 @@ class Reading:
     cache_expected_share: float
     retractions: int
     """Summed over servers."""
+    chunks: ChunkSums = ChunkSums()
+    """Summed over servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Meters:
             *self.fleet.stream_seconds(),
             *self.fleet.cache_shares(),
             self.fleet.num_retractions(),
+            self.fleet.chunks(),
         )
 
 
@@ -91,6 +95,8 @@ class Speed(TypedDict):
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
+    chunk: ChunkColumns
+    """What the chunks that came say of a decode step's cost (`asyncrl.serving.chunk_sums`)."""
 
 
 class Trained(TypedDict):
@@ -158,6 +164,7 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "cache_expected_share": after.cache_expected_share,
         # What a server counted leaves with it.
         "retractions": max(0, after.retractions - before.retractions),
+        "chunk": after.chunks.columns_since(before.chunks),
     }
 
 

@@ -95,6 +95,7 @@ GROUPS = {
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
+    "chunk_": "rollout/chunk/",
     "outcomes_": "verifier/outcomes/",
     "staleness_": "staleness/",
     "mismatch_": "mismatch/",

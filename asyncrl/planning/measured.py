@@ -1,10 +1,9 @@
 """What a run's folder says of its costs and lengths: its steps' metrics, its journal.
 
-A decode step costs a + b n seconds with n requests. A request that runs for R seconds and gets T tokens among
-n others gives R = T (a + b n); sums over windows of steps give a and b, and how much slower servers are while
-a trainer trains on the same processors. Mean concurrencies bend that line, so both are scaled at last until
-the simulated run has the measured seconds per token: the calibration repeats the run that it is made from,
-and predicts others.
+A decode step costs a + b n seconds with n requests: chunks of tokens tell a from b. Sums over windows of
+steps tell how much slower servers are while a trainer trains on the same processors. Mean concurrencies
+bend that line, so both are scaled at last until the simulated run has the measured seconds per token: the
+calibration repeats the run that it is made from, and predicts others.
 """
 
 import itertools
@@ -31,12 +30,14 @@ from asyncrl.run_folder import JOURNAL, METRICS, read_run_recipe
 WINDOW_STEPS = 6
 """Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""
 FEWEST_STEPS = 8
+MOST_POINTS = 1000
+"""Of a fitted line: every pair of them counts."""
 SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
 """Of servers during training, relative to their own, that are tried: the one that fits best counts."""
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
-NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds")
+NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "chunk_tokens")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -144,13 +145,35 @@ def scaled_to(rows: Sequence[Row], run: PlannedRun, lengths: MeasuredLengths) ->
     return run.costs
 
 
-def fit_line(x: Floats, y: Floats) -> tuple[float, float]:
-    """(intercept, slope) of least squares, neither negative, through the point of both means."""
-    spread = float(((x - x.mean()) ** 2).sum())
-    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
-    most = float(y.mean() / x.mean()) if x.mean() else 0.0
-    slope = min(max(slope, 0.0), most)
-    return max(0.0, float(y.mean() - slope * x.mean())), slope
+def fit_line(x: Floats, y: Floats, weights: Floats | None = None) -> tuple[float, float]:
+    """(intercept, slope) of a line that outliers hardly move, neither negative.
+
+    The slope is the weighted median over all pairs of points (Theil and Sen), a pair weighted by its distance
+    and its lighter point; the intercept is the weighted median of what the slope leaves.
+    """
+    weights = np.ones_like(x) if weights is None else weights
+    if len(x) > MOST_POINTS:
+        chosen = np.linspace(0, len(x) - 1, MOST_POINTS).astype(int)
+        x, y, weights = x[chosen], y[chosen], weights[chosen]
+    first, second = np.triu_indices(len(x), 1)
+    distance = x[second] - x[first]
+    apart = distance != 0.0
+    first, second, distance = first[apart], second[apart], distance[apart]
+    slope = 0.0
+    if len(distance):
+        slopes = (y[second] - y[first]) / distance
+        pairs = np.abs(distance) * np.minimum(weights[first], weights[second])
+        slope = max(0.0, _weighted_median(slopes, pairs))
+    intercept = _weighted_median(y - slope * x, weights)
+    if intercept < 0.0:
+        return 0.0, _weighted_median(y / x, weights)
+    return intercept, slope
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
 def _fit_decoding(rows: Sequence[Row], num_servers: int) -> tuple[float, float, float]:
@@ -158,37 +181,36 @@ def _fit_decoding(rows: Sequence[Row], num_servers: int) -> tuple[float, float, 
     step = _column(rows, "step_seconds")
     tokens = _column(rows, "rollout_tokens_per_second") * step
     running = _column(rows, "requests_per_server") * num_servers * step
-    others = _column(rows, "requests_together")
+    fixed, per_request = fit_chunks(rows)
+    found = tokens * (fixed + per_request * _column(rows, "requests_together"))
     paused = np.minimum(_column(rows, "install_seconds") / step, 1.0)
     training = np.clip((_column(rows, "train_seconds") + _column(rows, "publish_seconds")) / step, 0.0, 1.0)
     training = np.maximum(training - paused, 0.0)
     window = np.ones(min(WINDOW_STEPS, len(rows)))
-    best = (float("inf"), 0.0, 0.0, 1.0)
+    found = np.convolve(found, window, "valid")
+    best = (float("inf"), 1.0, 1.0)
     for speed in SPEEDS:
         # Request-seconds, as long as they would be without pauses and without a trainer nearby.
         alone = np.convolve(running * (1.0 - paused - (1.0 - speed) * training), window, "valid")
-        columns = [np.convolve(tokens, window, "valid"), np.convolve(tokens * others, window, "valid")]
-        for fixed, per_request in _solutions(columns, alone):
-            found = columns[0] * fixed + columns[1] * per_request
-            error = float((((found - alone) / alone) ** 2).mean())
-            # A slow trainer explains little or nothing: then it is not to blame.
-            if error < 0.98 * best[0]:
-                best = (error, fixed, per_request, speed)
-    return best[1], best[2], best[3]
+        scale = float(alone.sum() / found.sum())
+        error = float((((scale * found - alone) / alone) ** 2).mean())
+        # A slow trainer explains little or nothing: then it is not to blame.
+        if error < 0.98 * best[0]:
+            best = (error, scale, speed)
+    _, scale, speed = best
+    return scale * fixed, scale * per_request, speed
 
 
-def _solutions(columns: list[Floats], target: Floats) -> list[tuple[float, float]]:
-    """Non-negative least squares with both columns, or each alone; scaled to the target's sum."""
-    found = []
-    for used in ([0, 1], [0], [1]):
-        weight = 1.0 / np.sqrt(target)
-        matrix = np.stack([columns[i] * weight for i in used], axis=1)
-        solution = np.linalg.lstsq(matrix, target * weight, rcond=None)[0]
-        if (solution >= 0.0).all():
-            solution *= target.sum() / sum(columns[i].sum() * s for i, s in zip(used, solution, strict=True))
-            both = dict(zip(used, map(float, solution), strict=True))
-            found.append((both.get(0, 0.0), both.get(1, 0.0)))
-    return found
+def fit_chunks(rows: Sequence[Row]) -> tuple[float, float]:
+    """(seconds per decode step, more per request); raises InputError where no step has a chunk."""
+    rows = [row for row in rows if row["chunk_tokens"]]
+    if not rows:
+        raise InputError(
+            "no response of the run came in more than one chunk, so nothing tells what a decode step costs. "
+            "Calibrate on a run with longer responses (--from), or state the costs (--costs)."
+        )
+    tokens = _column(rows, "chunk_tokens")
+    return fit_line(_column(rows, "chunk_requests") / tokens, _column(rows, "chunk_seconds") / tokens, tokens)
 
 
 def _latency(rows: Sequence[Row], steady: tuple[int, int | None], num_servers: int) -> float:

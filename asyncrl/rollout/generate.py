@@ -42,6 +42,8 @@ class _Request:
     """Response tokens in its server's cache, as far as they have arrived."""
     num_expected: int
     """Of them at its end."""
+    counted: tuple[float, float] | None = None
+    """What its last chunk left for the next (`Server.count_chunk`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -274,7 +276,8 @@ class Generator:
 
     def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
         """Tokens as they come, and what that says of how many will come."""
-        server.count_tokens(len(chunk.tokens))
+        if chunk.tokens:
+            request.counted = server.count_chunk(len(chunk.tokens), request.counted)
         request.num_held += len(chunk.tokens)
         before = request.num_expected
         if request.num_held > before:

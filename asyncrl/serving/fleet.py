@@ -16,6 +16,7 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
+from asyncrl.serving.chunk_sums import ChunkSums
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
@@ -182,6 +183,10 @@ class Fleet:
             server.count_streams()
         servers = self.servers.values()
         return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
+
+    def chunks(self) -> ChunkSums:
+        """Of all servers."""
+        return sum((server.chunks for server in self.servers.values()), ChunkSums())
 
     def cache_shares(self) -> tuple[float, float]:
         """Of the caches of the servers that said their size: what requests hold now, and are expected to."""

@@ -19,8 +19,9 @@ def test_columns_of_the_controller_have_a_group() -> None:
         step_metrics.Trends,
     )
     columns = [column for section in sections for column in get_type_hints(section)]
-    # What verifiers make of them: a dictionary becomes a column per key.
-    columns = [f"{c}_x" if c.endswith(("outcomes", "by_verifier", "by_outcome")) else c for c in columns]
+    # A dictionary becomes a column per key.
+    ends = ("outcomes", "by_verifier", "by_outcome", "chunk")
+    columns = [f"{column}_x" if column.endswith(ends) else column for column in columns]
     assert [column for column in columns if step_name(column).startswith("other/")] == []
 
 

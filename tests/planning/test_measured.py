@@ -13,7 +13,14 @@ from asyncrl.journal.lengths import GroupLengths, read_lengths
 from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.planning.lengths import MeasuredLengths
-from asyncrl.planning.measured import admission_seconds, fit_costs, fit_line, measure, measured_lengths
+from asyncrl.planning.measured import (
+    admission_seconds,
+    fit_chunks,
+    fit_costs,
+    fit_line,
+    measure,
+    measured_lengths,
+)
 from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
 from asyncrl.records import DropReason
@@ -43,6 +50,9 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "rollout_tokens_per_second": tokens,
         "requests_per_server": together,
         "requests_together": together,
+        "chunk_tokens": tokens,
+        "chunk_seconds": together,
+        "chunk_requests": tokens * together,
         "verifier_seconds_p50": 0.0,
     }
 
@@ -65,8 +75,31 @@ def test_a_line_is_fitted_without_negative_costs() -> None:
     assert fit_line(x, 2.0 + 3.0 * x) == pytest.approx((2.0, 3.0))
     # A falling line is flat, and one that would start below zero starts there.
     assert fit_line(x, 5.0 - x) == pytest.approx((3.0, 0.0))
+    # (3 x - 1) / x is 2, 2.5 and 2.67.
     assert fit_line(x, 3.0 * x - 1.0) == pytest.approx((0.0, 2.5))
     assert fit_line(np.ones(3), x) == pytest.approx((2.0, 0.0))
+
+
+def test_a_fitted_line_hardly_moves_for_steps_that_took_far_longer() -> None:
+    x = np.arange(10.0, 30.0)
+    y = 0.5 + 0.02 * x
+    y[[0, 9, 17]] *= 4.0
+    assert fit_line(x, y) == pytest.approx((0.5, 0.02), rel=0.02)
+    weights = np.ones_like(x)
+    weights[10:] = 1e-6
+    other = np.where(weights == 1.0, 0.5 + 0.02 * x, 9.0)
+    assert fit_line(x, other, weights) == pytest.approx((0.5, 0.02))
+
+
+def test_chunks_tell_a_decode_steps_fixed_cost_from_that_of_a_request() -> None:
+    rows = [make_row(step) for step in range(1, NUM_STEPS)]
+    # A step without a chunk says nothing, and one in which a server stood still says too much.
+    rows[3] |= {"chunk_tokens": 0.0, "chunk_seconds": 0.0, "chunk_requests": 0.0}
+    rows[7]["chunk_seconds"] *= 10.0
+    # make_row pauses for a tenth of each second.
+    assert fit_chunks(rows) == pytest.approx((FIXED / 0.9, PER_REQUEST / 0.9))
+    with pytest.raises(InputError, match="no response of the run came in more than one chunk"):
+        fit_chunks([row | {"chunk_tokens": 0.0} for row in rows])
 
 
 def write_run(folder: Path, *, num_steps: int = NUM_STEPS, **sections: dict) -> None:
@@ -145,6 +178,6 @@ def test_a_run_that_is_too_short_or_too_old_to_measure_is_refused(tmp_path: Path
         measure(tmp_path / "short")
     write_run(tmp_path / "old")
     path = tmp_path / "old" / "metrics.jsonl"
-    path.write_text(path.read_text().replace("requests_together", "something_else"))
+    path.write_text(path.read_text().replace("chunk_tokens", "something_else"))
     with pytest.raises(InputError, match="made by this version of asyncrl"):
         measure(tmp_path / "old")
