@@ -25,6 +25,7 @@ MODULES_THAT_SAY_CUDA = (
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
+NEVER = -1
 
 _is_installed = False
 
@@ -167,4 +168,4 @@ def _keep_freed_memory() -> None:
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, NEVER)

@@ -9,6 +9,7 @@ both runs different speeds: use an idle one. Exit code 1 where a prediction is o
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -71,12 +72,14 @@ class Figures:
     rollout_idle: float
     requests: float
     staleness: float
+    tokens: float
+    """Trained per step. What a policy learns to write is the calibration's, whatever the predicted run learns."""
 
     def line(self, name: str) -> str:
         return (
             f"    {name:9s} {self.step_seconds:.3f} s per step, trainer idle {self.trainer_idle:.1%}, "
             f"servers idle {self.rollout_idle:.1%}, {self.requests:.0f} requests, "
-            f"staleness {self.staleness:.2f}"
+            f"staleness {self.staleness:.2f}, {self.tokens:.0f} tokens per step"
         )
 
 
@@ -87,6 +90,7 @@ def of_outcome(outcome: Outcome) -> Figures:
         outcome.rollout_idle(),
         outcome.requests_per_server(),
         outcome.staleness_mean(),
+        statistics.fmean(step.tokens_trained for step in outcome.steady()),
     )
 
 
@@ -106,6 +110,7 @@ def of_rows(rows: list[dict[str, Any]], steady: tuple[int, int | None]) -> Figur
         mean("rollout_idle_share"),
         mean("requests_per_server"),
         sum(row["staleness_mean"] * row["num_tokens"] for row in rows) / tokens,
+        tokens / len(rows),
     )
 
 

@@ -41,7 +41,7 @@ from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, Sequence
-from asyncrl.serving.engine.packed_weights import PAYS_AFTER, PackedWeight
+from asyncrl.serving.engine.packed_weights import PAYS_AFTER, PackedWeight, can_pack
 from asyncrl.trainer import ranks
 
 NUM_RUNNING = 64
@@ -114,7 +114,10 @@ def decode_ceiling(shape: ModelShape, dtype: torch.dtype) -> float:
     The faster of two ways: torch's own product, and the engine's packed weights.
     """
     sizes = [*(layer_sizes(shape) * shape.num_layers), (shape.vocab_size, shape.hidden_size)]
-    weights = [PackedWeight(torch.randn(size).to(dtype)) for size in sizes]
+    plain = [torch.randn(size).to(dtype) for size in sizes]
+    if not can_pack(plain[0]):
+        return _unpacked_ceiling(plain)
+    weights = [PackedWeight(weight) for weight in plain]
     rows = {inputs: torch.randn(NUM_RUNNING, inputs).to(dtype) for _, inputs in sizes}
 
     def step() -> None:
@@ -125,6 +128,16 @@ def decode_ceiling(shape: ModelShape, dtype: torch.dtype) -> float:
     assert all(weight.is_packed for weight in weights)
     # The step between packs. Medians, because what is compared with them is a mean over other work too.
     return min(statistics.median(seconds[:PAYS_AFTER]), statistics.median(seconds[PAYS_AFTER + 1 :]))
+
+
+def _unpacked_ceiling(weights: list[Tensor]) -> float:
+    rows = {weight.shape[1]: torch.randn(NUM_RUNNING, weight.shape[1]).to(weight.dtype) for weight in weights}
+
+    def step() -> None:
+        for weight in weights:
+            torch.nn.functional.linear(rows[weight.shape[1]], weight)
+
+    return statistics.median(cpu_seconds(step) for _ in range(PAYS_AFTER))
 
 
 def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rounds: int) -> None:
@@ -138,7 +151,7 @@ def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rou
         ratios, seconds, walls = [], [], []
         for number in range(1, num_rounds + 1):
             batch = load.batch(number, shape.vocab_size)
-            (micro_batches,) = learner._parts(batch)
+            (micro_batches,) = learner._parts(batch, 1)
             sizes = [(len(micro.tokens), len(micro.targets)) for micro in micro_batches]
             ceiling = sum(step_ceiling(shape, dtype, *size) for size in sizes)
             begin = time.perf_counter()
