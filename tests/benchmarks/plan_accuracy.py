@@ -73,7 +73,7 @@ class Figures:
     requests: float
     staleness: float
     tokens: float
-    """Trained per step. What a policy learns to write is the calibration's, whatever the predicted run learns."""
+    """Trained per step. Lengths are predicted from the calibration, whatever the run itself learns to write."""
 
     def line(self, name: str) -> str:
         return (
