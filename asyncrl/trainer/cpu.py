@@ -25,6 +25,7 @@ MODULES_THAT_SAY_CUDA = (
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 2**31 - 1
+"""The most that mallopt takes."""
 NEVER = -1
 
 _is_installed = False

@@ -73,7 +73,7 @@ class Figures:
     requests: float
     staleness: float
     tokens: float
-    """Trained per step. Lengths are predicted from the calibration, whatever the run itself learns to write."""
+    """Trained per step; lengths are predicted from the calibration, whatever the run learns to write."""
 
     def line(self, name: str) -> str:
         return (
