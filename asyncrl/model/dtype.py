@@ -14,12 +14,16 @@ from asyncrl.recipe import Model, Recipe
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""
 
+EMULATED = (
+    "emulated: this CPU has neither avx512_bf16 nor AMX, and float32 is far faster. Set model.dtype: auto"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
     name: Literal["float32", "bfloat16"]
     why: str | None = None
-    """None where the recipe says it."""
+    """None where the recipe says it and the machine can do it well."""
 
     def __str__(self) -> str:
         return self.name if self.why is None else f"{self.name} ({self.why})"
@@ -27,8 +31,11 @@ class Dtype:
 
 def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
     """What `model.dtype` means for a model of `shape` on the device that the recipe's processes use here."""
-    if recipe.model.dtype != "auto":
-        return Dtype(recipe.model.dtype)
+    if recipe.model.dtype == "bfloat16":
+        is_slow = not uses_gpu(recipe) and bfloat16_flag() is None
+        return Dtype("bfloat16", EMULATED if is_slow else None)
+    if recipe.model.dtype == "float32":
+        return Dtype("float32")
     if shape.num_parameters() < SMALL_PARAMETERS:
         return Dtype("float32", f"a model below {SMALL_PARAMETERS // 10**6} M parameters")
     if uses_gpu(recipe):

@@ -48,9 +48,18 @@ def test_the_gpus_of_the_machine_do_not_matter_to_a_run_on_its_cpu(monkeypatch: 
     assert find_dtype(recipe, Shape(135)).name == "float32"
 
 
-def test_what_the_recipe_says_needs_no_reason():
+def test_what_the_recipe_says_needs_no_reason_unless_the_machine_cannot_do_it_well(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(device, "has_gpu", lambda: False)
+    monkeypatch.setattr(dtype, "bfloat16_flag", lambda: "amx_bf16")
     recipe = make_recipe(Path("model"), model={"dtype": "bfloat16"})
     assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
+    monkeypatch.setattr(dtype, "bfloat16_flag", lambda: None)
+    assert str(find_dtype(recipe, tiny_shape())).startswith("bfloat16 (emulated: this CPU has neither")
+    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    assert str(find_dtype(recipe, tiny_shape())) == "bfloat16"
+    assert str(find_dtype(make_recipe(Path("model")), tiny_shape())) == "float32"
     assert with_dtype(AUTO, tiny_shape()).dtype == "float32"
 
 

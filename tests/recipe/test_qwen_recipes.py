@@ -110,4 +110,4 @@ def test_a_program_is_asked_for_as_in_the_paper():
 @pytest.mark.parametrize("path", [GSM8K, MBPP], ids=lambda path: path.stem)
 def test_a_checkpoint_is_written_without_a_copy_of_the_state(path: Path):
     recipe = load_recipe(path)
-    assert not recipe.trainer.saves_in_background and recipe.model.dtype == "bfloat16"
+    assert not recipe.trainer.saves_in_background and recipe.model.dtype == "auto"
