@@ -14,9 +14,8 @@ from asyncrl.recipe import Model, Recipe
 SMALL_PARAMETERS = 50_000_000
 """Smaller models stay in float32: they are fast in it, and both engines' log-probs agree to 1e-6."""
 
-EMULATED = (
-    "emulated: this CPU has neither avx512_bf16 nor AMX, and float32 is far faster. Set model.dtype: auto"
-)
+NO_BFLOAT16 = "this CPU has neither avx512_bf16 nor AMX"
+EMULATED = f"emulated: {NO_BFLOAT16}, and float32 is far faster. Set model.dtype: auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
         return Dtype("bfloat16", "this machine has a GPU")
     flag = bfloat16_flag()
     if flag is None:
-        return Dtype("float32", "this CPU has neither avx512_bf16 nor AMX")
+        return Dtype("float32", NO_BFLOAT16)
     return Dtype("bfloat16", f"this CPU has {flag}")
 
 

@@ -114,30 +114,23 @@ def decode_ceiling(shape: ModelShape, dtype: torch.dtype) -> float:
     The faster of two ways: torch's own product, and the engine's packed weights.
     """
     sizes = [*(layer_sizes(shape) * shape.num_layers), (shape.vocab_size, shape.hidden_size)]
-    plain = [torch.randn(size).to(dtype) for size in sizes]
-    if not can_pack(plain[0]):
-        return _unpacked_ceiling(plain)
-    weights = [PackedWeight(weight) for weight in plain]
+    weights = [PackedWeight(torch.randn(size).to(dtype)) for size in sizes]
+    # Without oneDNN's products of this type all are torch's own, as before a weight is packed.
+    packs = can_pack(torch.empty(sizes[0], dtype=dtype))
     rows = {inputs: torch.randn(NUM_RUNNING, inputs).to(dtype) for _, inputs in sizes}
 
     def step() -> None:
         for weight, (_, inputs) in zip(weights, sizes, strict=True):
             weight.product(rows[inputs])
 
-    seconds = [cpu_seconds(step) for _ in range(2 * PAYS_AFTER + 1)]
+    # Medians, because what is compared with them is a mean over other work too.
+    unpacked = statistics.median([cpu_seconds(step) for _ in range(PAYS_AFTER)])
+    if not packs:
+        return unpacked
+    # It packs.
+    step()
     assert all(weight.is_packed for weight in weights)
-    # The step between packs. Medians, because what is compared with them is a mean over other work too.
-    return min(statistics.median(seconds[:PAYS_AFTER]), statistics.median(seconds[PAYS_AFTER + 1 :]))
-
-
-def _unpacked_ceiling(weights: list[Tensor]) -> float:
-    rows = {weight.shape[1]: torch.randn(NUM_RUNNING, weight.shape[1]).to(weight.dtype) for weight in weights}
-
-    def step() -> None:
-        for weight in weights:
-            torch.nn.functional.linear(rows[weight.shape[1]], weight)
-
-    return statistics.median(cpu_seconds(step) for _ in range(PAYS_AFTER))
+    return min(unpacked, statistics.median([cpu_seconds(step) for _ in range(PAYS_AFTER)]))
 
 
 def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rounds: int) -> None:

@@ -4,9 +4,9 @@
 
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
 most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Both sides compute in the type
-that `model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32, in which
-TRL is the faster of the two as well. Rewards are of no account here: what is timed is the median step, on our
-side after the first two. KEY=VALUE changes our recipe. The default model is that of
+that `model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32. Rewards are
+of no account here: what is timed is the median step, on our side after the first two. KEY=VALUE changes the
+recipe of both sides. The default model is that of
 recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
@@ -18,7 +18,6 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from training_runs import SMOLLM2, SMOLLM2_RECIPE, Run, train
@@ -28,7 +27,7 @@ from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder
-from asyncrl.recipe.file import load_recipe
+from asyncrl.recipe.file import dump_recipe, load_recipe
 
 WARM_STEPS = 2
 TARGET = {"few_shot": 10.0, "long": 4.0}
@@ -84,15 +83,16 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
 
 
 def bench(
-    name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str, changes: dict[str, Any]
+    name: str, model: Path, num_steps: int, num_trl_steps: int, cores: str, overrides: list[str]
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="real-model-trl-") as temporary:
         path = write_recipe(Path(temporary), model, LOADS[name], num_steps)
         folder = model_folder(fetch_model(load_recipe(path)).model)
         path = write_recipe(Path(temporary), folder, LOADS[name], num_steps)
-        recipe = load_recipe(path)
+        recipe = load_recipe(path, overrides)
+        path.write_text(dump_recipe(recipe))
         dtype = find_dtype(recipe, check_model_folder(folder)).name
-        run = train(path, cores, **changes)
+        run = train(path, cores)
         seconds = [row["step_seconds"] for row in run.steps[WARM_STEPS:]]
         ours = statistics.median(seconds)
         print(f"{name}: asyncrl {ours:.2f} s per step in {dtype}: {_parts(run)}", flush=True)
@@ -136,17 +136,15 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=tuple(LOADS))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
-    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="of the recipe, for both sides")
     arguments = parser.parse_args()
-    changes = {
-        key.replace(".", "__"): yaml.safe_load(value)
-        for key, _, value in (change.partition("=") for change in arguments.changes)
-    }
     if not arguments.model.exists():
         print(f"skipped: {arguments.model} is missing. Train by {SMOLLM2_RECIPE} once, or set --model.")
         return
     for name in [arguments.only] if arguments.only else LOADS:
-        bench(name, arguments.model, arguments.steps, arguments.trl_steps, arguments.cores, changes)
+        bench(
+            name, arguments.model, arguments.steps, arguments.trl_steps, arguments.cores, arguments.overrides
+        )
 
 
 if __name__ == "__main__":

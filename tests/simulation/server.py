@@ -1,7 +1,7 @@
 """A rollout server as SGLang behaves: pauses, version spans, prefix aborts, a salted prefix cache, faults.
 
-Not a model: a token is a number that the ledger can be asked about. What a client left behind (an update in
-work, a pause) stays, as it does on a real server.
+Not a model: a token is a number that the ledger can be asked about. What a client left behind (an
+unfinished update, a pause) stays, as it does on a real server.
 """
 
 import asyncio
