@@ -67,6 +67,16 @@ def plan_buckets(lengths: list[int], extents: list[int], most_keys: int = BUCKET
     return buckets
 
 
+def even_share(lengths: list[int], most_keys: int) -> int:
+    """Most keys of a bucket, so that as few as `most_keys` allows are about equally full.
+
+    Without it the last bucket holds what is left over: too few requests to be computed at once. A bucket may
+    exceed `most_keys` by the request that fills it.
+    """
+    num_buckets = -(-sum(lengths) // most_keys)
+    return -(-sum(lengths) // num_buckets) + max(lengths) - 1
+
+
 class BatchedAttention(TorchNativeAttnBackend):
     """One scaled_dot_product_attention call per bucket and layer."""
 
@@ -219,7 +229,7 @@ class BatchedAttention(TorchNativeAttnBackend):
     def _plan_decode(self, forward_batch):
         lengths = forward_batch.seq_lens.tolist()
         most_keys = DECODE_KEYS if self._dtype == torch.bfloat16 else BUCKET_KEYS
-        plans = plan_buckets(lengths, [1] * len(lengths), most_keys)
+        plans = plan_buckets(lengths, [1] * len(lengths), even_share(lengths, most_keys))
         is_whole = len(plans) == 1
         buckets = []
         for plan in plans:

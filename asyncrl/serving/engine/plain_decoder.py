@@ -83,7 +83,7 @@ class Layer:
 
     def feed_forward(self, rows: Tensor) -> Tensor:
         gate, up = self.gate_up(rows).chunk(2, -1)
-        return self.down(silu(gate) * up)
+        return self.down(silu(gate).mul_(up))
 
 
 class PlainDecoder:
@@ -110,11 +110,12 @@ class PlainDecoder:
             return self._original(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
         turn = rotation_of(self._rotary).at(positions)
         decode = self._backend.forward_decode
-        # What SGLang calls the residual: each layer's two parts are added to it.
+        # What SGLang calls the residual: each layer's two parts are added to it, in place, because the
+        # allocator costs as much as so small a sum.
         total = self._decoder.embed_tokens(input_ids)
         for layer in layers:
-            total = total + layer.output(layer.attend(decode, layer.input_norm(total), turn, forward_batch))
-            total = total + layer.feed_forward(layer.ffn_norm(total))
+            total += layer.output(layer.attend(decode, layer.input_norm(total), turn, forward_batch))
+            total += layer.feed_forward(layer.ffn_norm(total))
         return _plain_norm(self._decoder.norm)(total)
 
     @property

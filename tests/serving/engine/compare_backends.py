@@ -10,7 +10,7 @@ from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBack
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from asyncrl.serving.engine.cpu_attention import BatchedAttention, plan_buckets
+from asyncrl.serving.engine.cpu_attention import BatchedAttention, even_share, plan_buckets
 
 NUM_SLOTS, LONGEST, HEAD_SIZE = 8192, 700, 16
 
@@ -104,8 +104,11 @@ def main() -> None:
     compare("extend_bfloat16", extend, [0, 9, 30, 0], [5, 5, 1, 60], dtype=torch.bfloat16)
     compare("extend_window", extend, [0, 9, 30, 0], [5, 5, 1, 60], window=8)
     lengths = torch.randint(10, 500, (64,)).tolist()
-    plans = plan_buckets(lengths, [1] * 64)
+    plans = plan_buckets(lengths, [1] * 64, even_share(lengths, 8192))
     assert sorted(place for plan in plans for place in plan) == list(range(64))
     padded = sum(len(plan) * max(lengths[place] for place in plan) for plan in plans)
     print("padded_keys_per_key", padded / sum(lengths))
     print("calls", len(plans))
+    alike = [130] * 64
+    sizes = [len(plan) for plan in plan_buckets(alike, [1] * 64, even_share(alike, 4096))]
+    print("smallest_bucket_of_alike", min(sizes) / max(sizes))
