@@ -5,9 +5,12 @@ import functools
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+Draw = Callable[[int, int], list[int]]
+"""(version that admits a group, number of its responses) -> tokens of each."""
 
 
 class Lengths(Protocol):
@@ -17,8 +20,8 @@ class Lengths(Protocol):
     def prompt_tokens(self) -> float:
         """Mean."""
 
-    def draw(self, version: int, count: int, chance: random.Random) -> list[int]:
-        """Tokens of `count` responses of one group, admitted at `version`."""
+    def begin(self, chance: random.Random) -> Draw:
+        """What one simulated run draws from."""
 
     def mean(self) -> float:
         """Response tokens."""
@@ -41,11 +44,13 @@ class LogNormalLengths:
     limit: int
     prompt_tokens: float
 
-    def draw(self, version: int, count: int, chance: random.Random) -> list[int]:
+    def begin(self, chance: random.Random) -> Draw:
         center = math.log(self.mean_tokens) - self.spread**2 / 2
-        return [
-            min(self.limit, max(1, round(math.exp(chance.gauss(center, self.spread))))) for _ in range(count)
-        ]
+
+        def one() -> int:
+            return min(self.limit, max(1, round(math.exp(chance.gauss(center, self.spread)))))
+
+        return lambda version, count: [one() for _ in range(count)]
 
     def mean(self) -> float:
         return statistics.fmean(_sample(self))
@@ -60,23 +65,34 @@ class LogNormalLengths:
 # Asked for by each cost of each split that a plan tries.
 @functools.lru_cache(maxsize=8)
 def _sample(lengths: LogNormalLengths) -> list[int]:
-    return lengths.draw(0, 20_000, random.Random(0))
+    return lengths.begin(random.Random(0))(0, 20_000)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLengths:
-    """Those of a run, drawn group by group from the ones admitted at the same version."""
+    """Those of a run, drawn group by group from the ones admitted at the same version.
+
+    Each of them comes once before any comes again: with replacement, a batch would miss its longest response
+    in one of three draws, and the longest is what a step waits for.
+    """
 
     by_version: Mapping[int, Sequence[Sequence[int]]]
     """Admitting version -> groups -> response tokens."""
     prompt_tokens: float
 
-    def draw(self, version: int, count: int, chance: random.Random) -> list[int]:
+    def begin(self, chance: random.Random) -> Draw:
         versions = sorted(self.by_version)
-        # The last version at or before it that admitted groups; the first one, where none did.
-        place = max(0, bisect.bisect_right(versions, version) - 1)
-        group = chance.choice(self.by_version[versions[place]])
-        return list(group) if len(group) == count else chance.choices(group, k=count)
+        left: dict[int, list[Sequence[int]]] = {}
+
+        def draw(version: int, count: int) -> list[int]:
+            # The last version at or before it that admitted groups; the first one, where none did.
+            known = versions[max(0, bisect.bisect_right(versions, version) - 1)]
+            if not left.get(known):
+                left[known] = chance.sample(self.by_version[known], len(self.by_version[known]))
+            group = left[known].pop()
+            return list(group) if len(group) == count else chance.choices(group, k=count)
+
+        return draw
 
     def mean(self) -> float:
         return statistics.fmean(self._all())

@@ -52,6 +52,7 @@ class Simulation:
         self.run = run
         self.lengths = lengths
         self.chance = random.Random(seed)
+        self._lengths_of = lengths.begin(self.chance)
         self.now = 0.0
         self.queue = PlannedQueue(run.queue, oversampling=run.oversampling)
         self.fleet = PlannedFleet(run)
@@ -118,7 +119,7 @@ class Simulation:
             if place is None:
                 return
             group = self.queue.admit()
-            drawn = self.lengths.draw(group.admitted_version, size, self.chance)
+            drawn = self._lengths_of(group.admitted_version, size)
             self.fleet.begin(self.now, place, group, drawn)
             if self.run.costs.admit_seconds:
                 self._is_admitting, may_admit = True, False

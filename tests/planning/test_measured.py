@@ -133,10 +133,18 @@ def test_lengths_are_those_of_the_version_that_admitted(tmp_path: Path) -> None:
     lengths = measured_lengths(read_lengths(JournalReader(tmp_path / "journal.sqlite")))
     assert lengths.by_version[9] == [[3, 3]] and lengths.by_version[10] == [[6, 6]]
     # Versions that admitted nothing draw from the last one before.
-    assert lengths.draw(1000, 3, random.Random(0)) == [6, 6, 6]
+    assert lengths.begin(random.Random(0))(1000, 3) == [6, 6, 6]
     assert (lengths.prompt_tokens, lengths.longest()) == (3.0, 6)
     # A request holds its prompt and, on average, half of a length drawn by length.
     assert MeasuredLengths({0: [[3, 3]]}, 3.0).tokens_held() == pytest.approx(3.0 + 1.5)
+
+
+def test_each_group_of_a_version_comes_once_before_any_comes_again() -> None:
+    groups = [[n] for n in range(1, 17)]
+    draw = MeasuredLengths({0: groups, 1: [[99]]}, 0.0).begin(random.Random(0))
+    first, second = ([draw(0, 1) for _ in groups] for _ in range(2))
+    assert sorted(first) == sorted(second) == groups and first != second
+    assert draw(1, 1) == [99]
 
 
 def test_the_controllers_own_time_is_told_from_waits_for_a_server() -> None:

@@ -5,6 +5,7 @@ behind a noisy machine.
 """
 
 import asyncio
+import itertools
 import random
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from simulation.schedule import WorldNotebook, make_recipe, run_schedule
 from simulation.server import Request, SimulatedServer
 from simulation.world import STOP_TOKENS, World
 
+from asyncrl.planning.lengths import Draw
 from asyncrl.planning.outcome import Outcome
 from asyncrl.planning.settings import Costs, PlannedRun
 from asyncrl.planning.simulation import simulate, steady_range
@@ -41,12 +43,14 @@ class KnownLengths:
 
     prompt_tokens = 2.0
 
-    def __init__(self) -> None:
-        self._num_groups = 0
+    def begin(self, chance: random.Random) -> Draw:
+        numbers = itertools.count()
 
-    def draw(self, version: int, count: int, chance: random.Random) -> list[int]:
-        self._num_groups += 1
-        return [length_of(self._num_groups - 1, sample) for sample in range(count)]
+        def lengths(version: int, count: int) -> list[int]:
+            number = next(numbers)
+            return [length_of(number, sample) for sample in range(count)]
+
+        return lengths
 
     def mean(self) -> float:
         return 26.0
