@@ -72,8 +72,8 @@ def _sample(lengths: LogNormalLengths) -> list[int]:
 class MeasuredLengths:
     """Those of a run, drawn group by group from the ones admitted at the same version.
 
-    Each of them comes once before any comes again: with replacement, a batch would miss its longest response
-    in one of three draws, and the longest is what a step waits for.
+    Each of them comes once before any comes again. Drawn with replacement, a third of the batches would miss
+    their longest response, which is what a step waits for.
     """
 
     by_version: Mapping[int, Sequence[Sequence[int]]]
