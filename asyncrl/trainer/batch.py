@@ -1,17 +1,17 @@
 """From a batch of sequences to packed micro-batches: which sequence goes where, and the tensors.
 
-Every rank computes the same plan from the same batch and packs its own share. The prompt that the sequences
-of a group share is packed, and so computed, once per micro-batch. Nothing is truncated: what is longer than
-the token budget gets a micro-batch of its own. The last response token is a target, never an input.
+Every rank computes the same plan from the same batch and packs its own share. What sequences have in common
+from their start is packed, and so computed, once per micro-batch (`prefix_tree`). Nothing is truncated: what
+is longer than the token budget gets a micro-batch of its own.
 
-Shapes: P packed tokens, T response tokens, N sequences of one micro-batch.
+Shapes: P packed tokens, T response tokens, K distinct predictions of them, N sequences of one micro-batch.
 """
 
 import heapq
 import random
 from collections import defaultdict
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, pairwise, takewhile
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
 from asyncrl.trainer.attention_kernels import Rows
+from asyncrl.trainer.prefix_tree import pack_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,16 @@ class MicroBatch:
     """One forward-backward."""
 
     tokens: Tensor
-    """[P] int64: each distinct prompt, followed by the responses to it."""
+    """[P] int64."""
     sequences: PackedSequences
     predicting: Tensor
     """[T] int64, the packed position whose output predicts each response token."""
     targets: Tensor
     """[T] int64, the response tokens."""
+    distinct: Tensor
+    """[K] int64 into T: of response tokens that have the same past and are equal, one."""
+    copies: Tensor
+    """[T] int64 into K: the prediction that each response token is."""
     behavior: Tensor
     """[T] float32 log-probs as sampled; may hold non-finite values."""
     advantages: Tensor
@@ -60,7 +65,7 @@ class MicroBatch:
         return pass_flops(
             shape,
             num_tokens=len(self.tokens),
-            num_targets=len(self.targets),
+            num_targets=len(self.distinct),
             num_looks=float((self.sequences.positions + 1).sum()),
         )
 
@@ -78,7 +83,7 @@ class Bundle:
 
     indices: tuple[int, ...]
     num_tokens: int
-    """Packed tokens: the prompt once, and every response but its last token."""
+    """Packed tokens, by themselves: a micro-batch may have fewer, where prompts begin alike."""
 
 
 def mini_batches(batch: Batch, count: int, *, seed: int) -> list[Batch]:
@@ -151,14 +156,16 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
     bundles = []
     for prompt, indices in by_prompt.items():
         chosen: list[int] = []
-        load = len(prompt)
-        for i in indices:
-            extra = max(len(sequences[i].response_tokens) - 1, 0)
+        load, last = len(prompt), list[int]()
+        # What two responses share, all between them in this order share too.
+        for i in sorted(indices, key=lambda i: sequences[i].response_tokens):
+            inputs = sequences[i].response_tokens[:-1]
+            extra = len(inputs) - _num_common(last, inputs)
             if chosen and load + extra > max_tokens:
                 bundles.append(Bundle(tuple(chosen), load))
-                chosen, load = [], len(prompt)
+                chosen, load, extra = [], len(prompt), len(inputs)
             chosen.append(i)
-            load += extra
+            load, last = load + extra, inputs
         bundles.append(Bundle(tuple(chosen), load))
     return sorted(bundles, key=lambda bundle: (-bundle.num_tokens, bundle.indices))
 
@@ -166,13 +173,14 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 def make_micro_batch(
     sequences: list[Sequence], version: PolicyVersion, *, token_multiple: int = 1, kernel: str = "sdpa"
 ) -> MicroBatch:
-    """Packs `sequences`, neighbours with the same prompt together; none make a pack without targets."""
+    """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
-    parts, positions, rows, predicting = _lay_out(sequences)
-    if num_missing := -len(positions) % token_multiple:
+    tree = pack_tree(sequences)
+    tokens, rows, positions = tree.tokens, tree.rows, tree.positions
+    if num_missing := -len(tokens) % token_multiple:
         # A sequence of its own that predicts nothing, so that no other sees it.
-        parts.append([0] * num_missing)
-        rows.append(np.arange(len(positions), len(positions) + num_missing))
+        rows = [*rows, np.arange(len(tokens), len(tokens) + num_missing)]
+        tokens = np.concatenate([tokens, np.zeros(num_missing, np.int64)])
         positions = np.concatenate([positions, np.arange(num_missing)])
     num_responses = np.fromiter((len(s.response_tokens) for s in sequences), np.int64, len(sequences))
     num_targets = int(num_responses.sum())
@@ -180,10 +188,12 @@ def make_micro_batch(
     advantages = np.fromiter((s.advantage for s in sequences), np.float32, len(sequences))
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
     return MicroBatch(
-        tokens=torch.from_numpy(_flatten(parts, np.int64, len(positions))),
+        tokens=torch.from_numpy(tokens),
         sequences=describe_pack(rows, positions, kernel=kernel),
-        predicting=torch.from_numpy(predicting),
+        predicting=torch.from_numpy(tree.predicting),
         targets=torch.from_numpy(_flatten([s.response_tokens for s in sequences], np.int64, num_targets)),
+        distinct=torch.from_numpy(tree.distinct),
+        copies=torch.from_numpy(tree.copies),
         behavior=torch.from_numpy(
             _flatten([s.behavior_logprobs for s in sequences], np.float32, num_targets)
         ),
@@ -195,28 +205,9 @@ def make_micro_batch(
     )
 
 
-def _lay_out(
-    sequences: list[Sequence],
-) -> tuple[list[list[int]], np.ndarray, list[np.ndarray], np.ndarray]:
-    """(token runs, position of each packed token, packed tokens of each sequence, predicting tokens)."""
-    parts, positions, rows, predicting = [], [], [], []
-    end, last_prompt, prompt_places = 0, None, np.empty(0, np.int64)
-    for sequence in sequences:
-        prompt, inputs = sequence.prompt_tokens, sequence.response_tokens[:-1]
-        assert prompt, "a response needs a prompt token before it"
-        if prompt != last_prompt:
-            parts.append(prompt)
-            positions.append(np.arange(len(prompt)))
-            prompt_places = np.arange(end, end + len(prompt))
-            end, last_prompt = end + len(prompt), prompt
-        parts.append(inputs)
-        positions.append(np.arange(len(prompt), len(prompt) + len(inputs)))
-        rows.append(np.concatenate([prompt_places, np.arange(end, end + len(inputs))]))
-        if sequence.response_tokens:
-            predicting.append(rows[-1][len(prompt) - 1 :])
-        end += len(inputs)
-    empty = [np.empty(0, np.int64)]
-    return parts, np.concatenate(positions), rows, np.concatenate(predicting or empty)
+def _num_common(left: list[int], right: list[int]) -> int:
+    """How many first tokens both have; quick where those are few."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _fill(bundles: list[Bundle], budget_tokens: int, num_bins: int) -> list[list[int]] | None:

@@ -68,20 +68,20 @@ class PolicyModel(GPTModel):
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         is_tied = self.share_embeddings_and_output_weights
         weight = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
-        own, predicting = own_predicting(micro.predicting, len(hidden))
+        targets = micro.targets[micro.distinct]
+        own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
-        values = output_logprobs(
+        logprobs, entropies = output_logprobs(
             hidden.index_select(0, predicting),
             weight,
-            micro.targets if own is None else micro.targets[own],
+            targets if own is None else targets[own],
             temperature,
             vocab_size=self.shape.vocab_size,
             group=parallel_state.get_tensor_model_parallel_group(),
         )
-        if own is None:
-            return values
-        logprobs, entropies = fill_in(torch.stack(values), own, len(micro.targets))
-        return logprobs, entropies
+        if own is not None:
+            logprobs, entropies = fill_in(torch.stack([logprobs, entropies]), own, len(targets))
+        return logprobs.index_select(0, micro.copies), entropies.index_select(0, micro.copies)
 
 
 def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, Tensor]:

@@ -77,6 +77,8 @@ def _sums(proximal: Tensor, behavior: Tensor, num_sequences: int, lag: int) -> t
         sequences=describe_pack([np.arange(size)], np.arange(size), kernel="sdpa"),
         predicting=torch.arange(size),
         targets=torch.zeros(size, dtype=torch.long),
+        distinct=torch.arange(size),
+        copies=torch.arange(size),
         behavior=behavior,
         advantages=inputs.advantages,
         lags=torch.full((size,), lag),

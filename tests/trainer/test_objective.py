@@ -75,7 +75,23 @@ def test_splitting_into_micro_batches_changes_nothing(folder: Path, algorithm: d
     assert worst_difference(got, wanted) < 1e-5
     assert metrics["loss"] != 0.0
     for name in metrics.keys() - {"num_packed_tokens"}:
-        assert split_metrics[name] == pytest.approx(metrics[name], abs=1e-5, nan_ok=True), name
+        assert split_metrics[name] == pytest.approx(metrics[name], rel=1e-6, abs=1e-5, nan_ok=True), name
+
+
+@pytest.mark.parametrize("algorithm", COMBINATIONS, ids=lambda a: a["surrogate"] + a.get("kl_in", ""))
+def test_what_sequences_share_is_computed_once_and_changes_nothing(folder: Path, algorithm: dict):
+    # Of three words, so that many responses begin alike, some prompts too, and some responses are equal.
+    batch = near(random_batch(2, num_groups=6, group_size=8, longest=6, vocabulary=3), folder)
+    together, alone = (
+        make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
+        for budget in (8192, 1)
+    )
+    metrics, got = gradients(together, batch)
+    alone_metrics, wanted = gradients(alone, batch)
+    assert metrics["num_packed_tokens"] < 0.5 * alone_metrics["num_packed_tokens"]
+    assert worst_difference(got, wanted) < 1e-5
+    for name in metrics.keys() - {"num_packed_tokens"}:
+        assert metrics[name] == pytest.approx(alone_metrics[name], rel=1e-6, abs=1e-5, nan_ok=True), name
 
 
 def test_a_micro_batch_holds_its_sequences_whole_and_in_order():

@@ -1,0 +1,112 @@
+"""Packs sequences as a tree: tokens with the same tokens before them are one, computed once.
+
+Causal layers give such tokens the same hidden states, so nothing changes but the work; their gradients add
+up. Members of a group share their prompt, prompts share a template or a system prompt, and short responses
+share their first tokens or are equal. The last response token is a target, never an input.
+
+Shapes: P packed tokens, T response tokens of N sequences, K distinct predictions.
+"""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from asyncrl.records import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTree:
+    tokens: np.ndarray
+    """[P] int64; a token comes after those before it in its sequences."""
+    positions: np.ndarray
+    """[P] int64, each token's place in its sequences."""
+    rows: list[np.ndarray]
+    """The packed tokens of each sequence whose inputs are not the beginning of another's."""
+    predicting: np.ndarray
+    """[T] int64, the packed token that predicts each response token, sequence after sequence."""
+    distinct: np.ndarray
+    """[K] int64 into T: one of the response tokens that have the same past and are equal."""
+    copies: np.ndarray
+    """[T] int64 into K: the prediction that each response token is."""
+
+
+def pack_tree(sequences: list[Sequence]) -> PackedTree:
+    """Packs `sequences`, at least one, each with a prompt of at least one token."""
+    tree, added = _Tree(), {}
+    for i in tree_order(sequences):
+        added[i] = tree.add(sequences[i])
+    in_order = [added[i] for i in range(len(sequences))]
+    predicting, copies = (np.concatenate(parts) for parts in zip(*in_order, strict=True))
+    # The first of each kind: it is written last.
+    distinct = np.empty(tree.num_distinct, np.int64)
+    distinct[copies[::-1]] = np.arange(len(copies))[::-1]
+    tokens, positions = np.concatenate(tree.tokens), np.concatenate(tree.positions)
+    return PackedTree(tokens, positions, tree.rows, predicting, distinct, copies)
+
+
+def tree_order(sequences: list[Sequence]) -> list[int]:
+    """Indices in the order of the tokens: what two sequences share, all between them share too."""
+
+    def tokens(i: int) -> tuple[list[int], bool]:
+        prompt, response = sequences[i].prompt_tokens, sequences[i].response_tokens
+        # Of equal tokens, those without a response are inputs to the last one.
+        return prompt + response, not response
+
+    return sorted(range(len(sequences)), key=tokens)
+
+
+class _Tree:
+    """Grows by one sequence after the other, in their order."""
+
+    def __init__(self) -> None:
+        self.tokens: list[np.ndarray] = []
+        self.positions: list[np.ndarray] = []
+        self.rows: list[np.ndarray] = []
+        self.num_distinct = 0
+        self._num_tokens = 0
+        # Of the last sequence: its tokens, their places in the pack, its predictions, its prompt's length.
+        nothing = np.empty(0, np.int64)
+        self._last = (nothing, nothing, nothing, 0)
+
+    def add(self, sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:
+        """Its part of `predicting` and of `copies`."""
+        num_prompt, num_response = len(sequence.prompt_tokens), len(sequence.response_tokens)
+        assert num_prompt, "a response needs a prompt token before it"
+        size = num_prompt + num_response
+        tokens = np.fromiter(chain(sequence.prompt_tokens, sequence.response_tokens), np.int64, size)
+        of_last, last_row, last_copies, last_prompt = self._last
+        shared = num_common(of_last, tokens)
+        row = self._add_row(tokens[: size - min(num_response, 1)], last_row, shared)
+        # With a prompt of another length the same token may be a target here and none there.
+        known = max(shared - num_prompt, 0) if num_prompt == last_prompt else 0
+        copies = _extended(last_copies[:known], num_response, self.num_distinct)
+        self.num_distinct += num_response - known
+        self._last = (tokens, row, copies, num_prompt)
+        return row[num_prompt - 1 :][:num_response], copies
+
+    def _add_row(self, inputs: np.ndarray, last_row: np.ndarray, shared: int) -> np.ndarray:
+        """The places of `inputs`, of which the first `shared` may be those of the last sequence."""
+        known = min(shared, len(inputs), len(last_row))
+        if known == len(inputs):
+            return last_row if known == len(last_row) else last_row[:known]
+        if self.rows and self.rows[-1] is last_row and known == len(last_row):
+            self.rows.pop()
+        row = _extended(last_row[:known], len(inputs), self._num_tokens)
+        self.rows.append(row)
+        self.tokens.append(inputs[known:])
+        self.positions.append(np.arange(known, len(inputs)))
+        self._num_tokens += len(inputs) - known
+        return row
+
+
+def _extended(known: np.ndarray, size: int, first: int) -> np.ndarray:
+    """`known`, then numbers from `first`, `size` in all."""
+    return np.concatenate([known, np.arange(first, first + size - len(known))])
+
+
+def num_common(left: np.ndarray, right: np.ndarray) -> int:
+    """How many first tokens both have."""
+    size = min(len(left), len(right))
+    differ = left[:size] != right[:size]
+    return int(differ.argmax()) if differ.any() else size
