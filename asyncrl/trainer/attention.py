@@ -27,6 +27,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from asyncrl.trainer.attention_kernels import KERNELS, Rows
+from asyncrl.trainer.blocks import Block, make_blocks
 
 CALL_COST = 4000.0
 """What one more attention call costs, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -52,13 +53,17 @@ class PackedSequences(PackedSeqParams):
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:
     """Describes packed tokens of which `rows[i]` make up sequence i; rows may share their first tokens."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    order = np.argsort(-lengths, kind="stable")
-    edges = bucket_edges(lengths[order]) if KERNELS[kernel].pads else equal_edges(lengths[order])
-    buckets = [(b - a, int(lengths[order[a]])) for a, b in pairwise(edges)]
+    pads = KERNELS[kernel].pads
+    takes_masks = pads and not torch.cuda.is_available()
+    blocks = make_blocks(rows) if takes_masks else [Block(row) for row in rows]
+    blocks = sorted(blocks, key=lambda block: -len(block.tokens))
+    lengths = np.fromiter((len(block.tokens) for block in blocks), np.int64, len(blocks))
+    edges = bucket_edges(lengths) if pads else equal_edges(lengths)
+    buckets = [(b - a, int(lengths[a])) for a, b in pairwise(edges)]
     places = np.concatenate(
-        [_pad(rows, order[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
+        [_pad(blocks[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
     )
+    masks = [_pad_masks(blocks[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
     # Padding and later copies of a shared token write first, its first real place last: any copy would do.
     packed = np.empty(len(positions), np.int64)
     packed[places[::-1]] = np.arange(len(places))[::-1]
@@ -66,7 +71,7 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
     cumulative = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
     return PackedSequences(
         positions=torch.from_numpy(positions),
-        rows=Rows(cumulative, longest=int(lengths.max()), buckets=tuple(buckets)),
+        rows=Rows(cumulative, longest=int(lengths.max()), buckets=tuple(buckets), masks=tuple(masks)),
         places=torch.from_numpy(places),
         packed=torch.from_numpy(packed),
         kernel=kernel,
@@ -97,13 +102,23 @@ def bucket_edges(lengths: np.ndarray) -> list[int]:
     return [0, *reversed(path)]
 
 
-def _pad(rows: list[np.ndarray], chosen: np.ndarray, length: int) -> np.ndarray:
-    padded = np.empty((len(chosen), length), np.int64)
-    for place, i in zip(padded, chosen, strict=True):
-        row = rows[i]
-        place[: len(row)] = row
-        place[len(row) :] = row[-1]
+def _pad(blocks: list[Block], length: int) -> np.ndarray:
+    padded = np.empty((len(blocks), length), np.int64)
+    for place, block in zip(padded, blocks, strict=True):
+        place[: len(block.tokens)] = block.tokens
+        place[len(block.tokens) :] = block.tokens[-1]
     return padded.reshape(-1)
+
+
+def _pad_masks(blocks: list[Block], length: int) -> Tensor | None:
+    """[B, L, L]; None where causality alone masks them all, padding included."""
+    if all(block.mask is None for block in blocks):
+        return None
+    masks = np.tri(length, dtype=np.bool_)[None].repeat(len(blocks), axis=0)
+    for mask, block in zip(masks, blocks, strict=True):
+        if block.mask is not None:
+            mask[: len(block.mask), : len(block.mask)] = block.mask
+    return torch.from_numpy(masks)
 
 
 class _LayOut(torch.autograd.Function):

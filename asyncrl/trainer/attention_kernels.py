@@ -45,6 +45,9 @@ class Rows:
     """Places of the longest."""
     buckets: tuple[tuple[int, int], ...]
     """(B, L) of neighbours of equal length, longest first."""
+    masks: tuple[Tensor | None, ...] = ()
+    """Of each bucket [B, L, L] bool, the places that each looks at, or None where it is all before it and
+    itself; none at all on a GPU."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Rows, float], Tensor]
@@ -86,21 +89,26 @@ def attend_by_formula(query: Tensor, key: Tensor, value: Tensor, rows: Rows, sca
 def attend_in_buckets(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale: float) -> Tensor:
     """torch's scaled_dot_product_attention, one call per length."""
     sizes = [count * length for count, length in rows.buckets]
+    masks = rows.masks or (None,) * len(rows.buckets)
     outputs = []
-    for size, *parts in zip(rows.buckets, *(x.split(sizes) for x in (query, key, value)), strict=True):
+    for size, mask, *parts in zip(
+        rows.buckets, masks, *(x.split(sizes) for x in (query, key, value)), strict=True
+    ):
         q, k, v = (x.unflatten(0, size).transpose(1, 2) for x in parts)
-        outputs.append(_attend_bucket(q, k, v, scale).transpose(1, 2).flatten(0, 1))
+        outputs.append(_attend_bucket(q, k, v, mask, scale).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
-def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B, H, L, D]."""
+def _attend_bucket(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """[B, H, L, D], [B, G, L, D], [B, G, L, D], [B, L, L] -> [B, H, L, D]."""
     if cpu_attention.is_for(query):
-        return cpu_attention.attend(query, key, value, scale)
+        return cpu_attention.attend(query, key, value, scale, mask)
     is_grouped = query.shape[1] != key.shape[1]
-    attend = functools.partial(scaled_dot_product_attention, is_causal=True, scale=scale)
+    attend = functools.partial(scaled_dot_product_attention, is_causal=mask is None, scale=scale)
     if query.device.type == "cpu":
-        return attend(query, key, value, enable_gqa=is_grouped)
+        of_heads = None if mask is None else mask[:, None]
+        return attend(query, key, value, attn_mask=of_heads, enable_gqa=is_grouped)
+    assert mask is None, "on a GPU sequences are laid out one by one"
     if is_grouped and query.dtype is torch.float32:
         # Of the fused kernels only those of 16 bits know grouped queries.
         copies = query.shape[1] // key.shape[1]

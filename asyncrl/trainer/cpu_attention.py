@@ -1,10 +1,10 @@
-"""Causal attention in bfloat16 on a CPU, in batched products: torch's makes one per sequence and head.
+"""Masked attention in bfloat16 on a CPU, in batched products: torch's makes one per sequence and head.
 
 In its backward pass oneDNN looks each of them up by a key of its shapes and options, which costs more than
-the product. Here all heads and sequences of a slice are one product. Scores and softmax are float32, as in
-torch's kernel; probabilities are kept in bfloat16, so only short sequences come here (LONGEST).
+the product. Here all heads and blocks of a slice are one product. Scores and softmax are float32, as in
+torch's kernel; probabilities are kept in bfloat16, so only short blocks come here (LONGEST).
 
-Shapes: B sequences, L places each; H heads, G of them key-value, R = H / G, D head size.
+Shapes: B blocks, each a sequence or several, L places each; H heads, G of them key-value, D head size.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 LONGEST = 512
-"""Places of a sequence: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""
+"""Places of a block: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""
 SCORES_AT_ONCE = 2**20
 """Of a slice: its float32 scores stay in the processor's cache."""
 
@@ -24,24 +24,32 @@ def is_for(query: Tensor) -> bool:
     return query.device.type == "cpu" and query.dtype is torch.bfloat16 and query.shape[2] <= LONGEST
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B, H, L, D]; `scale` is 1 / sqrt(D) by default."""
-    output: Tensor = _Attention.apply(query, key, value, scale or 1 / math.sqrt(query.shape[-1]))
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, mask: Tensor | None = None
+) -> Tensor:
+    """[B, H, L, D], [B, G, L, D], [B, G, L, D] -> [B, H, L, D]; `scale` is 1 / sqrt(D) by default.
+
+    `mask` [B, L, L] says which places each looks at; by default all before it and itself."""
+    output: Tensor = _Attention.apply(query, key, value, mask, scale or 1 / math.sqrt(query.shape[-1]))
     return output
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def forward(
+        context: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+    ) -> Tensor:
         batch, heads, length, size = query.shape
         # The heads that share a key-value head are its queries: no copy of keys.
         queries = query.reshape(batch * key.shape[1], -1, size)
         keys, values = key.reshape(-1, length, size), value.reshape(-1, length, size)
-        is_later = torch.ones(length, length, dtype=torch.bool).triu_(1)
-        bias = torch.zeros(length, length).masked_fill_(is_later, -math.inf).repeat(heads // key.shape[1], 1)
+        copies = heads // key.shape[1]
+        causal = _bias(torch.ones(1, length, length, dtype=torch.bool).tril_(), copies)
+        of_heads = None if mask is None else mask.repeat_interleave(key.shape[1], 0)
         probabilities = query.new_empty(*queries.shape[:2], length)
         output = torch.empty_like(queries)
         for some in _slices(probabilities):
+            bias = causal if of_heads is None else _bias(of_heads[some], copies)
             scores = torch.baddbmm(bias, queries[some].float(), keys[some].float().mT, alpha=scale)
             torch.softmax(scores, -1, out=scores)
             probabilities[some] = scores
@@ -52,7 +60,7 @@ class _Attention(torch.autograd.Function):
         return output.view(query.shape)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         queries, keys, values, probabilities = context.saved_tensors
         gradients = gradient.reshape(queries.shape)
         to_queries, to_keys, to_values = (torch.empty_like(x) for x in (queries, keys, values))
@@ -65,7 +73,12 @@ class _Attention(torch.autograd.Function):
             torch.bmm(slopes, keys[some], out=to_queries[some])
             torch.bmm(slopes.mT, queries[some], out=to_keys[some])
         of_queries, of_keys = context.shapes
-        return to_queries.view(of_queries), to_keys.view(of_keys), to_values.view(of_keys), None
+        return to_queries.view(of_queries), to_keys.view(of_keys), to_values.view(of_keys), None, None
+
+
+def _bias(looks: Tensor, copies: int) -> Tensor:
+    """[N, L, L] bool -> [N, copies x L, L] float32: 0 where a place looks, else minus infinity."""
+    return torch.zeros(looks.shape).masked_fill_(~looks, -math.inf).repeat(1, copies, 1)
 
 
 def _slices(scores: Tensor) -> list[slice]:

@@ -81,6 +81,39 @@ def test_a_shared_prompt_attends_once_and_collects_every_response_gradient(kerne
         assert torch.allclose(got, wanted, atol=1e-5)
 
 
+@KERNELS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_short_responses_to_one_prompt_attend_as_if_each_had_its_own(kernel: str, dtype: torch.dtype):
+    # A prompt of 12 tokens with five responses, three of them with one first token; another sequence alone.
+    prompt = np.arange(12)
+    rows = [
+        np.append(prompt, [12, 13]),
+        np.append(prompt, [12, 14, 15]),
+        np.append(prompt, [12, 16]),
+        np.append(prompt, [17]),
+        np.append(prompt, [18, 19]),
+        np.arange(20, 34),
+    ]
+    positions = np.array([*range(12), 12, 13, 13, 14, 13, 12, 12, 13, *range(14)])
+    heads = random_heads(34)
+    pack = describe_pack(rows, positions, kernel=kernel)
+    assert (len(pack.places) == 20 + 20) is (kernel == "sdpa")
+    cast = [x.to(dtype) for x in heads]
+    packed = make_attention()(*cast, None, packed_seq_params=pack).squeeze(1)
+    outputs = naive_attention(*heads, rows)
+    # Of each sequence what those before it have not shown.
+    fresh = [outputs[0], *(o[n:] for o, n in zip(outputs[1:5], (13, 13, 12, 12), strict=True)), outputs[5]]
+    expected = torch.cat(fresh)
+    direction = torch.randn(packed.shape, generator=torch.Generator().manual_seed(1))
+    tolerance = 1e-5 if dtype is torch.float32 else 2e-2
+    for got, wanted in zip(
+        [packed, *torch.autograd.grad(packed, heads, direction.to(dtype))],
+        [expected, *torch.autograd.grad(expected, heads, direction)],
+        strict=True,
+    ):
+        assert (got - wanted).norm() <= tolerance * wanted.norm()
+
+
 def test_a_shared_prompt_is_expanded_into_cumulative_lengths_without_padding():
     rows = [np.array([0, 1, 2]), np.array([0, 1, 3, 4, 5]), np.array([6])]
     pack = describe_pack(rows, np.array([0, 1, 2, 2, 3, 4, 0]), kernel="flash_attn")

@@ -26,6 +26,13 @@ def run(function, inputs: list[Tensor]) -> list[Tensor]:
     return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
 
 
+def random_mask(batch: int, length: int) -> Tensor:
+    """[B, L, L]: each place looks at itself and at some before it."""
+    generator = torch.Generator().manual_seed(1)
+    looks = torch.rand(batch, length, length, generator=generator) < 0.5
+    return (looks | torch.eye(length, dtype=torch.bool)).tril()
+
+
 @pytest.mark.parametrize("heads", [(9, 3), (4, 4), (4, 1)])
 @pytest.mark.parametrize("length", [3, 33])
 def test_outputs_and_gradients_are_those_of_exact_arithmetic(heads: tuple[int, int], length: int):
@@ -39,11 +46,23 @@ def test_outputs_and_gradients_are_those_of_exact_arithmetic(heads: tuple[int, i
         assert (found.double() - expected).norm() <= 8e-3 * expected.norm()
 
 
-def test_slices_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    inputs = make_inputs(5, 4, 2, 20, 16)
-    whole = run(lambda *x: attend(*x, 0.3), inputs)
+@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (4, 1)])
+def test_a_place_looks_where_the_mask_says(heads: tuple[int, int]):
+    inputs, mask = make_inputs(3, *heads, 20, 16), random_mask(3, 20)
+    exact = run(
+        lambda q, k, v: scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None], enable_gqa=True),
+        [x.double() for x in inputs],
+    )
+    for found, expected in zip(run(lambda *x: attend(*x, None, mask), inputs), exact, strict=True):
+        assert (found.double() - expected).norm() <= 8e-3 * expected.norm()
+
+
+@pytest.mark.parametrize("mask", [None, "random"])
+def test_slices_change_nothing(mask: str | None, monkeypatch: pytest.MonkeyPatch):
+    inputs, looks = make_inputs(5, 4, 2, 20, 16), random_mask(5, 20) if mask else None
+    whole = run(lambda *x: attend(*x, 0.3, looks), inputs)
     monkeypatch.setattr(cpu_attention, "SCORES_AT_ONCE", 1)
-    assert all(map(torch.equal, run(lambda *x: attend(*x, 0.3), inputs), whole))
+    assert all(map(torch.equal, run(lambda *x: attend(*x, 0.3, looks), inputs), whole))
 
 
 def test_no_place_sees_a_later_one():
