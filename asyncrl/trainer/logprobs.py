@@ -149,8 +149,13 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
         to_hidden = torch.empty_like(hidden)
-        to_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for i, chunk in enumerate(vocabulary.chunks(len(hidden))):
+        chunks = vocabulary.chunks(len(hidden))
+        # The product of a single chunk is the gradient; those of several are added up in float32.
+        is_sum = len(chunks) != 1
+        to_weight = torch.empty_like(weight, dtype=torch.float32 if is_sum else None)
+        to_weight[0 if is_sum else vocabulary.num_rows :] = 0
+        to_rows = to_weight[: vocabulary.num_rows]
+        for i, chunk in enumerate(chunks):
             logits = kept[i] if kept else vocabulary.logits(hidden[chunk], weight)
             slopes = torch.empty_like(logits)
             for rows in vocabulary.slices(logits):
@@ -163,7 +168,10 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 )
                 slopes[rows] = found if vocabulary.temperature == 1.0 else found.div_(vocabulary.temperature)
             to_hidden[chunk] = slopes @ weight[: vocabulary.num_rows]
-            to_weight[: vocabulary.num_rows] += slopes.t() @ hidden[chunk]
+            if is_sum:
+                to_rows += slopes.t() @ hidden[chunk]
+            else:
+                torch.mm(slopes.t(), hidden[chunk], out=to_rows)
         return to_hidden, to_weight.to(weight.dtype), None, None
 
 
