@@ -21,7 +21,7 @@ from asyncrl.journal.lengths import GroupLengths, read_lengths
 from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.planning.lengths import MeasuredLengths
-from asyncrl.planning.settings import Costs, PlannedRun
+from asyncrl.planning.settings import Costs, PlannedRun, training_tokens
 from asyncrl.planning.simulation import simulate, steady_range
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason
@@ -37,7 +37,7 @@ SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
-NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "chunk_tokens")
+NEEDED = ("install_seconds", "requests_together", "num_sequences", "train_seconds", "chunk_tokens")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -64,7 +64,8 @@ def measure(run_folder: Path) -> Measured:
     groups = read_lengths(JournalReader(run_folder / JOURNAL))
     lengths = measured_lengths(groups)
     dropped = statistics.fmean(group.dropped_for == DropReason.NO_SIGNAL for group in groups)
-    costs = fit_costs(rows, recipe, origin=f"measured in {len(rows)} steps of {run_folder}")
+    origin = f"measured in {len(rows)} steps of {run_folder}"
+    costs = fit_costs(rows, recipe, prompt_tokens=lengths.prompt_tokens, origin=origin)
     costs = replace(costs, admit_seconds=admission_seconds(groups))
     run = PlannedRun.of(recipe, costs, tokens_held=lengths.tokens_held(), no_signal_share=dropped)
     return Measured(recipe, scaled_to(rows, run, lengths), lengths, dropped)
@@ -100,12 +101,24 @@ def admission_seconds(groups: Sequence[GroupLengths]) -> float:
     return max(0.0, statistics.fmean(short)) if short else 0.0
 
 
-def fit_costs(rows: Sequence[Row], recipe: Recipe, *, origin: str = "measured") -> Costs:
+def fit_costs(
+    rows: Sequence[Row], recipe: Recipe, *, prompt_tokens: float, origin: str = "measured"
+) -> Costs:
     """Before the last scaling; the first row counts for no cost, as it holds the start."""
     rows = rows[1:]
+    samples = recipe.rollout.samples_per_group
+    tokens = [
+        training_tokens(
+            row["num_sequences"] / samples,
+            samples_per_group=samples,
+            prompt_tokens=prompt_tokens,
+            response_tokens=row["num_tokens"],
+        )
+        for row in rows
+    ]
     num_servers = recipe.serving.fleet_size()
     fixed, per_request, speed = _fit_decoding(rows, num_servers)
-    train, per_token = fit_line(_column(rows, "num_packed_tokens"), _column(rows, "train_seconds"))
+    train, per_token = fit_line(np.array(tokens), _column(rows, "train_seconds"))
     publish, install = (float(_column(rows, key).mean()) for key in ("publish_seconds", "install_seconds"))
     known = ("wait_seconds", "drain_seconds", "train_seconds", "publish_seconds")
     others = _column(rows, "step_seconds") - sum(_column(rows, key) for key in known)

@@ -22,7 +22,7 @@ class Costs:
     train_seconds: float
     """Of a training step, however many tokens it has."""
     train_seconds_per_token: float
-    """More for each packed token."""
+    """More for each of `training_tokens`."""
     publish_seconds: float
     """From the end of training to the last server's answer."""
     install_seconds: float
@@ -45,8 +45,19 @@ class Costs:
         return self.decode_seconds + self.decode_seconds_per_request * num_requests
 
     def training(self, num_tokens: float) -> float:
-        """Seconds of a step on `num_tokens` packed tokens."""
+        """Seconds of a step on `num_tokens` of `training_tokens`."""
         return self.train_seconds + self.train_seconds_per_token * num_tokens
+
+
+def training_tokens(
+    num_groups: float, *, samples_per_group: int, prompt_tokens: float, response_tokens: float
+) -> float:
+    """Of a step: each group's prompt once, and all `response_tokens` but the last one of each response.
+
+    What sequences share besides is packed once too, but how much that is depends on their text: costs that
+    are measured have it in the seconds per token.
+    """
+    return num_groups * (prompt_tokens - samples_per_group) + response_tokens
 
 
 @dataclass(frozen=True, slots=True)

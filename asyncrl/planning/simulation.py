@@ -17,7 +17,7 @@ from asyncrl.planning.lengths import Lengths
 from asyncrl.planning.outcome import Outcome, PlannedStep
 from asyncrl.planning.planned_fleet import PlannedFleet
 from asyncrl.planning.planned_queue import PlannedGroup, PlannedQueue
-from asyncrl.planning.settings import PlannedRun
+from asyncrl.planning.settings import PlannedRun, training_tokens
 
 
 class Wait(Enum):
@@ -69,7 +69,7 @@ class Simulation:
         self._is_training = False
         self._is_catching_up = False
         self._version = 0
-        self._packed: list[float] = []
+        self._training_tokens: list[float] = []
         """Tokens of each batch taken, for a trainer that repeats it."""
         self._trainer_dies = self._draw(run.failures.trainer_seconds_between)
         self._trainer = self._train()
@@ -224,7 +224,14 @@ class Simulation:
         self._feed()
         staleness = self._note_staleness(batch)
         num_tokens = sum(group.num_tokens() for group in batch)
-        self._packed.append(self._packed_tokens(batch, num_tokens))
+        self._training_tokens.append(
+            training_tokens(
+                len(batch),
+                samples_per_group=self.run.queue.samples_per_group,
+                prompt_tokens=self.lengths.prompt_tokens,
+                response_tokens=num_tokens,
+            )
+        )
         try:
             yield from self._busy(self.run.costs.between_seconds)
             yield from self._train_on(self._version)
@@ -240,7 +247,7 @@ class Simulation:
     def _train_on(self, version: int) -> Iterator[float]:
         self._is_training = True
         self._set_speed()
-        yield from self._busy(self.run.costs.training(self._packed[version]))
+        yield from self._busy(self.run.costs.training(self._training_tokens[version]))
 
     def _publish(self) -> Generator[float | Wait, None, float]:
         """The next version, on all servers; returns the seconds of a drain."""
@@ -281,7 +288,7 @@ class Simulation:
         self._set_speed()
         yield self.run.failures.trainer_restart_seconds
         for version in range(newest - newest % every, newest):
-            yield self.run.costs.training(self._packed[version]) + self.run.costs.publish_seconds
+            yield self.run.costs.training(self._training_tokens[version]) + self.run.costs.publish_seconds
         self._is_catching_up = False
         self._set_speed()
         yield from self._train_on(newest)
@@ -303,11 +310,6 @@ class Simulation:
         self._homeless = [one for one in self._homeless if id(one[0]) not in gone]
         self.outcome.tokens_dropped += sum(group.num_tokens() for group in dropped)
         self._feed()
-
-    def _packed_tokens(self, batch: list[PlannedGroup], num_tokens: float) -> float:
-        """Each group's prompt once, and every response but its last token."""
-        sequences = len(batch) * self.run.queue.samples_per_group
-        return len(batch) * self.lengths.prompt_tokens + num_tokens - sequences
 
     def _note_staleness(self, batch: list[PlannedGroup]) -> tuple[float, int]:
         """(mean, maximum) over the batch's tokens, in versions."""

@@ -46,7 +46,8 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "train_seconds": 0.6,
         "publish_seconds": 0.3,
         "install_seconds": 0.1,
-        "num_packed_tokens": 500.0,
+        "num_sequences": 32,
+        "num_tokens": 500.0,
         "rollout_tokens_per_second": tokens,
         "requests_per_server": together,
         "requests_together": together,
@@ -64,10 +65,22 @@ def test_the_costs_of_decoding_are_found_from_requests_and_tokens(tmp_path: Path
     for row in rows[::3]:
         row.update(make_row(row["step"]), wait_seconds=0.9, train_seconds=0.0, publish_seconds=0.1)
         row["rollout_tokens_per_second"] *= 0.9 / (0.1 + 0.8)
-    costs = fit_costs(rows, make_recipe(tmp_path))
+    costs = fit_costs(rows, make_recipe(tmp_path), prompt_tokens=10.0)
     assert costs.decode_seconds == pytest.approx(FIXED, rel=0.05)
     assert costs.decode_seconds_per_request == pytest.approx(PER_REQUEST, rel=0.05)
     assert costs.decode_speed_during_training == pytest.approx(speed)
+
+
+def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    rows = [make_row(step) for step in range(1, NUM_STEPS)]
+    for row in rows:
+        row["num_tokens"] = 400.0 + 30.0 * (row["step"] % 5)
+        # Each group's prompt of 10 tokens once, no response's last token.
+        num_groups = 32 / recipe.rollout.samples_per_group
+        row["train_seconds"] = 0.1 + 0.001 * (10 * num_groups + row["num_tokens"] - 32)
+    costs = fit_costs(rows, recipe, prompt_tokens=10.0)
+    assert (costs.train_seconds, costs.train_seconds_per_token) == pytest.approx((0.1, 0.001))
 
 
 def test_a_line_is_fitted_without_negative_costs() -> None:
