@@ -145,7 +145,7 @@ def bench_trainer(recipe: Recipe, shape: ModelShape, dtype: torch.dtype, num_rou
         for number in range(1, num_rounds + 1):
             batch = load.batch(number, shape.vocab_size)
             (micro_batches,) = learner._parts(batch, 1)
-            sizes = [(len(micro.tokens), len(micro.targets)) for micro in micro_batches]
+            sizes = [(len(micro.tokens), len(micro.distinct)) for micro in micro_batches]
             ceiling = sum(step_ceiling(shape, dtype, *size) for size in sizes)
             begin = time.perf_counter()
             seconds.append(cpu_seconds(lambda batch=batch: learner.step(batch)))

@@ -3,11 +3,12 @@
     python tests/benchmarks/real_model_trl_bench.py [--model FOLDER_OR_GGUF] [--steps 8] [KEY=VALUE ...]
 
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
-most 5 tokens after prompts of about 30. long: 4 x 8 of at most 256 tokens. Both sides compute in the type
-that `model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32. Rewards are
-of no account here: what is timed is the median step, on our side after the first two. KEY=VALUE changes the
-recipe of both sides. The default model is that of
-recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
+most 5 tokens after prompts of about 30, each with two solved sums of its own; fixed_shots: the same, but all
+prompts show the same two. long: 4 x 8 of at most 256 tokens. Both sides compute in the type that
+`model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32. Rewards are of
+no account here: what is timed is the median step, on our side without the first two and those at the end,
+for which servers have nothing left to generate. KEY=VALUE changes the recipe of both sides. The default model
+is that of recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
 import argparse
@@ -30,13 +31,16 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe.file import dump_recipe, load_recipe
 
 WARM_STEPS = 2
-TARGET = {"few_shot": 10.0, "long": 4.0}
+MAX_STALENESS = 2
+TARGET = {"few_shot": 10.0, "fixed_shots": 10.0, "long": 4.0}
 
 
 @dataclass(frozen=True)
 class Load:
     num_groups: int
     max_new_tokens: int
+    are_shots_fixed: bool = False
+    """Whether all prompts show the same solved sums, as a template does."""
 
     def prompt(self, source: random.Random) -> tuple[str, int]:
         """A prompt and its answer."""
@@ -45,10 +49,16 @@ class Load:
             return f"Write a long story about a village with {a} houses and {b} trees.\n\n", a + b
         pairs = [(source.randrange(10, 100), source.randrange(10, 100)) for _ in range(3)]
         *shown, (a, b) = pairs
+        if self.are_shots_fixed:
+            shown = [(58, 37), (23, 45)]
         return "".join(f"{c} + {d} = {c + d}\n" for c, d in shown) + f"{a} + {b} =", a + b
 
 
-LOADS = {"few_shot": Load(16, 5), "long": Load(4, 256)}
+LOADS = {
+    "few_shot": Load(16, 5),
+    "fixed_shots": Load(16, 5, are_shots_fixed=True),
+    "long": Load(4, 256),
+}
 
 
 def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
@@ -66,9 +76,9 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
             "groups_per_batch": load.num_groups,
             "samples_per_group": 8,
             "max_new_tokens": load.max_new_tokens,
-            "max_staleness": 2,
+            "max_staleness": MAX_STALENESS,
         },
-        "serving": {"max_total_tokens": 16384},
+        "serving": {"max_total_tokens": 16384, "weight_transport": "distributed"},
         "trainer": {
             "num_steps": num_steps,
             "learning_rate": 1e-6,
@@ -93,7 +103,7 @@ def bench(
         path.write_text(dump_recipe(recipe))
         dtype = find_dtype(recipe, check_model_folder(folder)).name
         run = train(path, cores)
-        seconds = [row["step_seconds"] for row in run.steps[WARM_STEPS:]]
+        seconds = [row["step_seconds"] for row in steady(run)]
         ours = statistics.median(seconds)
         print(f"{name}: asyncrl {ours:.2f} s per step in {dtype}: {_parts(run)}", flush=True)
         if not num_trl_steps:
@@ -105,7 +115,7 @@ def bench(
             cores=tuple(map(int, cores.split(","))),
             dtype=dtype,
             # Two micro-batches of 256-token answers would hold twice the logits of a whole batch of ours.
-            sequences_per_micro_batch=None if name == "few_shot" else 8,
+            sequences_per_micro_batch=8 if name == "long" else None,
         )["seconds_per_step_median"]
     print(
         f"{name}: asyncrl {ours:.2f} s per step, TRL {theirs:.2f} s: {theirs / ours:.1f}x "
@@ -114,9 +124,14 @@ def bench(
     )
 
 
+def steady(run: Run) -> list[dict[str, float]]:
+    """Steps beside which servers generate: the last batches were sampled before."""
+    return run.steps[WARM_STEPS : -MAX_STALENESS - 1]
+
+
 def _parts(run: Run) -> str:
     """What a step consisted of, in means over the timed ones."""
-    rows = run.steps[WARM_STEPS:]
+    rows = steady(run)
     parts = {
         name: statistics.fmean(row[f"{name}_seconds"] for row in rows)
         for name in ("wait", "train", "publish")
