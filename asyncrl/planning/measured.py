@@ -37,7 +37,7 @@ SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
-NEEDED = ("install_seconds", "requests_together", "num_sequences", "train_seconds", "chunk_tokens")
+NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "chunk_tokens")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -107,7 +107,7 @@ def fit_costs(
     """Before the last scaling; the first row counts for no cost, as it holds the start."""
     rows = rows[1:]
     samples = recipe.rollout.samples_per_group
-    tokens = [
+    tokens = sum(
         training_tokens(
             row["num_sequences"] / samples,
             samples_per_group=samples,
@@ -115,10 +115,10 @@ def fit_costs(
             response_tokens=row["num_tokens"],
         )
         for row in rows
-    ]
+    )
     num_servers = recipe.serving.fleet_size()
     fixed, per_request, speed = _fit_decoding(rows, num_servers)
-    train, per_token = fit_line(np.array(tokens), _column(rows, "train_seconds"))
+    train, per_token = fit_line(packed := _column(rows, "num_packed_tokens"), _column(rows, "train_seconds"))
     publish, install = (float(_column(rows, key).mean()) for key in ("publish_seconds", "install_seconds"))
     known = ("wait_seconds", "drain_seconds", "train_seconds", "publish_seconds")
     others = _column(rows, "step_seconds") - sum(_column(rows, key) for key in known)
@@ -126,7 +126,8 @@ def fit_costs(
         decode_seconds=fixed,
         decode_seconds_per_request=per_request,
         train_seconds=train,
-        train_seconds_per_token=per_token,
+        # Of the tokens that the simulation knows: a pack has fewer, as sequences share some.
+        train_seconds_per_token=per_token * float(packed.sum()) / tokens,
         publish_seconds=publish,
         install_seconds=min(install, publish),
         between_seconds=max(0.0, float(others.mean())),

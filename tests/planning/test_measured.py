@@ -48,6 +48,7 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "install_seconds": 0.1,
         "num_sequences": 32,
         "num_tokens": 500.0,
+        "num_packed_tokens": 500.0,
         "rollout_tokens_per_second": tokens,
         "requests_per_server": together,
         "requests_together": together,
@@ -76,9 +77,10 @@ def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path:
     rows = [make_row(step) for step in range(1, NUM_STEPS)]
     for row in rows:
         row["num_tokens"] = 400.0 + 30.0 * (row["step"] % 5)
-        # Each group's prompt of 10 tokens once, no response's last token.
+        # Each group's prompt of 10 tokens once, no response's last token; half of them are shared.
         num_groups = 32 / recipe.rollout.samples_per_group
-        row["train_seconds"] = 0.1 + 0.001 * (10 * num_groups + row["num_tokens"] - 32)
+        row["num_packed_tokens"] = 0.5 * (10 * num_groups + row["num_tokens"] - 32)
+        row["train_seconds"] = 0.1 + 0.002 * row["num_packed_tokens"]
     costs = fit_costs(rows, recipe, prompt_tokens=10.0)
     assert (costs.train_seconds, costs.train_seconds_per_token) == pytest.approx((0.1, 0.001))
 
