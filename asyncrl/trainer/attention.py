@@ -60,10 +60,9 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
     lengths = np.fromiter((len(block.tokens) for block in blocks), np.int64, len(blocks))
     edges = bucket_edges(lengths) if pads else equal_edges(lengths)
     buckets = [(b - a, int(lengths[a])) for a, b in pairwise(edges)]
-    places = np.concatenate(
-        [_pad(blocks[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
-    )
-    masks = [_pad_masks(blocks[a:b], size[1]) for (a, b), size in zip(pairwise(edges), buckets, strict=True)]
+    of_buckets = [blocks[a:b] for a, b in pairwise(edges)]
+    places = np.concatenate([_pad(bucket) for bucket in of_buckets])
+    masks = [_pad_masks(bucket) for bucket in of_buckets]
     # Padding and later copies of a shared token write first, its first real place last: any copy would do.
     packed = np.empty(len(positions), np.int64)
     packed[places[::-1]] = np.arange(len(places))[::-1]
@@ -102,19 +101,20 @@ def bucket_edges(lengths: np.ndarray) -> list[int]:
     return [0, *reversed(path)]
 
 
-def _pad(blocks: list[Block], length: int) -> np.ndarray:
-    padded = np.empty((len(blocks), length), np.int64)
+# The first block of a bucket is its longest.
+def _pad(blocks: list[Block]) -> np.ndarray:
+    padded = np.empty((len(blocks), len(blocks[0].tokens)), np.int64)
     for place, block in zip(padded, blocks, strict=True):
         place[: len(block.tokens)] = block.tokens
         place[len(block.tokens) :] = block.tokens[-1]
     return padded.reshape(-1)
 
 
-def _pad_masks(blocks: list[Block], length: int) -> Tensor | None:
+def _pad_masks(blocks: list[Block]) -> Tensor | None:
     """[B, L, L]; None where causality alone masks them all, padding included."""
     if all(block.mask is None for block in blocks):
         return None
-    masks = np.tri(length, dtype=np.bool_)[None].repeat(len(blocks), axis=0)
+    masks = np.tri(len(blocks[0].tokens), dtype=np.bool_)[None].repeat(len(blocks), axis=0)
     for mask, block in zip(masks, blocks, strict=True):
         if block.mask is not None:
             mask[: len(block.mask), : len(block.mask)] = block.mask

@@ -1,21 +1,15 @@
-import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 from fakes.models import random_batch
+from fakes.sequences import sequence
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
 from asyncrl.records import Sequence
 from asyncrl.trainer.batch import make_bundles, make_micro_batch, plan_micro_batches, rank_micro_batches
-
-
-def sequence(prompt: list[int], response: list[int], **changes: object) -> Sequence:
-    size = len(response)
-    plain = Sequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
-    return dataclasses.replace(plain, **changes)
 
 
 def test_a_shared_prompt_is_packed_once_and_the_last_response_token_never():
@@ -36,9 +30,11 @@ def test_every_token_carries_its_own_advantage_log_prob_and_lag():
     assert micro.behavior[0].item() == pytest.approx(-0.1) and micro.behavior[1].isnan()
 
 
-def test_each_sequence_can_be_read_back_from_its_places():
-    sequences = random_batch(3, num_groups=5, group_size=4, longest=20).sequences
-    micro = make_micro_batch(sequences, 3, kernel="formula")
+# Padded ones share no prompt: those that do may be laid out in one block.
+@pytest.mark.parametrize("kernel, num_groups, group_size", [("formula", 5, 4), ("sdpa", 20, 1)])
+def test_each_sequence_can_be_read_back_from_its_places(kernel: str, num_groups: int, group_size: int):
+    sequences = random_batch(3, num_groups=num_groups, group_size=group_size, longest=20).sequences
+    micro = make_micro_batch(sequences, 3, kernel=kernel)
     pack, found = micro.sequences, []
     places = pack.places.split([b * length for b, length in pack.rows.buckets])
     for (b, length), bucket in zip(pack.rows.buckets, places, strict=True):

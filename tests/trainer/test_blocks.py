@@ -2,16 +2,11 @@ import random
 
 import numpy as np
 import pytest
+from fakes.sequences import sequence
 
-from asyncrl.records import Sequence
 from asyncrl.trainer.blocks import make_blocks
 from asyncrl.trainer.cpu_attention import LONGEST
 from asyncrl.trainer.prefix_tree import pack_tree
-
-
-def sequence(prompt: list[int], response: list[int]) -> Sequence:
-    size = len(response)
-    return Sequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
 
 
 def test_short_responses_share_the_block_of_their_prompt():

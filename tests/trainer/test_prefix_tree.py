@@ -2,14 +2,9 @@ import random
 
 import numpy as np
 import pytest
+from fakes.sequences import sequence
 
-from asyncrl.records import Sequence
 from asyncrl.trainer.prefix_tree import PackedTree, num_common, pack_tree
-
-
-def sequence(prompt: list[int], response: list[int]) -> Sequence:
-    size = len(response)
-    return Sequence("s", prompt, response, [-1.0] * size, [0] * size, [False] * size, 1.0, 0.0)
 
 
 def read_rows(tree: PackedTree) -> list[list[int]]:
