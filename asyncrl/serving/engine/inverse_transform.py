@@ -13,15 +13,19 @@ ALMOST_ONE = 1 - 1e-12
 """A share of a total at most this large lies below the total in float64."""
 
 
-def sample(logits, temperatures):
+def sample(logits, temperatures, is_greedy=None):
     """Tokens [N] int32 of softmax(logits / temperature) and their float32 log-probs there [N].
 
-    Overwrites `logits` [N, V] float32; `temperatures` are [N, 1].
+    Overwrites `logits` [N, V] float32; `temperatures` are [N, 1]. Rows that `is_greedy` [N] bool marks take
+    their likeliest word.
     """
     num_rows = max(1, LOGITS_AT_ONCE // logits.shape[1])
     parts = zip(logits.split(num_rows), temperatures.split(num_rows), strict=True)
     sums = torch.cat([_block_sums(*part) for part in parts]).double().cumsum(-1)
     tokens = _draw(logits, sums)
+    if is_greedy is not None:
+        rows = is_greedy.nonzero().squeeze(1)
+        tokens[rows] = logits[rows].argmax(-1, keepdim=True)
     logprobs = logits.gather(1, tokens).double() - sums[:, -1:].log()
     return tokens.int().squeeze(1), logprobs.float().squeeze(1)
 

@@ -41,6 +41,16 @@ def test_tokens_are_as_frequent_as_probable():
     assert kept.sum() > 150 and statistic < kept.sum() + 5 * math.sqrt(2 * kept.sum())
 
 
+def test_greedy_rows_take_the_likeliest_word_and_the_others_are_drawn():
+    logits = random_logits(400, 40)[:1].repeat(400, 1)
+    is_greedy = torch.arange(400) % 2 == 0
+    tokens, logprobs = sample(logits.clone(), torch.ones(400, 1), is_greedy)
+    assert set(tokens[is_greedy].tolist()) == {int(logits[0].argmax())}
+    assert len(set(tokens[~is_greedy].tolist())) > 3
+    exact = torch.log_softmax(logits.double(), -1).gather(1, tokens[:, None].long()).squeeze(1)
+    assert torch.allclose(logprobs.double(), exact, atol=2e-6)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, ALMOST_ONE, 1.0])
 def test_impossible_words_are_never_drawn(share: float, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, share, dtype=torch.float64))
