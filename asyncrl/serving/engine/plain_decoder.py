@@ -1,9 +1,9 @@
-"""The decoding step of plain Llama and Qwen models, with nothing between the kernels.
+"""The forward pass of plain Llama and Qwen models, with nothing between the kernels.
 
 Between two kernels SGLang looks for parallel groups, quantization, captures and fused kernels. On a CPU,
 where all of these are absent, that costs milliseconds of Python per step. Here a model is checked once per
-version of its weights, and its decoding steps then run the same kernels one after the other. Prompts, and
-models that have more than the plain parts, stay SGLang's.
+version of its weights, and its prefills and decoding steps then run the same kernels one after the other.
+Models that have more than the plain parts stay SGLang's.
 
 Shapes: N requests, H hidden.
 """
@@ -16,6 +16,7 @@ from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_exec, get_parallel
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
@@ -66,7 +67,7 @@ class Layer:
     gate_up: Product
     down: Product
 
-    def attend(self, decode: Callable, rows: Tensor, turn: Turn, forward_batch) -> Tensor:
+    def attend(self, over_cache: Callable, rows: Tensor, turn: Turn, forward_batch) -> Tensor:
         """[N, H] -> [N, query heads * head size]."""
         attention, size = self.attention, self.attention.qk_head_dim
         num_queries = attention.tp_q_head_num
@@ -79,7 +80,7 @@ class Layer:
         else:
             queries = turn(self.query_norm(both[:, :num_queries]))
             keys = turn(self.key_norm(both[:, num_queries:]))
-        return decode(queries, keys, values, attention, forward_batch)
+        return over_cache(queries, keys, values, attention, forward_batch)
 
     def feed_forward(self, rows: Tensor) -> Tensor:
         gate, up = self.gate_up(rows).chunk(2, -1)
@@ -97,8 +98,9 @@ class PlainDecoder:
         self._version: int | None = None
 
     def __call__(self, input_ids, positions, forward_batch, input_embeds=None, pp_proxy_tensors=None):
+        mode = forward_batch.forward_mode
         is_plain = (
-            forward_batch.forward_mode.is_decode()
+            mode in (ForwardMode.DECODE, ForwardMode.EXTEND)
             and forward_batch.spec_info is None
             and input_embeds is None
             and pp_proxy_tensors is None
@@ -109,12 +111,12 @@ class PlainDecoder:
         if layers is None:
             return self._original(input_ids, positions, forward_batch, input_embeds, pp_proxy_tensors)
         turn = rotation_of(self._rotary).at(positions)
-        decode = self._backend.forward_decode
+        over_cache = self._backend.forward_decode if mode.is_decode() else self._backend.forward_extend
         # What SGLang calls the residual: each layer's two parts are added to it, in place, because the
         # allocator costs as much as so small a sum.
         total = self._decoder.embed_tokens(input_ids)
         for layer in layers:
-            total += layer.output(layer.attend(decode, layer.input_norm(total), turn, forward_batch))
+            total += layer.output(layer.attend(over_cache, layer.input_norm(total), turn, forward_batch))
             total += layer.feed_forward(layer.ffn_norm(total))
         return _plain_norm(self._decoder.norm)(total)
 
@@ -129,12 +131,12 @@ class PlainDecoder:
             layers = [_plain_layer(layer, self._rotary) for layer in self._decoder.layers]
             is_plain = all(layers) and _plain_norm(self._decoder.norm) is not None
             self._layers = layers if is_plain else None
-            log.info("Decoding runs %s layers of this model", "the plain" if is_plain else "SGLang's")
+            log.info("Passes run %s layers of this model", "the plain" if is_plain else "SGLang's")
         return self._layers
 
 
 def install(model, backend) -> None:
-    """Shortens the decoding steps of a model where its class is known."""
+    """Shortens the forward passes of a model where its class is known."""
     decoder = getattr(model, "model", None)
     layer_class = MODELS.get(type(decoder).__name__)
     parallel = get_parallel()

@@ -1,4 +1,4 @@
-"""The short decoding step on real servers: it is taken, and its log-probs are those of transformers."""
+"""The short passes on real servers: they are taken, and their log-probs are those of transformers."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from serving.engine.servers import (
     write_model,
 )
 
-SHORT = "Decoding runs the plain layers"
+SHORT = "Passes run the plain layers"
 NUM_TOKENS = 24
 LENGTHS = (3, 9, 40)
 
@@ -32,7 +32,7 @@ async def generate(url: str, prompts: list[list[int]], num_tokens: int) -> Any:
         return await post(session, f"{url}/generate", body)
 
 
-def assert_short_steps_are_right(url: str, model_folder: Path, log: Path) -> None:
+def assert_short_passes_are_right(url: str, model_folder: Path, log: Path) -> None:
     prompts = [random.Random(n).choices(range(2, VOCABULARY), k=n) for n in LENGTHS]
     replies = asyncio.run(generate(url, prompts, NUM_TOKENS))
     model = load_model(model_folder)
@@ -44,15 +44,15 @@ def assert_short_steps_are_right(url: str, model_folder: Path, log: Path) -> Non
 
 
 @pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
-def test_a_qwen3_decodes_by_short_steps(shared_engine):
+def test_a_qwen3_runs_by_short_passes(shared_engine):
     url, (model, _) = shared_engine
-    assert_short_steps_are_right(url, model, model.parent / "log")
+    assert_short_passes_are_right(url, model, model.parent / "log")
 
 
 # Heads without norms; and those with biases.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_other_families_decode_by_short_steps_too(tmp_path: Path, family: str):
+def test_other_families_run_by_short_passes_too(tmp_path: Path, family: str):
     model = write_model(tmp_path / "model", seed=0, family=family)
     with running_server(model, tmp_path / "log", max_running_requests=8) as (url, _):
-        assert_short_steps_are_right(url, model, tmp_path / "log")
+        assert_short_passes_are_right(url, model, tmp_path / "log")
