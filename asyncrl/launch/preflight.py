@@ -31,7 +31,7 @@ from asyncrl.inputs import Inputs
 from asyncrl.journal.queue_state import restored_tasks
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import changed_data, words_of_change
-from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, run_bytes
+from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
@@ -220,6 +220,8 @@ def check_machine(
         _check_gpus(recipe, shape, gpus, longest_prompt)
     if recipe.cluster.backend == "local":
         _check_host(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
+        if not gpus.uses_gpus:
+            _warn_of_crowded_cores(recipe)
     existing = next(p for p in [recipe.folder(), *recipe.folder().absolute().parents] if p.exists())
     if not os.access(existing, os.W_OK):
         raise InputError(f"run_folder {recipe.folder()} cannot be written: no permission in {existing}.")
@@ -326,6 +328,27 @@ def _check_reachable(url: str) -> None:
             return
     except OSError as error:
         raise InputError(f"serving.servers names {url}, which does not answer: {error}.") from None
+
+
+def _warn_of_crowded_cores(recipe: Recipe) -> None:
+    """The threads of a process wait for each other, so one without a core of its own holds up the others."""
+    serving, trainer = recipe.serving, recipe.trainer
+    num_servers = num_local_servers(recipe) * serving.tensor_parallel_size
+    of_servers = num_servers * serving.threads_per_server
+    of_trainer = trainer.num_processes * trainer.threads_per_process
+    # Colocated ones take turns.
+    total = max(of_servers, of_trainer) if recipe.placement.colocated else of_servers + of_trainer
+    cores = len(os.sched_getaffinity(0))
+    widest = max(serving.threads_per_server if num_servers else 1, trainer.threads_per_process)
+    if widest > 1 and total > cores:
+        log.warning(
+            "WARNING: servers compute with %d thread(s) and the trainer with %d, on %d core(s) for both. A "
+            "process whose threads share cores takes several times as long. Lower serving.threads_per_server "
+            "or trainer.threads_per_process.",
+            of_servers,
+            of_trainer,
+            cores,
+        )
 
 
 def _warn_of_shared_prompts(train: TaskTable, heldout: list[Task]) -> None:

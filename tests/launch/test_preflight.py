@@ -1,4 +1,4 @@
-"""Addresses that cannot work are refused before anything starts."""
+"""Addresses that cannot work are refused before anything starts; crowded cores are named."""
 
 import socket
 from pathlib import Path
@@ -13,8 +13,9 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import check_machine
 
 
-def check(folder: Path, **cluster: Any) -> None:
-    recipe = make_recipe(folder, cluster=cluster).model_copy(update={"run_folder": str(folder / "run")})
+def check(folder: Path, sections: dict[str, Any] | None = None, **cluster: Any) -> None:
+    recipe = make_recipe(folder, cluster=cluster, **(sections or {}))
+    recipe = recipe.model_copy(update={"run_folder": str(folder / "run")})
     check_machine(recipe, tiny_shape(), GpuMap("a test"))
 
 
@@ -34,3 +35,27 @@ def test_a_port_of_the_controller_that_is_taken_is_named_with_its_key(tmp_path: 
         with pytest.raises(InputError, match=rf"port {port} \(cluster.port\) is taken: .*Set another one"):
             check(tmp_path, port=port)
     check(tmp_path, port=port)
+
+
+@pytest.mark.parametrize(
+    ("sections", "is_crowded"),
+    [
+        ({"trainer": {"threads_per_process": 2}}, True),
+        ({"serving": {"threads_per_server": 2}}, True),
+        ({"trainer": {"threads_per_process": 2}, "serving": {"servers": ["http://127.0.0.1:1"]}}, False),
+        # Processes of one thread share a core as any others do.
+        ({"serving": {"num_servers": 4}}, False),
+        ({}, False),
+    ],
+)
+def test_processes_with_more_threads_than_cores_are_warned_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sections: dict[str, Any],
+    is_crowded: bool,
+) -> None:
+    monkeypatch.setattr("asyncrl.launch.preflight.os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("asyncrl.launch.preflight._check_reachable", lambda _: None)
+    check(tmp_path, sections)
+    assert ("on 2 core(s) for both" in caplog.text) == is_crowded
