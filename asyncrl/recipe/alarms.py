@@ -60,4 +60,5 @@ class Alarms(Section):
     whose loss is NaN. A gradient that is not finite ends the run at once."""
     memory_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.5
     """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
-    relative to its 11th to 15th step, from half a GiB on. What grows steadily ends out of memory."""
+    relative to its 11th to 15th step, from half a GiB on; from the first checkpoint on, whose copy stays in
+    memory, relative to the five steps after it. What grows steadily ends out of memory."""

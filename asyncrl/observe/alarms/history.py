@@ -18,6 +18,8 @@ MOST_STEPS = 64
 MOST_EVALUATIONS = 32
 SETTLED_AFTER_STEPS = 10
 """Of this start: from then on caches and allocators are filled."""
+LEAST_SAVE_SECONDS = 0.001
+"""Of a step that writes a checkpoint; one that does not says microseconds."""
 NaN = math.nan
 
 
@@ -40,6 +42,7 @@ class History:
         self._first: list[dict[str, float]] = []
         self._settled: list[dict[str, float]] = []
         self._num_here = 0
+        self._has_saved = False
 
     @property
     def step(self) -> int:
@@ -58,6 +61,9 @@ class History:
             self._num_here += 1
             if SETTLED_AFTER_STEPS < self._num_here <= SETTLED_AFTER_STEPS + WINDOW_STEPS:
                 self._settled.append(numbers)
+            if not self._has_saved and numbers.get("checkpoint_seconds", 0.0) > LEAST_SAVE_SECONDS:
+                self._has_saved = True
+                self._settle_again()
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
         accuracy = _number(row.get("greedy_accuracy"))
@@ -70,6 +76,12 @@ class History:
             self.evaluations.pop()
         before = [numbers for at, numbers in self.rows if at <= step][-WINDOW_STEPS:]
         self.evaluations.append(Evaluated(step, accuracy, half, _mean(before, "correct_mean")))
+
+    def _settle_again(self) -> None:
+        """The trainer keeps the memory that it copied its first checkpoint into."""
+        if self._num_here > SETTLED_AFTER_STEPS:
+            self._num_here = SETTLED_AFTER_STEPS
+            self._settled.clear()
 
     def last(self, name: str) -> float | None:
         """Of the last step; NaN where it was measured and is not finite."""
@@ -96,7 +108,8 @@ class History:
         return _mean(self._first, name) if len(self._first) == WINDOW_STEPS else None
 
     def settled(self, name: str) -> float | None:
-        """Mean of WINDOW_STEPS steps of this start after SETTLED_AFTER_STEPS; None until they are over."""
+        """Mean of WINDOW_STEPS steps of this start after SETTLED_AFTER_STEPS and its first checkpoint, if
+        there is one; None until they are over."""
         return _mean(self._settled, name) if len(self._settled) == WINDOW_STEPS else None
 
     def rise(self, name: str) -> float | None:

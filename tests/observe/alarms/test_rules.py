@@ -62,6 +62,11 @@ def after(step: int, early: Any, late: Any) -> Any:
     return lambda now: late if now > step else early
 
 
+def saves(*steps: int) -> Any:
+    """Seconds of checkpoints, written after those steps."""
+    return lambda now: 0.4 if now in steps else 2e-5
+
+
 def test_a_healthy_run_is_silent() -> None:
     assert alarms_of(series(80, correct_mean=rising)) == set()
 
@@ -189,6 +194,8 @@ def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
         ({"grad_norm": after(10, 0.4, math.nan)}, "not_a_number"),
         ({"trainer_memory_gib": lambda step: 1.5 + 0.05 * step}, "memory_growth"),
         ({"server_memory_gib": after(30, 2.0, 3.2)}, "memory_growth"),
+        # It grows on after the first checkpoint.
+        ({"trainer_memory_gib": lambda n: 1.5 + 0.05 * n, "checkpoint_seconds": saves(20)}, "memory_growth"),
     ],
 )
 def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
@@ -232,6 +239,9 @@ def test_a_share_above_its_limit(columns: dict[str, Any], name: str) -> None:
         # Caches fill.
         {"trainer_memory_gib": after(8, 1.0, 4.0)},
         {"controller_memory_gib": after(30, 0.1, 0.5)},
+        # What the first checkpoint is copied into stays.
+        {"trainer_memory_gib": after(30, 3.6, 5.6), "checkpoint_seconds": saves(30)},
+        {"trainer_memory_gib": after(14, 3.6, 7.0), "checkpoint_seconds": saves(14)},
     ],
 )
 def test_what_looks_like_it_and_is_none(columns: dict[str, Any]) -> None:
