@@ -227,6 +227,8 @@ async def test_keys_move_open_go_back_and_show_themselves(run_folder: Path, brow
         await page.press("j")
         await page.press("Enter")
         await page.wait_for("location.hash == '#/run'")
+        # The address changes first: until the event that says so, the tabs are those of all runs.
+        await page.wait_for("document.querySelector('#tabs a[href=\"#/run/groups\"]')")
         await page.press("]")
         await page.wait_for("location.hash == '#/run/groups'")
         await page.wait_for("document.querySelectorAll('#groups tr').length == 3")
