@@ -62,8 +62,10 @@ class History:
             if SETTLED_AFTER_STEPS < self._num_here <= SETTLED_AFTER_STEPS + WINDOW_STEPS:
                 self._settled.append(numbers)
             if not self._has_saved and numbers.get("checkpoint_seconds", 0.0) > LEAST_SAVE_SECONDS:
+                # The trainer keeps the memory that it copied its first checkpoint into: it settles again.
                 self._has_saved = True
-                self._settle_again()
+                self._num_here = min(self._num_here, SETTLED_AFTER_STEPS)
+                self._settled.clear()
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
         accuracy = _number(row.get("greedy_accuracy"))
@@ -76,12 +78,6 @@ class History:
             self.evaluations.pop()
         before = [numbers for at, numbers in self.rows if at <= step][-WINDOW_STEPS:]
         self.evaluations.append(Evaluated(step, accuracy, half, _mean(before, "correct_mean")))
-
-    def _settle_again(self) -> None:
-        """The trainer keeps the memory that it copied its first checkpoint into."""
-        if self._num_here > SETTLED_AFTER_STEPS:
-            self._num_here = SETTLED_AFTER_STEPS
-            self._settled.clear()
 
     def last(self, name: str) -> float | None:
         """Of the last step; NaN where it was measured and is not finite."""
