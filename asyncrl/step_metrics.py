@@ -20,8 +20,8 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
-from asyncrl.serving.chunk_sums import ChunkColumns, ChunkSums
 from asyncrl.serving.fleet import Fleet
+from asyncrl.serving.pass_sums import LineColumns, PassSums
 from asyncrl.waits import now_seconds
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -48,8 +48,8 @@ class Reading:
     cache_expected_share: float
     retractions: int
     """Summed over servers."""
-    chunks: ChunkSums = ChunkSums()
-    """Summed over servers."""
+    passes: PassSums = PassSums()
+    """Summed over servers, as they said when they last took a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Meters:
             *self.fleet.stream_seconds(),
             *self.fleet.cache_shares(),
             self.fleet.num_retractions(),
-            self.fleet.chunks(),
+            self.fleet.passes(),
         )
 
 
@@ -95,8 +95,10 @@ class Speed(TypedDict):
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
-    chunk: ChunkColumns
-    """What the chunks that came say of a decode step's cost (`asyncrl.serving.chunk_sums`)."""
+    decode: LineColumns
+    """Passes that gave each running request a token, by requests (`asyncrl.serving.pass_sums`)."""
+    prefill: LineColumns
+    """Passes over prompts and prefixes, by tokens."""
 
 
 class Trained(TypedDict):
@@ -153,6 +155,9 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
     busy = (after.server_busy_seconds - before.server_busy_seconds) / num_servers
     streamed = after.stream_seconds - before.stream_seconds
     squared = after.squared_stream_seconds - before.squared_stream_seconds
+    # A server that left took its sums along.
+    has_left = after.passes.num_passes() < before.passes.num_passes()
+    passes = PassSums() if has_left else after.passes.since(before.passes)
     return {
         "step_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
@@ -164,7 +169,8 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "cache_expected_share": after.cache_expected_share,
         # What a server counted leaves with it.
         "retractions": max(0, after.retractions - before.retractions),
-        "chunk": after.chunks.columns_since(before.chunks),
+        "decode": passes.decode.columns(),
+        "prefill": passes.prefill.columns(),
     }
 
 

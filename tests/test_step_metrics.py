@@ -9,7 +9,7 @@ from fakes.records import correctness_differs, make_score, make_task
 from asyncrl.records import Batch, Finish, Segment, Sequence, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.wire import TakeRequest
-from asyncrl.serving.chunk_sums import ChunkSums
+from asyncrl.serving.pass_sums import LineSums, PassSums
 from asyncrl.step_metrics import Reading, StepReport, batch_metrics, group_metrics, rollout_metrics
 
 
@@ -29,9 +29,12 @@ class FakeGrader:
 
 
 def test_speed_and_idleness_are_differences_of_two_readings() -> None:
-    chunks = ChunkSums(900.0, 30.0, 4500.0), ChunkSums(4500.0, 66.0, 33300.0)
-    before = Reading(10.0, 1000, 100, 3.0, 2, 20.0, 100.0, 0.5, 0.9, retractions=3, chunks=chunks[0])
-    after = Reading(14.0, 5000, 1100, 9.0, 2, 60.0, 420.0, 0.25, 0.75, retractions=7, chunks=chunks[1])
+    passes = (
+        PassSums(LineSums(9.0, 40.0, 0.3, 200.0, 1.5), LineSums(1.0, 50.0, 0.1, 2500.0, 5.0)),
+        PassSums(LineSums(19.0, 120.0, 0.5, 840.0, 3.1), LineSums(3.0, 80.0, 0.25, 3100.0, 7.5)),
+    )
+    before = Reading(10.0, 1000, 100, 3.0, 2, 20.0, 100.0, 0.5, 0.9, retractions=3, passes=passes[0])
+    after = Reading(14.0, 5000, 1100, 9.0, 2, 60.0, 420.0, 0.25, 0.75, retractions=7, passes=passes[1])
     # 4 s, 4000 tokens; two servers were busy 6 of 8 server-seconds
     assert rollout_metrics(before, after) == {
         "step_seconds": 4.0,
@@ -45,11 +48,12 @@ def test_speed_and_idleness_are_differences_of_two_readings() -> None:
         "cache_held_share": 0.25,
         "cache_expected_share": 0.75,
         "retractions": 4,
-        # 10 ms per token, with 8 requests on the server
-        "chunk": {"tokens": 3600.0, "seconds": 36.0, "requests": 28800.0},
+        # Ten passes of 8 requests and 20 ms, and two of 10 and 20 tokens
+        "decode": pytest.approx(LineSums(10.0, 80.0, 0.2, 640.0, 1.6).columns()),
+        "prefill": pytest.approx(LineSums(2.0, 30.0, 0.15, 600.0, 2.5).columns()),
     }
     # A server that left took its sums along.
-    assert rollout_metrics(after, before)["chunk"] == {"tokens": 0.0, "seconds": 0.0, "requests": 0.0}
+    assert rollout_metrics(after, before)["decode"] == LineSums().columns()
 
 
 def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:

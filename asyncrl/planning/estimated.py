@@ -18,8 +18,8 @@ TRAINING_SHARE = 0.35
 PREFILL_SHARE = 0.5
 BANDWIDTH_SHARE = 0.6
 """Of the memory bandwidth that decoding reaches."""
-DECODE_OVERHEAD_SECONDS = 0.004
-"""Of a decode step: scheduling, kernel launches, sampling."""
+OVERHEAD_SECONDS = 0.004
+"""Of a pass: scheduling, kernel launches, sampling."""
 LINK_BYTES_PER_SECOND = 20e9
 """Between ranks and to servers, per rank: gradients and new weights."""
 PUBLISH_OVERHEAD_SECONDS = 0.5
@@ -72,7 +72,8 @@ def estimate_costs(
     weights = 2.0 * shape.num_parameters()
     active = (token_flops(shape) + 6.0 * shape.hidden_size * shape.vocab_size) / 6.0
     held = 2.0 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size * lengths.tokens_held()
-    per_request = held / (tensor * bandwidth) + 2.0 * active / (tensor * peak * PREFILL_SHARE)
+    prefill = 2.0 * active / (tensor * peak * PREFILL_SHARE)
+    per_request = held / (tensor * bandwidth) + prefill
     # Scores: four operations per look, head and head size, three times that with the backward pass.
     looks = 12.0 * lengths.tokens_held() * shape.num_heads * shape.head_size * shape.num_layers
     recomputed = 4.0 / 3.0 if recipe.trainer.recompute == "full" else 1.0
@@ -82,18 +83,20 @@ def estimate_costs(
     reduced = 0.0 if copies == 1 else 8.0 * share / LINK_BYTES_PER_SECOND
     install = weights / tensor / LINK_BYTES_PER_SECOND
     return Costs(
-        decode_seconds=DECODE_OVERHEAD_SECONDS + weights / (tensor * bandwidth),
+        decode_seconds=OVERHEAD_SECONDS + weights / (tensor * bandwidth),
         decode_seconds_per_request=per_request,
         train_seconds=reduced + 36.0 * share / copies / bandwidth,
         train_seconds_per_token=per_token,
         publish_seconds=PUBLISH_OVERHEAD_SECONDS + install,
         install_seconds=install,
         admit_seconds=ADMIT_SECONDS,
-        prefill_seconds_per_token=2.0 * active / (tensor * peak * PREFILL_SHARE),
+        prefill_pass_seconds=OVERHEAD_SECONDS,
+        prefill_group_seconds=prefill * lengths.prompt_tokens,
+        prefill_seconds_per_token=prefill,
         origin=(
             f"estimated for {device.name} ({device.teraflops:g} TFLOPS, {device.terabytes_per_second:g} "
             f"TB/s): training at {TRAINING_SHARE:.0%} of the peak, decoding at {BANDWIDTH_SHARE:.0%} of the "
-            f"bandwidth and {1e3 * DECODE_OVERHEAD_SECONDS:g} ms per step, "
+            f"bandwidth and {1e3 * OVERHEAD_SECONDS:g} ms per step, "
             f"{LINK_BYTES_PER_SECOND / 1e9:g} GB/s between devices"
         ),
     )

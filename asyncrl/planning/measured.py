@@ -1,9 +1,9 @@
 """What a run's folder says of its costs and lengths: its steps' metrics, its journal.
 
-A decode step costs a + b n seconds with n requests: chunks of tokens tell a from b. Sums over windows of
-steps tell how much slower servers are while a trainer trains on the same processors. Mean concurrencies
-bend that line, so both are scaled at last until the simulated run has the measured seconds per token: the
-calibration repeats the run that it is made from, and predicts others.
+A decode step costs a + b n seconds with n requests, a prefill c + d m with m tokens: servers sum their passes
+up, and least squares tell the four. Sums over windows of steps tell how much slower servers are while a
+trainer trains on the same processors. All are scaled at last until the simulated run has the measured seconds
+per token: the calibration repeats the run that it is made from, and predicts others.
 """
 
 import itertools
@@ -26,6 +26,7 @@ from asyncrl.planning.simulation import simulate, steady_range
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason
 from asyncrl.run_folder import JOURNAL, METRICS, read_run_recipe
+from asyncrl.serving.pass_sums import LineColumns
 
 WINDOW_STEPS = 6
 """Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""
@@ -37,7 +38,7 @@ SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
-NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "chunk_tokens")
+NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "decode_passes")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -65,7 +66,11 @@ def measure(run_folder: Path) -> Measured:
     lengths = measured_lengths(groups)
     dropped = statistics.fmean(group.dropped_for == DropReason.NO_SIGNAL for group in groups)
     origin = f"measured in {len(rows)} steps of {run_folder}"
-    costs = fit_costs(rows, recipe, prompt_tokens=lengths.prompt_tokens, origin=origin)
+    # Of all rows but the first, as `fit_costs` takes them.
+    num_begun = sum(group.admitted_version > groups[0].admitted_version for group in groups)
+    costs = fit_costs(
+        rows, recipe, prompt_tokens=lengths.prompt_tokens, num_groups_begun=num_begun, origin=origin
+    )
     costs = replace(costs, admit_seconds=admission_seconds(groups))
     run = PlannedRun.of(recipe, costs, tokens_held=lengths.tokens_held(), no_signal_share=dropped)
     return Measured(recipe, scaled_to(rows, run, lengths), lengths, dropped)
@@ -102,9 +107,15 @@ def admission_seconds(groups: Sequence[GroupLengths]) -> float:
 
 
 def fit_costs(
-    rows: Sequence[Row], recipe: Recipe, *, prompt_tokens: float, origin: str = "measured"
+    rows: Sequence[Row],
+    recipe: Recipe,
+    *,
+    prompt_tokens: float,
+    num_groups_begun: int,
+    origin: str = "measured",
 ) -> Costs:
-    """Before the last scaling; the first row counts for no cost, as it holds the start."""
+    """Before the last scaling; the first row counts for no cost, as it holds the start. `num_groups_begun`
+    are those of the others."""
     rows = rows[1:]
     samples = recipe.rollout.samples_per_group
     tokens = sum(
@@ -116,16 +127,21 @@ def fit_costs(
         )
         for row in rows
     )
-    num_servers = recipe.serving.fleet_size()
-    fixed, per_request, speed = _fit_decoding(rows, num_servers)
+    prefill_pass, prefill_token = fit_passes(rows, "prefill")
+    fixed, per_request = fit_passes(rows, "decode")
+    computed = float(_column(rows, "prefill_size").sum())
     packed = _column(rows, "num_packed_tokens")
     train, per_token = fit_line(packed, _column(rows, "train_seconds"))
     publish, install = (float(_column(rows, key).mean()) for key in ("publish_seconds", "install_seconds"))
     known = ("wait_seconds", "drain_seconds", "train_seconds", "publish_seconds")
     others = _column(rows, "step_seconds") - sum(_column(rows, key) for key in known)
-    return Costs(
+    costs = Costs(
         decode_seconds=fixed,
         decode_seconds_per_request=per_request,
+        prefill_pass_seconds=prefill_pass,
+        # Caches hold what groups share, so that this is less than the prompt's tokens.
+        prefill_group_seconds=prefill_token * computed / max(1, num_groups_begun),
+        prefill_seconds_per_token=prefill_token,
         train_seconds=train,
         # Of the tokens that the simulation knows: a pack has fewer, as sequences share some.
         train_seconds_per_token=per_token * float(packed.sum()) / tokens,
@@ -133,13 +149,13 @@ def fit_costs(
         install_seconds=min(install, publish),
         between_seconds=max(0.0, float(others.mean())),
         verify_seconds=float(_column(rows, "verifier_seconds_p50").mean()),
-        decode_speed_during_training=speed,
         origin=origin,
     )
+    return _fit_speed(rows, costs, recipe.serving.fleet_size())
 
 
 def scaled_to(rows: Sequence[Row], run: PlannedRun, lengths: MeasuredLengths) -> Costs:
-    """`run.costs` with decoding so much slower or faster that the simulated run has the measured
+    """`run.costs` with servers so much slower or faster that the simulated run has the measured
     request-seconds per token, over the same steps."""
     wanted = _latency(rows, steady_range(run), run.num_servers)
     run = replace(run, queue=replace(run.queue, num_steps=len(rows)))
@@ -148,13 +164,7 @@ def scaled_to(rows: Sequence[Row], run: PlannedRun, lengths: MeasuredLengths) ->
         steady = outcome.steady()
         found = sum(s.request_seconds for s in steady) / sum(s.tokens_generated for s in steady)
         factor = wanted / found
-        costs = run.costs
-        costs = replace(
-            costs,
-            decode_seconds=costs.decode_seconds * factor,
-            decode_seconds_per_request=costs.decode_seconds_per_request * factor,
-        )
-        run = replace(run, costs=costs)
+        run = replace(run, costs=run.costs.with_slower_servers(factor))
         if abs(factor - 1.0) < 0.01:
             break
     return run.costs
@@ -191,13 +201,17 @@ def _weighted_median(values: Floats, weights: Floats) -> float:
     return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
 
 
-def _fit_decoding(rows: Sequence[Row], num_servers: int) -> tuple[float, float, float]:
-    """(seconds per decode step, more per request, speed during training)."""
+def _fit_speed(rows: Sequence[Row], costs: Costs, num_servers: int) -> Costs:
+    """`costs` of servers as passes took on average, told apart into what they take without a trainer nearby,
+    and their speed beside one."""
     step = _column(rows, "step_seconds")
     tokens = _column(rows, "rollout_tokens_per_second") * step
     running = _column(rows, "requests_per_server") * num_servers * step
-    fixed, per_request = fit_chunks(rows)
-    found = tokens * (fixed + per_request * _column(rows, "requests_together"))
+    together = _column(rows, "requests_together")
+    prefill = costs.prefill_pass_seconds * _column(rows, "prefill_passes")
+    prefill += costs.prefill_seconds_per_token * _column(rows, "prefill_size")
+    latency = costs.decode_seconds + costs.decode_seconds_per_request * together
+    found = tokens * latency + prefill * together
     paused = np.minimum(_column(rows, "install_seconds") / step, 1.0)
     training = np.clip((_column(rows, "train_seconds") + _column(rows, "publish_seconds")) / step, 0.0, 1.0)
     training = np.maximum(training - paused, 0.0)
@@ -213,19 +227,24 @@ def _fit_decoding(rows: Sequence[Row], num_servers: int) -> tuple[float, float, 
         if error < 0.98 * best[0]:
             best = (error, scale, speed)
     _, scale, speed = best
-    return scale * fixed, scale * per_request, speed
+    return replace(costs.with_slower_servers(scale), decode_speed_during_training=speed)
 
 
-def fit_chunks(rows: Sequence[Row]) -> tuple[float, float]:
-    """(seconds per decode step, more per request); raises InputError where no step has a chunk."""
-    rows = [row for row in rows if row["chunk_tokens"]]
-    if not rows:
+def fit_passes(rows: Sequence[Row], kind: str) -> tuple[float, float]:
+    """(seconds of a pass, more for each request or token in it) by least squares over all passes of `kind`,
+    "decode" or "prefill"; neither negative."""
+    passes, size, seconds, squared, products = (
+        sum(row[f"{kind}_{key}"] for row in rows) for key in LineColumns.__annotations__
+    )
+    if not passes:
         raise InputError(
-            "no response of the run came in more than one chunk, so nothing tells what a decode step costs. "
-            "Calibrate on a run with longer responses (--from), or state the costs (--costs)."
+            f"the run's servers made no {kind} pass that could be measured. Calibrate on a run with more or "
+            f"longer responses (--from), or state the costs (--costs)."
         )
-    tokens = _column(rows, "chunk_tokens")
-    return fit_line(_column(rows, "chunk_requests") / tokens, _column(rows, "chunk_seconds") / tokens, tokens)
+    spread = passes * squared - size * size
+    slope = max(0.0, (passes * products - size * seconds) / spread) if spread > 0.0 else 0.0
+    fixed = (seconds - slope * size) / passes
+    return (fixed, slope) if fixed >= 0.0 else (0.0, products / squared)
 
 
 def _latency(rows: Sequence[Row], steady: tuple[int, int | None], num_servers: int) -> float:

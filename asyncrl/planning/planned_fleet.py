@@ -7,6 +7,7 @@ position p with n tokens to come ends at p + n, whatever happens between.
 """
 
 import heapq
+import math
 from dataclasses import dataclass, field
 
 from asyncrl.planning.planned_queue import PlannedGroup
@@ -22,11 +23,13 @@ class PlannedServer:
     position: float = 0.0
     """Tokens."""
     decoded: float = 0.0
-    """Decode time up to which `position` is right."""
+    """Decode time up to which `position` is right; in the future while prompts are computed."""
     ends: list[End] = field(default_factory=list)
     """A heap of what runs."""
     stamp: int = 0
     """Of its newest scheduled end: older ones do not count."""
+    passes: tuple[float, float, float] = (-math.inf, -math.inf, -math.inf)
+    """Of its newest prefills, in decode time: when the last but one starts, the last one starts, and ends."""
     is_up: bool = True
     versions: list[tuple[float, int]] = field(default_factory=list)
     """(position, version that it serves from there), rising."""
@@ -88,7 +91,7 @@ class PlannedFleet:
         while self._events and self._events[0][1] != self.servers[self._events[0][2]].stamp:
             heapq.heappop(self._events)
         if not self._events or self._speed == 0.0:
-            return float("inf")
+            return math.inf
         wall, decode = self._speed_since
         return wall + (self._events[0][0] - decode) / self._speed
 
@@ -104,6 +107,7 @@ class PlannedFleet:
         """Requests of `group` start on a server with room; `lengths` are the tokens that each still lacks."""
         server = self.servers[index]
         self._advance(server, now)
+        self._prefill(server, now)
         group.server = index
         if group.oldest is None:
             group.oldest = server.versions[-1][1]
@@ -112,6 +116,20 @@ class PlannedFleet:
             heapq.heappush(server.ends, (server.position + tokens, self._num_begun, server.position, group))
         self._set_load(index, server.num_running + len(lengths))
         self._schedule(index)
+
+    def _prefill(self, server: PlannedServer, now: float) -> None:
+        """A group's two passes. It joins the first one that has not started: sharing costs it no pass."""
+        costs, now = self.run.costs, self.decode_time(now)
+        before_last, last, end = server.passes
+        seconds = costs.prefill_pass_seconds
+        if now > last:
+            last = max(now, end) + seconds
+            before_last, end = last - seconds, last + seconds
+        elif now > before_last:
+            before_last, last, end = last, end, end + seconds
+        end += costs.prefill_group_seconds
+        server.passes = before_last, last, end
+        server.decoded = max(server.decoded, end)
 
     def pop_ended(self, now: float) -> list[PlannedGroup]:
         """The group of each request of one server that ends now."""
@@ -179,8 +197,8 @@ class PlannedFleet:
             server.position += max(0.0, at - server.decoded) * rate
             server.decoded = max(at, server.decoded)
             server.versions.append((server.position, version))
-        server.position += (until - server.decoded) * rate
-        server.decoded = until
+        server.position += max(0.0, until - server.decoded) * rate
+        server.decoded = max(until, server.decoded)
 
     def _schedule(self, index: int) -> None:
         server = self.servers[index]

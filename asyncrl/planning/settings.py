@@ -33,6 +33,11 @@ class Costs:
     """Of the controller, from one new group to the next: it admits them one by one."""
     verify_seconds: float = 0.0
     """From the last token of a group to its verdicts."""
+    prefill_pass_seconds: float = 0.0
+    """Of a server's pass over prompts, however many tokens it has; nothing decodes meanwhile. A group starts
+    with two: one request computes the prompt, then the others find it in the cache."""
+    prefill_group_seconds: float = 0.0
+    """More of these passes for each group in them."""
     prefill_seconds_per_token: float = 0.0
     """Of a server, where a request resumes from its prefix."""
     decode_speed_during_training: float = 1.0
@@ -43,6 +48,17 @@ class Costs:
     def decode_latency(self, num_requests: float) -> float:
         """Seconds per token of each of `num_requests` on one server."""
         return self.decode_seconds + self.decode_seconds_per_request * num_requests
+
+    def with_slower_servers(self, factor: float) -> "Costs":
+        """Every pass of a server takes `factor` times as long."""
+        return replace(
+            self,
+            decode_seconds=factor * self.decode_seconds,
+            decode_seconds_per_request=factor * self.decode_seconds_per_request,
+            prefill_pass_seconds=factor * self.prefill_pass_seconds,
+            prefill_group_seconds=factor * self.prefill_group_seconds,
+            prefill_seconds_per_token=factor * self.prefill_seconds_per_token,
+        )
 
     def training(self, num_tokens: float) -> float:
         """Seconds of a step on `num_tokens` of `training_tokens`."""

@@ -29,6 +29,8 @@ class StatedCosts(Section):
     between_seconds: NonNegativeFloat | None = None
     admit_seconds: NonNegativeFloat | None = None
     verify_seconds: NonNegativeFloat | None = None
+    prefill_pass_seconds: NonNegativeFloat | None = None
+    prefill_group_seconds: NonNegativeFloat | None = None
     prefill_seconds_per_token: NonNegativeFloat | None = None
     decode_speed_during_training: PositiveFloat | None = None
 

@@ -42,8 +42,6 @@ class _Request:
     """Response tokens in its server's cache, as far as they have arrived."""
     num_expected: int
     """Of them at its end."""
-    counted: tuple[float, float] | None = None
-    """What its last chunk left for the next (`Server.count_chunk`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -277,7 +275,7 @@ class Generator:
     def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
         """Tokens as they come, and what that says of how many will come."""
         if chunk.tokens:
-            request.counted = server.count_chunk(len(chunk.tokens), request.counted)
+            server.count_tokens(len(chunk.tokens))
         request.num_held += len(chunk.tokens)
         before = request.num_expected
         if request.num_held > before:

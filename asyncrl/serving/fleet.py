@@ -16,9 +16,9 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.chunk_sums import ChunkSums
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
+from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, join, load_from_disk
 from asyncrl.serving.server import Server, ServerState
 from asyncrl.waits import Waits
@@ -184,9 +184,9 @@ class Fleet:
         servers = self.servers.values()
         return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
 
-    def chunks(self) -> ChunkSums:
+    def passes(self) -> PassSums:
         """Of all servers."""
-        return sum((server.chunks for server in self.servers.values()), ChunkSums())
+        return sum((server.passes for server in self.servers.values()), PassSums())
 
     def cache_shares(self) -> tuple[float, float]:
         """Of the caches of the servers that said their size: what requests hold now, and are expected to."""

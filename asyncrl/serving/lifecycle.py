@@ -127,6 +127,8 @@ class ServerLifecycle:
     def took_publish(self, version: PolicyVersion) -> None:
         """The trainer installed and verified `version` on it."""
         self.server.version, self.server.num_restarts, self._num_missed = version, 0, 0
+        # A serving one is asked for its passes again.
+        self._changed.set()
 
     def missed_publish(self) -> None:
         """The trainer did not reach it, or died while it published to it."""
@@ -342,10 +344,21 @@ class ServerLifecycle:
                 self._move(ServerState.RESTARTING, server.reason)
 
     async def _guard(self) -> None:
-        """Until its state changes."""
-        while not self._changed.is_set():
-            if await self._has_fallen_silent():
-                self.fail(self._silence())
+        """Until its state changes, or it took a version."""
+        counting = asyncio.create_task(self._count_passes(), name=f"passes of {self.server.url}")
+        try:
+            while not self._changed.is_set():
+                if await self._has_fallen_silent():
+                    self.fail(self._silence())
+        finally:
+            await end_tasks(counting)
+
+    async def _count_passes(self) -> None:
+        """Once per version. Only plans need them, and whether it works is judged elsewhere."""
+        try:
+            self.server.count_passes(await sglang.passes(self._session, self.server.url))
+        except ServerError as error:
+            log.debug("passes of %s are not known: %s", self.server.url, error)
 
     async def _has_fallen_silent(self) -> bool:
         """Looks once, when there may be something to see. Half-way into a silence the scheduler is asked: an

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
-from asyncrl.serving.chunk_sums import ChunkSums
+from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.pulse import Pulse
 from asyncrl.waits import now_seconds
 
@@ -58,7 +58,10 @@ class Server:
     """Requests running, squared, times seconds: over `stream_seconds`, how many ran while one of them ran."""
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
-    chunks: ChunkSums = ChunkSums()
+    passes: PassSums = PassSums()
+    """Of all its processes, as far as they were asked."""
+    told_passes: PassSums = PassSums()
+    """What its process said last."""
     is_slow: bool = False
     """No new group goes there while another one serves."""
     is_asleep: bool = False
@@ -96,15 +99,11 @@ class Server:
         self.num_tokens += num_tokens
         self.pulse.beat()
 
-    def count_chunk(self, num_tokens: int, before: tuple[float, float] | None) -> tuple[float, float]:
-        """A chunk of one request, whose last one left `before`: the moment, and `stream_seconds` by then."""
-        self.count_tokens(num_tokens)
-        self.count_streams()
-        if before is not None:
-            seconds, streamed = self.counted_seconds - before[0], self.stream_seconds - before[1]
-            if seconds > 0.0:
-                self.chunks += ChunkSums(num_tokens, seconds, num_tokens * streamed / seconds)
-        return self.counted_seconds, self.stream_seconds
+    def count_passes(self, told: PassSums) -> None:
+        """What its process says now of all its passes; a new process begins at 0."""
+        is_new = told.num_passes() < self.told_passes.num_passes()
+        self.passes += told.since(PassSums() if is_new else self.told_passes)
+        self.told_passes = told
 
     def expect(self, num_tokens: int, *, held: int) -> None:
         """Its requests will hold this many more tokens, or fewer, and hold `held` more now."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from asyncrl.serving.pass_sums import STATE_KEY, PassSums
 from asyncrl.serving.sglang import HOOKS_PATH, SGLANG_VERSION
 
 STOP = 1
@@ -31,6 +32,8 @@ class FakeEngine:
         self.cache_tokens = 10**6
         self.running_requests = 1000
         """What it says that it takes at once."""
+        self.passes: PassSums | None = PassSums()
+        """What it says of them."""
         self.num_prompt_tokens = 3
         """Of each task, so that a prefix says how much of the script it holds."""
         self.digests: dict[str, str] = {}
@@ -124,7 +127,10 @@ class FakeEngine:
     async def _server_info(self, request: web.Request) -> web.Response:
         await self._may_answer.wait()
         await self._is_scheduling.wait()
-        state = {"effective_max_running_requests_per_dp": self.running_requests}
+        state: dict[str, Any] = {"effective_max_running_requests_per_dp": self.running_requests}
+        if self.passes is not None:
+            kinds = {"decode": self.passes.decode, "prefill": self.passes.prefill}
+            state[STATE_KEY] = {kind: list(sums.columns().values()) for kind, sums in kinds.items()}
         return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
 
     async def _hooks(self, request: web.Request) -> web.Response:

@@ -15,9 +15,9 @@ from asyncrl.observe.metrics import MetricsWriter, Row
 from asyncrl.planning.lengths import MeasuredLengths
 from asyncrl.planning.measured import (
     admission_seconds,
-    fit_chunks,
     fit_costs,
     fit_line,
+    fit_passes,
     measure,
     measured_lengths,
 )
@@ -27,6 +27,7 @@ from asyncrl.records import DropReason
 from asyncrl.run_folder import RunFolder
 
 FIXED, PER_REQUEST = 0.004, 0.0002
+PREFILL, PREFILL_TOKEN = 0.0003, 0.00001
 NUM_STEPS = 24
 
 
@@ -52,9 +53,17 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "rollout_tokens_per_second": tokens,
         "requests_per_server": together,
         "requests_together": together,
-        "chunk_tokens": tokens,
-        "chunk_seconds": together,
-        "chunk_requests": tokens * together,
+        # Ten passes that took as long as they should, and a prompt of 10 tokens for each of two groups.
+        "decode_passes": 10.0,
+        "decode_size": 10.0 * together,
+        "decode_seconds": 10.0 * (FIXED + PER_REQUEST * together),
+        "decode_size_squared": 10.0 * together**2,
+        "decode_size_seconds": 10.0 * (FIXED + PER_REQUEST * together) * together,
+        "prefill_passes": 2.0,
+        "prefill_size": 11.0,
+        "prefill_seconds": 2 * PREFILL + 11 * PREFILL_TOKEN,
+        "prefill_size_squared": 101.0,
+        "prefill_size_seconds": 11 * PREFILL + 101 * PREFILL_TOKEN,
         "verifier_seconds_p50": 0.0,
     }
 
@@ -66,10 +75,14 @@ def test_the_costs_of_decoding_are_found_from_requests_and_tokens(tmp_path: Path
     for row in rows[::3]:
         row.update(make_row(row["step"]), wait_seconds=0.9, train_seconds=0.0, publish_seconds=0.1)
         row["rollout_tokens_per_second"] *= 0.9 / (0.1 + 0.8)
-    costs = fit_costs(rows, make_recipe(tmp_path), prompt_tokens=10.0)
+    costs = fit_costs(rows, make_recipe(tmp_path), prompt_tokens=10.0, num_groups_begun=44)
     assert costs.decode_seconds == pytest.approx(FIXED, rel=0.05)
     assert costs.decode_seconds_per_request == pytest.approx(PER_REQUEST, rel=0.05)
     assert costs.decode_speed_during_training == pytest.approx(speed)
+    # 22 steps of 11 tokens for 44 groups; as much faster as the rest, without the trainer nearby.
+    faster = costs.decode_seconds / FIXED
+    assert costs.prefill_pass_seconds == pytest.approx(faster * PREFILL)
+    assert costs.prefill_group_seconds == pytest.approx(faster * 5.5 * PREFILL_TOKEN)
 
 
 def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path: Path) -> None:
@@ -81,7 +94,7 @@ def test_training_costs_seconds_per_token_however_much_sequences_share(tmp_path:
         num_groups = 32 / recipe.rollout.samples_per_group
         row["num_packed_tokens"] = 0.5 * (10 * num_groups + row["num_tokens"] - 32)
         row["train_seconds"] = 0.1 + 0.002 * row["num_packed_tokens"]
-    costs = fit_costs(rows, recipe, prompt_tokens=10.0)
+    costs = fit_costs(rows, recipe, prompt_tokens=10.0, num_groups_begun=1)
     assert (costs.train_seconds, costs.train_seconds_per_token) == pytest.approx((0.1, 0.001))
 
 
@@ -106,15 +119,28 @@ def test_a_fitted_line_hardly_moves_for_steps_that_took_far_longer() -> None:
     assert fit_line(x, other, weights) == pytest.approx((0.5, 0.02))
 
 
-def test_chunks_tell_a_decode_steps_fixed_cost_from_that_of_a_request() -> None:
-    rows = [make_row(step) for step in range(1, NUM_STEPS)]
-    # A step without a chunk says nothing, and one in which a server stood still says too much.
-    rows[3] |= {"chunk_tokens": 0.0, "chunk_seconds": 0.0, "chunk_requests": 0.0}
-    rows[7]["chunk_seconds"] *= 10.0
-    # make_row pauses for a tenth of each second.
-    assert fit_chunks(rows) == pytest.approx((FIXED / 0.9, PER_REQUEST / 0.9))
-    with pytest.raises(InputError, match="no response of the run came in more than one chunk"):
-        fit_chunks([row | {"chunk_tokens": 0.0} for row in rows])
+def passes(*points: tuple[float, float]) -> Row:
+    """Decode passes of (size, seconds), as a step has their sums."""
+    return {
+        "decode_passes": float(len(points)),
+        "decode_size": sum(n for n, _ in points),
+        "decode_seconds": sum(s for _, s in points),
+        "decode_size_squared": sum(n * n for n, _ in points),
+        "decode_size_seconds": sum(n * s for n, s in points),
+    }
+
+
+def test_passes_tell_what_each_costs_from_what_is_in_it() -> None:
+    # A line through all of them, however they are spread over steps, one of which had none.
+    rows = [passes((1, 5.0), (2, 7.0)), passes(), passes((8, 19.0))]
+    assert fit_passes(rows, "decode") == pytest.approx((3.0, 2.0))
+    # Passes of one size cost their mean; no cost is negative.
+    assert fit_passes([passes((4, 5.0), (4, 7.0))], "decode") == pytest.approx((6.0, 0.0))
+    assert fit_passes([passes((1, 9.0), (3, 7.0))], "decode") == pytest.approx((8.0, 0.0))
+    # (1 x 1 + 3 x 9) / (1 + 9)
+    assert fit_passes([passes((1, 1.0), (3, 9.0))], "decode") == pytest.approx((0.0, 2.8))
+    with pytest.raises(InputError, match="made no decode pass that could be measured"):
+        fit_passes([passes()], "decode")
 
 
 def write_run(folder: Path, *, num_steps: int = NUM_STEPS, **sections: dict) -> None:
@@ -201,6 +227,6 @@ def test_a_run_that_is_too_short_or_too_old_to_measure_is_refused(tmp_path: Path
         measure(tmp_path / "short")
     write_run(tmp_path / "old")
     path = tmp_path / "old" / "metrics.jsonl"
-    path.write_text(path.read_text().replace("chunk_tokens", "something_else"))
+    path.write_text(path.read_text().replace("decode_passes", "something_else"))
     with pytest.raises(InputError, match="made by this version of asyncrl"):
         measure(tmp_path / "old")

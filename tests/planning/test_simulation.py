@@ -95,6 +95,22 @@ def test_draining_waits_for_everything_in_flight() -> None:
     assert outcome.staleness_mean() == pytest.approx(1.0)
 
 
+def test_a_group_begins_with_two_passes_in_which_nothing_decodes() -> None:
+    # All four groups of a batch begin at once and share them.
+    costs = replace(COSTS, prefill_pass_seconds=0.25, prefill_group_seconds=0.1)
+    outcome = simulate(planned(costs=costs), ALIKE)
+    assert outcome.step_seconds() == pytest.approx(2 * 0.25 + 4 * 0.1 + GENERATION + TRAINING + 0.5)
+    # One by one, 0.2 s apart, each joins the second pass of the group before, and adds one for itself: the
+    # four end after 5 passes. None decodes before the last has begun.
+    costs = replace(costs, prefill_group_seconds=0.0, admit_seconds=0.2)
+    outcome = simulate(planned(costs=costs), ALIKE)
+    assert outcome.step_seconds() == pytest.approx(5 * 0.25 + GENERATION + TRAINING + 0.5)
+    # A second apart, they have two passes each, and each waits for those of the others.
+    costs = replace(costs, admit_seconds=1.0, decode_seconds_per_request=0.0)
+    outcome = simulate(planned(costs=costs), ALIKE)
+    assert outcome.step_seconds() == pytest.approx(3.0 + 2 * 0.25 + 1.0 + TRAINING + 0.5)
+
+
 def test_recomputed_keys_and_values_prolong_the_pause() -> None:
     costs = replace(QUICK, prefill_seconds_per_token=1e-4)
     step = {

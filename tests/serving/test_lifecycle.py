@@ -13,6 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
+from asyncrl.serving.pass_sums import LineSums, PassSums
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import new_session
@@ -40,6 +41,21 @@ async def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_
         f"server {two.url} leaves: no route",
         f"server {two.url} serves version 1, digests verified",
     ]
+
+
+async def test_a_server_tells_its_passes_whenever_it_took_a_version(solo: Crew, one: FakeEngine) -> None:
+    server = solo.fleet.servers[one.url]
+    for version, passes in ((1, 3.0), (2, 7.0)):
+        one.passes = PassSums(LineSums(passes))
+        solo.fleet.hand_wire_to_trainer()
+        await solo.announce(version, {one.url: TAKEN})
+        await solo.until(lambda: solo.fleet.passes() == one.passes)
+    # One that does not say serves on, and what it said stays.
+    one.passes = None
+    solo.fleet.hand_wire_to_trainer()
+    await solo.announce(3, {one.url: TAKEN})
+    await solo.until_serving(1)
+    assert (server.version, solo.fleet.passes().decode.passes) == (3, 7.0)
 
 
 async def test_a_server_that_cannot_be_restarted_is_given_up(solo: Crew, one: FakeEngine) -> None:
@@ -260,15 +276,16 @@ async def test_a_server_that_is_added_again_while_it_drains_returns_after_its_st
 async def test_a_server_that_is_removed_while_it_restarts_ends_after_it_has_started(
     pair: Crew, two: FakeEngine
 ) -> None:
-    may_start = asyncio.Event()
+    is_restarting, may_start = asyncio.Event(), asyncio.Event()
 
     async def hold(url: str) -> None:
+        is_restarting.set()
         await may_start.wait()
 
     pair.on_restart = hold
     pair.fleet.fail(pair.fleet.servers[two.url], "test")
     calls = len(two.calls)
-    await asyncio.sleep(0)
+    await is_restarting.wait()
     pair.fleet.remove(two.url)
     await asyncio.sleep(0)
     assert pair.processes == []

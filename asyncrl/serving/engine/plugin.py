@@ -8,9 +8,9 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
-    whole steps before an update, version spans, short aborts, clean ends, shared prompts, and the list of
-    these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways to decode, norm,
-    rotate and sample, and sleep too."""
+    whole steps before an update, version spans, short aborts, clean ends, shared prompts, times of passes,
+    and the list of these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways
+    to decode, norm, rotate and sample, and sleep too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -20,6 +20,7 @@ def load() -> None:
         leftovers,
         loaded_weights,
         one_address,
+        pass_times,
         prompt_sharing,
         remote_weights,
         step_in_flight,
@@ -36,6 +37,7 @@ def load() -> None:
     aborts.install()
     leftovers.install()
     prompt_sharing.install()
+    pass_times.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine import (
             cpu_layers,

@@ -1,0 +1,45 @@
+"""How long passes took, by their size, as sums in /server_info: what `asyncrl.serving.pass_sums` reads.
+
+SGLang 0.5.23 keeps such sums of decode passes for a load report of its own. Of prefills it keeps seconds and
+tokens alone, from which nobody can tell the cost of a pass from that of a token: here are their squares too.
+Both hooks run in the scheduler.
+"""
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+from asyncrl.serving.pass_sums import STATE_KEY
+
+
+def install() -> None:
+    """Registers the hooks; SGLang applies them when all plugins are loaded."""
+    scheduler = "sglang.srt.managers.scheduler.Scheduler"
+    HookRegistry.register(f"{scheduler}._record_step_counters", _add_prefill, HookType.AROUND)
+    HookRegistry.register(f"{scheduler}.get_internal_state", _add_sums, HookType.AROUND)
+
+
+def _add_prefill(original, scheduler, batch, result):
+    before = scheduler.total_prefill_busy_us
+    original(scheduler, batch, result)
+    seconds = (scheduler.total_prefill_busy_us - before) / 1e6
+    if seconds > 0.0:
+        size = float(batch.extend_num_tokens)
+        one = (1.0, size, seconds, size * size, size * seconds)
+        sums = _prefill_sums(scheduler)
+        sums[:] = [a + b for a, b in zip(sums, one, strict=True)]
+
+
+def _prefill_sums(scheduler):
+    """Passes, tokens, seconds, squared tokens, tokens times seconds."""
+    if not hasattr(scheduler, "asyncrl_prefill_sums"):
+        scheduler.asyncrl_prefill_sums = [0.0] * 5
+    return scheduler.asyncrl_prefill_sums
+
+
+def _add_sums(original, scheduler, request):
+    answer = original(scheduler, request)
+    count, size, us, size_squared, size_us, _ = scheduler.decode_moment_totals
+    answer.internal_state[STATE_KEY] = {
+        "decode": [count, size, us / 1e6, size_squared, size_us / 1e6],
+        "prefill": list(_prefill_sums(scheduler)),
+    }
+    return answer
