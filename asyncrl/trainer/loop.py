@@ -79,10 +79,10 @@ def train(
                 _drain(queue, version)
         with watch("publish_seconds"):
             outcomes = publisher.install(publication, learner.model, reply.servers, own=reply.own_servers)
-        with watch("checkpoint_seconds"):
-            if _is_checkpointed(version, recipe):
+        if _is_checkpointed(version, recipe):
+            with watch("checkpoint_seconds"):
                 checkpoints.begin(learner, version)
-                saved = version
+            saved = version
         metrics |= watch.seconds | {"step": float(version)}
         # Part of publish_seconds: servers generate nothing meanwhile.
         metrics["install_seconds"] = max((outcome.seconds for outcome in outcomes.values()), default=0.0)

@@ -70,9 +70,7 @@ def test_a_run_takes_every_step_once_and_reports_the_one_before(straight: tuple[
         assert take.publication_folder == str(run / "publications" / f"v{take.step}")
         tokens = sum(len(s.response_tokens) for s in random_batch(take.step - 1).sequences)
         assert take.step_metrics["num_tokens"] == tokens
-    assert (
-        queue.takes[2].step_metrics["checkpoint_seconds"] > queue.takes[1].step_metrics["checkpoint_seconds"]
-    )
+        assert ("checkpoint_seconds" in take.step_metrics) == (take.step % 2 == 0)
 
 
 def test_each_take_tells_what_the_step_before_knew_of_the_tokens_of_four_groups(
@@ -92,14 +90,7 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueu
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
         *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "too_stale_tokens", "tokens_per_second"),
-        *(
-            "model_flops",
-            "train_seconds",
-            "wait_seconds",
-            "publish_seconds",
-            "install_seconds",
-            "checkpoint_seconds",
-        ),
+        *("model_flops", "train_seconds", "wait_seconds", "publish_seconds", "install_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
         *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),

@@ -18,8 +18,6 @@ MOST_STEPS = 64
 MOST_EVALUATIONS = 32
 SETTLED_AFTER_STEPS = 10
 """Of this start: from then on caches and allocators are filled."""
-LEAST_SAVE_SECONDS = 0.001
-"""Of a step that writes a checkpoint; one that does not says microseconds."""
 NaN = math.nan
 
 
@@ -61,7 +59,7 @@ class History:
             self._num_here += 1
             if SETTLED_AFTER_STEPS < self._num_here <= SETTLED_AFTER_STEPS + WINDOW_STEPS:
                 self._settled.append(numbers)
-            if not self._has_saved and numbers.get("checkpoint_seconds", 0.0) > LEAST_SAVE_SECONDS:
+            if not self._has_saved and "checkpoint_seconds" in numbers:
                 # The trainer keeps the memory that it copied its first checkpoint into: it settles again.
                 self._has_saved = True
                 self._num_here = min(self._num_here, SETTLED_AFTER_STEPS)

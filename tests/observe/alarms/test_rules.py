@@ -10,6 +10,9 @@ from fakes.alarm_log import AlarmLog
 from asyncrl.observe.alarms.watch import CLEAR_STEPS
 from asyncrl.observe.metrics import Row
 
+ABSENT = object()
+"""The row lacks that column."""
+
 
 def healthy(step: int, **columns: Any) -> Row:
     """Of a run that learns: a step of it, with some columns changed."""
@@ -44,10 +47,11 @@ def healthy(step: int, **columns: Any) -> Row:
 
 def series(num_steps: int, **columns: Sequence[Any] | Any) -> list[Row]:
     """From step 1 on. A function of the step gives a column, anything else stays."""
-    return [
-        healthy(step, **{name: value(step) if callable(value) else value for name, value in columns.items()})
-        for step in range(1, num_steps + 1)
-    ]
+    found = []
+    for step in range(1, num_steps + 1):
+        here = {name: value(step) if callable(value) else value for name, value in columns.items()}
+        found.append(healthy(step, **{name: value for name, value in here.items() if value is not ABSENT}))
+    return found
 
 
 def rising(step: int) -> float:
@@ -64,7 +68,7 @@ def after(step: int, early: Any, late: Any) -> Any:
 
 def saves(*steps: int) -> Any:
     """Seconds of checkpoints, written after those steps."""
-    return lambda now: 0.4 if now in steps else 2e-5
+    return lambda now: 0.4 if now in steps else ABSENT
 
 
 def test_a_healthy_run_is_silent() -> None:
