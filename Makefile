@@ -56,7 +56,7 @@ $(GYM_READY): gym.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@touch $@
 
 # Of `make setup RAY=1`: runs on Ray clusters.
-$(RAY_READY): ray.lock $(READY)
+$(RAY_READY): ray.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(INSTALL) "Ray" $$(grep -c == ray.lock) --no-deps -r ray.lock
 	@touch $@
 

@@ -146,3 +146,14 @@ def test_the_containerfile_copies_what_is_there() -> None:
     copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
     assert {"gpu.lock", "cpu.lock", "Makefile", "asyncrl"} <= set(copied)
     assert [word for word in copied if not (ROOT / word).exists()] == []
+
+
+@pytest.mark.parametrize("extra", ["GYM", "RAY", "TRACKERS"])
+def test_an_extra_of_an_environment_for_gpus_installs_no_cpu_build(extra: str, tmp_path: Path) -> None:
+    # Of a clone where nothing is set up, whatever this one has.
+    for name in ("Makefile", "pyproject.toml", "cpu.lock", "gpu.lock", f"{extra.lower()}.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = ["make", "-n", "setup", "GPU=1", f"{extra}=1"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert f"-r {extra.lower()}.lock" in said and "-r gpu.lock" in said
+    assert "-r cpu.lock" not in said
