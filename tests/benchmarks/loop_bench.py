@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from training_runs import ARITHMETIC, LONGTAIL, Run, train
-from trl_bench import run_trl
+from trl_runs import run_trl
 
 TARGET = 0.95
 

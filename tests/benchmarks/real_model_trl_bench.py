@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 from training_runs import SMOLLM2, SMOLLM2_RECIPE, Run, train
-from trl_bench import run_trl
+from trl_runs import run_trl
 
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.dtype import find_dtype

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.recipe.file import parse_recipe
 from tests.benchmarks.trl.grading import is_correct
-from tests.benchmarks.trl_bench import settings_of
+from tests.benchmarks.trl_runs import settings_of
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome
 

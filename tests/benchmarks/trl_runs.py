@@ -1,6 +1,6 @@
 """The same training with TRL's GRPOTrainer, for `make bench`: from a base model to a held-out accuracy.
 
-    python tests/benchmarks/trl_bench.py recipes/r1_zero_arithmetic_cpu.yaml
+    python tests/benchmarks/trl_runs.py recipes/r1_zero_arithmetic_cpu.yaml
 
 Owns the environment .bench/trl, because TRL's pins and ours do not agree. The rules of the comparison stand
 in trl/train.py. Does not run our side.

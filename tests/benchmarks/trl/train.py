@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer on the data, base model and settings of one of our recipes; prints one line of JSON.
 
-Runs in an environment of its own, which trl_bench.py makes. Of this project it uses the answer extraction
+Runs in an environment of its own, which trl_runs.py makes. Of this project it uses the answer extraction
 only (plain Python). What is the same as on our side: base model, rows, prompts x samples, learning rate,
 Adam's constants, gradient clipping, temperature, longest response, GRPO advantages, token mean over the
 batch, one optimizer step per batch, no KL term, and the type of the weights: float32, or bfloat16 where the
