@@ -20,7 +20,7 @@ class Alarms(Section):
     Longer reasoning that pays comes with more correct responses."""
     length_shrink: Annotated[float, Field(gt=0, lt=1)] | None = 0.33
     """Length collapse: responses at most this share as long as 20 steps before, without more of them
-    correct: the model has stopped to reason."""
+    correct: the model has stopped reasoning."""
     cut_share: Fraction | None = 0.5
     """Length explosion: share of the responses that are cut at rollout.max_new_tokens, where it has risen by
     a fifth of all responses within 20 steps. A cut response has no answer, so nothing but its length is
