@@ -332,10 +332,16 @@ async def end_weight_update(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def update_weights_from_tensor(
-    session: aiohttp.ClientSession, url: str, pickled: bytes, version: PolicyVersion | None
+    session: aiohttp.ClientSession,
+    url: str,
+    pickled: bytes,
+    version: PolicyVersion | None,
+    *,
+    num_ranks: int = 1,
 ) -> None:
-    """Weights by value: `pickled` is a list of (name, tensor on the CPU). The last part has the version."""
-    body = await asyncio.to_thread(_tensor_body, pickled, version)
+    """Weights by value: `pickled` is a list of (name, tensor on the CPU). The last part has the version. Each
+    of the server's ranks reads a copy of its own."""
+    body = await asyncio.to_thread(_tensor_body, pickled, version, num_ranks)
     await post(session, url, "/update_weights_from_tensor", body)
 
 
@@ -438,7 +444,8 @@ def _label(version: PolicyVersion | None) -> dict[str, object]:
     return {"flush_cache": False} | ({} if version is None else {"weight_version": str(version)})
 
 
-def _tensor_body(pickled: bytes, version: PolicyVersion | None) -> bytes:
+def _tensor_body(pickled: bytes, version: PolicyVersion | None, num_ranks: int) -> bytes:
     label, content = json.dumps(_label(version)).encode(), base64.b64encode(pickled)
     # Spliced in: an encoder would look at every character of the weights for one to escape.
-    return b"".join((label[:-1], b', "serialized_named_tensors": ["', content, b'"]}'))
+    copies = b'", "'.join([content] * num_ranks)
+    return b"".join((label[:-1], b', "serialized_named_tensors": ["', copies, b'"]}'))

@@ -44,13 +44,14 @@ class Disk:
 
 
 class InRequest:
-    """Tensors travel by value inside the request: no shared disk, one copy per server."""
+    """Tensors travel by value inside the request: no shared disk, one copy per rank of a server."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        num_ranks = await sglang.check_hooks(session, url)
         await sglang.begin_weight_update(session, url)
         for bucket, version in _labelled(publication, max_bytes=REQUEST_BYTES):
             pickled = await asyncio.to_thread(_pickled, bucket)
-            await sglang.update_weights_from_tensor(session, url, pickled, version)
+            await sglang.update_weights_from_tensor(session, url, pickled, version, num_ranks=num_ranks)
         await sglang.end_weight_update(session, url)
 
 
