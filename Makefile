@@ -44,6 +44,7 @@ $(GPU_READY): gpu.lock pyproject.toml
 	  sys.exit(0 if here == 'Linux x86_64, Python 3.11' else f'gpu.lock is for Linux x86_64, Python 3.11; this is {here}: set PYTHON')"
 	@$(INSTALL) "1/2 packages" $$(grep -c == gpu.lock) --no-deps --require-hashes --only-binary :all: -r gpu.lock
 	@$(INSTALL) "2/2 asyncrl" 1 $(SELF)
+	@$(BIN)/python -P asyncrl/serving/engine/cuda_toolkit.py
 	@touch $@
 
 # Resolves gpu.lock again, for this pyproject.toml; installs nothing.

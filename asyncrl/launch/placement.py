@@ -15,6 +15,7 @@ from asyncrl.errors import InputError
 from asyncrl.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
 from asyncrl.machine import torch_is_cpu_build
 from asyncrl.recipe import Recipe
+from asyncrl.serving.engine.cuda_toolkit import missing_compiler
 
 Role = Literal["trainer", "servers", "evaluation"]
 """A key of `placement`."""
@@ -95,6 +96,8 @@ def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
             f"for CPUs, so all of the run would take place on the CPU. Install the CUDA build in a fresh "
             f"environment (`make setup GPU=1`), or set placement.device to cpu."
         )
+    if any(gpus_needed(recipe, role) for role in roles if role != "trainer"):
+        _check_compilers()
     return assign(recipe, visible, roles)
 
 
@@ -194,6 +197,12 @@ def _why_no_gpus(recipe: Recipe) -> str:
             f"GPUs, or set placement.device to cpu and name none."
         )
     return why
+
+
+def _check_compilers() -> None:
+    """A server would end in its first pass."""
+    if (missing := missing_compiler()) is not None:
+        raise InputError(f"SGLang compiles kernels on a GPU as it starts, but {missing}.")
 
 
 def _check_slices(found: GpuMap) -> None:

@@ -29,9 +29,11 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._arguments = list(arguments)
+        # SGLang and torch call programs of this environment, such as ninja, which nobody need have activated.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         # Nothing in the folder where the run was started is imported by accident, such as a random.py;
         # processes that the child starts inherit that.
-        self._environment = {**os.environ, "PYTHONSAFEPATH": "1", **environment}
+        self._environment = {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **environment}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:

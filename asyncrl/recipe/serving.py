@@ -33,8 +33,8 @@ class Serving(Section):
     """Requests decoded at once per server."""
     first_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the first local server; the others count up. 0: free ports."""
-    start_timeout_seconds: PositiveFloat = 180.0
-    """Time limit for a server to start."""
+    start_timeout_seconds: PositiveFloat = 600.0
+    """Time limit for a server to start. On a GPU its first start compiles kernels, for minutes."""
     request_timeout_seconds: PositiveFloat = 300.0
     """Longest silence of a server before it is restarted: no token on any of its streams and no answer of
     its scheduler. A request that waits for others in its server is not silent."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from asyncrl.gpus import Gpu
 
 H100 = "NVIDIA H100 80GB HBM3"
+COMPILERS = ("c++", "nvcc")
 
 
 def uuid_of(index: int) -> str:
@@ -21,7 +22,7 @@ def write_nvidia_smi(
     folder: Path, rows: Sequence[str], *, listing: str = "", exit_code: int = 0, said: str = ""
 ) -> Path:
     """FOLDER/nvidia-smi: `rows` for a query, `listing` for -L, or only `said` where it fails; appends each
-    call to FOLDER/calls."""
+    call to FOLDER/calls. Beside it the compilers that a server needs, of which nobody runs any."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows").write_text("".join(f"{line}\n" for line in ([] if exit_code else rows)))
     (folder / "listing").write_text(listing)
@@ -34,7 +35,9 @@ def write_nvidia_smi(
         f'if [ "$1" = "-L" ]; then /bin/cat "{folder}/listing"; else /bin/cat "{folder}/rows"; fi\n'
         f"exit {exit_code}\n"
     )
-    program.chmod(0o755)
+    for path in (program, *(folder / name for name in COMPILERS)):
+        path.touch()
+        path.chmod(0o755)
     return program
 
 

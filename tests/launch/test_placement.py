@@ -257,6 +257,33 @@ async def test_every_child_sees_its_own_gpus_and_no_others(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("c++", r"no C\+\+ compiler .* install g\+\+, or set CXX"), ("nvcc", "no CUDA compiler")],
+)
+def test_servers_on_gpus_are_refused_without_the_compilers_that_they_call(
+    name: str, why: str, four_gpus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.SYSTEM", tmp_path / "none")
+    recipe = make_recipe(Path("m"))
+    assert place(recipe).servers
+    (tmp_path / "bin" / name).unlink()
+    with pytest.raises(InputError, match=f"SGLang compiles kernels on a GPU as it starts, but {why}"):
+        place(recipe)
+    # A trainer alone compiles nothing.
+    assert place(recipe, ["trainer"]).trainer
+
+
+async def test_children_find_the_programs_of_their_environment(tmp_path: Path) -> None:
+    child = ChildProcess(
+        "child", ["-c", "import os; print(os.environ['PATH'])"], environment={}, log_path=tmp_path / "log"
+    )
+    await child.start()
+    assert await child.wait() == 0
+    first, _, rest = (tmp_path / "log").read_text().strip().partition(os.pathsep)
+    assert (first, rest) == (str(Path(sys.executable).parent), os.environ["PATH"])
+
+
 def asyncrl(*arguments: str, path: Path, torch: str) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own, on a machine with that nvidia-smi and that build of torch."""
     metadata = path / "site" / "torch-0.dist-info" / "METADATA"

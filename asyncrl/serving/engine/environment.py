@@ -9,6 +9,7 @@ from pathlib import Path
 from asyncrl.machine import KERNEL_CACHES
 from asyncrl.proxies import loopback_direct
 from asyncrl.recipe import Model, Serving
+from asyncrl.serving.engine.cuda_toolkit import toolkit_environment
 
 CPU_PATH = Path(__file__).with_name("cpu_path")
 """Stand-ins for packages that have no CPU build."""
@@ -30,7 +31,7 @@ def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") 
         "SGLANG_RETURN_ORIGINAL_LOGPROB": "false",
     }
     if has_gpu:
-        return environment
+        return environment | toolkit_environment()
     paths = [str(CPU_PATH), *filter(None, [os.environ.get("PYTHONPATH")])]
     return environment | {
         "SGLANG_USE_CPU_ENGINE": "1",
