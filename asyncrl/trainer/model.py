@@ -66,8 +66,7 @@ class PolicyModel(GPTModel):
         return hidden_states
 
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        is_tied = self.share_embeddings_and_output_weights
-        weight = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
+        weight = self._output_weight()
         targets = micro.targets[micro.distinct]
         own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
@@ -82,6 +81,17 @@ class PolicyModel(GPTModel):
         if own is not None:
             logprobs, entropies = fill_in(torch.stack([logprobs, entropies]), own, len(targets))
         return logprobs.index_select(0, micro.copies), entropies.index_select(0, micro.copies)
+
+    def _output_weight(self) -> Tensor:
+        """[vocabulary of the tensor rank, hidden], whole where weights are gathered during the pass.
+
+        Megatron waits for a layer's weights in a hook before its forward pass. This layer's never comes.
+        """
+        for hook in self.output_layer._forward_pre_hooks.values():
+            hook(self.output_layer, ())
+        is_tied = self.share_embeddings_and_output_weights
+        weight: Tensor = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
+        return weight
 
 
 def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, Tensor]:

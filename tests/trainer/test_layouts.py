@@ -86,6 +86,8 @@ TWO_RANKS = {
     "everything, context": ("everything", {"context": 2}),
     "everything, optimizer": ("everything", {"distributed_optimizer": True}),
     "everything, overlapped": ("everything", OVERLAP),
+    # The output layer, which is never called, has a bucket of its own, as that of any large model has.
+    "everything, output layer alone": ("everything", OVERLAP | {"ddp_bucket_size": 1000}),
     "expert, overlapped": ("experts", OVERLAP | {"expert": 2}),
     "context, overlapped": ("tied", OVERLAP | {"context": 2}),
     "resumed as overlapped": ("qwen3", OVERLAP),
