@@ -10,9 +10,12 @@ from typing import Any
 
 import torch
 from megatron.core.optimizer import DistributedOptimizer
+from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
 from torch import Tensor
 
 STEP = "step"
+NAMES = {"master_param": "param"}
+"""Transformer Engine's and Megatron's name of the float32 copy -> ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ def held_states(optimizer: Any) -> dict[Tensor, HeldState]:
         _make_state(member)
         for parameter, main, begin, end in _pairs(member):
             state = member.optimizer.state[main]
-            tensors = {name: tensor for name, tensor in state.items() if name != STEP}
+            tensors = {NAMES.get(name, name): tensor for name, tensor in state.items() if name != STEP}
             if main.untyped_storage().data_ptr() != parameter.untyped_storage().data_ptr():
                 tensors["param"] = main.detach()
             is_distributed = isinstance(member, DistributedOptimizer)
@@ -98,6 +101,10 @@ def _model_parameters(member: Any) -> dict[Tensor, Tensor]:
 
 def _make_state(member: Any) -> None:
     """As the first step would."""
+    if isinstance(member.optimizer, HybridDeviceOptimizer):
+        return _make_offloaded_state(member.optimizer)
+    if member.config.use_precision_aware_optimizer:
+        return _make_precise_state(member.optimizer)
     member.init_state_fn(member.optimizer, member.config)
     if not isinstance(member.optimizer, torch.optim.AdamW):
         return
@@ -105,3 +112,24 @@ def _make_state(member: Any) -> None:
         if STEP not in state:
             # Where torch's fused kernel wants it.
             state[STEP] = torch.zeros((), device=parameter.device)
+
+
+def _make_offloaded_state(optimizer: Any) -> None:
+    """Of an optimizer on the host, which has one of torch's for its float32 copies. Megatron's own way is a
+    step on random gradients, which moves the weights."""
+    if optimizer.state:
+        return
+    for each in optimizer.sub_optimizers:
+        for group in each.param_groups:
+            for copy in group["params"]:
+                moments = {name: torch.zeros_like(copy) for name in ("exp_avg", "exp_avg_sq")}
+                each.state[copy] = {STEP: torch.zeros(()), **moments}
+    optimizer._sync_sub_optimizers_state_to_hdo()
+
+
+def _make_precise_state(optimizer: Any) -> None:
+    """Of Transformer Engine's Adam. Megatron-core 0.16.1 leaves out an argument that it has had since 2.1."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.initialize_state(parameter, store_param_remainders=False)
