@@ -1,6 +1,5 @@
 """One GPU in bfloat16 against transformers in float32 on the CPU, with whatever kernels are installed."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -16,6 +15,8 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from fakes.recipes import make_recipe
 
 from asyncrl.machine import has_transformer_engine
+from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.trainer.digests import digests_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -211,21 +212,14 @@ def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients()
         assert (left - right).abs().max() < 1e-2 * right.abs().max()
 
 
-def test_digests_are_those_of_sglang_on_cuda():
-    from sglang.srt.managers.mm_utils import tensor_hash
+def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
+    from sglang.kernels.ops.memory.gpu_tensor_hash import gpu_tensor_hash
 
-    from asyncrl.trainer.digests import EngineDigests
-
-    layer = "model.layers.0."
-    weights = {f"{layer}self_attn.{part}_proj.weight": torch.randn(64, 32).bfloat16() for part in "qkv"}
-    weights["model.norm.weight"] = torch.randn(32).bfloat16()
-    digests = EngineDigests(has_cuda=True)
-    for name, tensor in weights.items():
-        digests.add(name, tensor.cuda())
-    fused = torch.cat([weights[f"{layer}self_attn.{part}_proj.weight"] for part in "qkv"]).cuda()
-    assert digests.result() == {
-        f"{layer}self_attn.qkv_proj.weight": f"{tensor_hash(fused):016x}",
-        "model.norm.weight": f"{tensor_hash(weights['model.norm.weight'].cuda()):016x}",
-    }
-    plain = hashlib.sha256(fused.cpu().view(torch.int16).numpy().tobytes()).hexdigest()[:16]
-    assert digests.result()[f"{layer}self_attn.qkv_proj.weight"] != plain
+    weights = {"a": torch.randn(64, 32).bfloat16(), "b": torch.randn(32)}
+    there = {name: tensor.cuda() for name, tensor in weights.items()}
+    assert digests_of(there) == {name: f"{gpu_tensor_hash(t):016x}" for name, t in there.items()}
+    # Of the bytes, whatever the strides.
+    assert tensor_digest(there["a"].t().contiguous().t()) == tensor_digest(there["a"])
+    assert not set(digests_of(there).values()) & set(digests_of(weights).values())
+    there["a"][0, 0] += 1.0
+    assert digests_of(there)["a"] != f"{gpu_tensor_hash(weights['a'].cuda()):016x}"
