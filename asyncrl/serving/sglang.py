@@ -169,7 +169,8 @@ async def wake(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether the server answers that it can serve; False while it starts or when nobody listens."""
+    """Whether the server answers that it can serve; False while it starts, while it is paused, or when nobody
+    listens."""
     try:
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
         async with session.get(f"{url}{READY_PATH}", timeout=timeout) as response:
@@ -210,8 +211,11 @@ async def is_open(url: str) -> bool:
 
 
 async def weight_version(session: aiohttp.ClientSession, url: str) -> str | None:
-    """The label of the weights that the server holds now; None when it does not answer that it can serve."""
-    if not await is_ready(session, url):
+    """The label of the weights that the server holds now; None when it does not answer that it can serve.
+
+    While it is paused it is not ready. Its front end alone may outlive its scheduler.
+    """
+    if not await is_ready(session, url) and not await answers(session, url, timeout_seconds=PROBE_SECONDS):
         return None
     try:
         answer = await _get_json(session, f"{url}/model_info", timeout_seconds=PROBE_SECONDS)

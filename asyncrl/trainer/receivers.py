@@ -193,7 +193,10 @@ class Receivers:
     async def _answering(self, round_: Round) -> list[str]:
         assert self._session is not None
         failed = [url for url, failure in round_.failures.items() if failure.is_of_sending]
-        answers = await asyncio.gather(*(sglang.is_ready(self._session, url) for url in failed))
+        # They are paused, and so not ready.
+        answers = await asyncio.gather(
+            *(sglang.answers(self._session, url, timeout_seconds=sglang.PROBE_SECONDS) for url in failed)
+        )
         return [url for url, answers_now in zip(failed, answers, strict=True) if answers_now]
 
     async def _end(self, session: aiohttp.ClientSession) -> None:

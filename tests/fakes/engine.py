@@ -43,6 +43,7 @@ class FakeEngine:
         self.ends_in_aborts = False
         """Whether an abort reaches each request with its last token, as SGLang then says."""
         self.is_ready = True
+        self._is_paused = False
         self._is_scheduling = asyncio.Event()
         self._is_scheduling.set()
         self.is_asleep = False
@@ -119,7 +120,7 @@ class FakeEngine:
 
     async def _ready(self, request: web.Request) -> web.Response:
         await self._may_answer.wait()
-        return web.Response(status=200 if self.is_ready else 503)
+        return web.Response(status=200 if self.is_ready and not self._is_paused else 503)
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.version})
@@ -127,6 +128,8 @@ class FakeEngine:
     async def _server_info(self, request: web.Request) -> web.Response:
         await self._may_answer.wait()
         await self._is_scheduling.wait()
+        if not self.is_ready:
+            return web.Response(status=503)
         state: dict[str, Any] = {"effective_max_running_requests_per_dp": self.running_requests}
         if self.passes is not None:
             kinds = {"decode": self.passes.decode, "prefill": self.passes.prefill}
@@ -138,6 +141,8 @@ class FakeEngine:
 
     async def _flow(self, request: web.Request) -> web.Response:
         self.calls.append(request.path)
+        if request.path in ("/pause_generation", "/continue_generation"):
+            self._is_paused = request.path == "/pause_generation"
         if request.path == "/pause_generation" and (await request.json())["mode"] == "abort":
             self.aborted.update(rid for body in self.bodies for rid in body["rid"])
         return web.json_response({"status": "ok"})

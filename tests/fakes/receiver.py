@@ -47,11 +47,14 @@ class Receiver:
             "/weights_checker": self.check,
             "/fault": self.set_fault,
         }
-        gets = {"/ready": dict, HOOKS_PATH: self.hooks, "/state": self.state}
+        gets = {"/ready": self.ready, "/server_info": dict, HOOKS_PATH: self.hooks, "/state": self.state}
         return [
             *(web.post(path, functools.partial(_answer, answer)) for path, answer in answers.items()),
             *(web.get(path, functools.partial(_answer, answer)) for path, answer in gets.items()),
         ]
+
+    def ready(self, body: dict[str, Any]) -> None:
+        assert not self.is_paused, "a paused server is not ready"
 
     def hooks(self, body: dict[str, Any]) -> dict[str, Any]:
         return {"sglang": SGLANG_VERSION, "num_ranks": 1, "hooks": {}}

@@ -16,7 +16,7 @@ from asyncrl.serving.lifecycle import MAX_RESTARTS
 from asyncrl.serving.pass_sums import LineSums, PassSums
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
-from asyncrl.serving.sglang import new_session
+from asyncrl.serving.sglang import is_ready, new_session, pause_generation
 from asyncrl.waits import Waits
 
 
@@ -168,10 +168,24 @@ async def test_a_server_whose_stream_broke_and_that_does_not_answer_is_restarted
 ) -> None:
     server = solo.fleet.servers[one.url]
     one.is_ready = False
+
+    async def start(url: str) -> None:
+        one.is_ready = True
+
+    solo.on_restart = start
     await solo.fleet.suspect(server, ServerError("a stream broke"))
     assert not server.is_serving() and server.reason == "a stream broke"
     await solo.until_serving(1)
     assert solo.processes == [("restart", one.url)]
+
+
+async def test_a_server_whose_stream_breaks_while_it_is_paused_serves_on(solo: Crew, one: FakeEngine) -> None:
+    # A publish pauses it, and a paused server is not ready.
+    async with new_session() as session:
+        await pause_generation(session, one.url, interrupt="continue", timeout_seconds=5.0)
+        assert not await is_ready(session, one.url)
+    await solo.fleet.suspect(solo.fleet.servers[one.url], ServerError("a stream broke"))
+    assert solo.fleet.servers[one.url].state is ServerState.SERVING and solo.processes == []
 
 
 async def test_a_server_that_was_added_is_waited_for_and_serves_once_verified(

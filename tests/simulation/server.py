@@ -164,7 +164,7 @@ class SimulatedServer:
     async def _act(self, path: str, body: Any) -> Reply:
         match path.partition("?")[0]:
             case "/ready":
-                return 200, ""
+                return 503 if self.is_paused else 200, ""
             case "/model_info":
                 return 200, {"weight_version": self.version}
             case "/server_info":
