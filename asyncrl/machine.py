@@ -32,12 +32,13 @@ def has_transformer_engine() -> bool:
     return importlib.util.find_spec("transformer_engine") is not None
 
 
-def outward_address() -> str:
-    """The address of this machine on its way to other networks; 127.0.0.1 where there is no such way."""
+def outward_address(host: str = "192.0.2.1") -> str:
+    """The address of this machine on its way to `host`, or to other networks; 127.0.0.1 where there is no
+    such way."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: the kernel only chooses a route. The address is reserved for documentation.
-            probe.connect(("192.0.2.1", 9))
+            # Sends nothing: the kernel only chooses a route. The default is reserved for documentation.
+            probe.connect((host, 9))
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])

@@ -149,6 +149,7 @@ def _take_turns(recipe: Recipe, roles: Sequence[Role]) -> bool:
 
 def _assign_shared(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role]) -> GpuMap:
     """Servers on GPUs of the trainer: those that the recipe names for them, else the first."""
+    _check_cache(recipe)
     numbers, size = recipe.placement.servers, recipe.serving.tensor_parallel_size
     section = recipe.placement
     _check_visible("servers", numbers, len(visible))
@@ -197,6 +198,18 @@ def _why_no_gpus(recipe: Recipe) -> str:
             f"GPUs, or set placement.device to cpu and name none."
         )
     return why
+
+
+def _check_cache(recipe: Recipe) -> None:
+    """An engine on a GPU takes nearly all of it for its cache as it starts, which is before the trainer."""
+    serving = recipe.serving
+    options = [argument.split("=")[0] for argument in serving.extra_arguments]
+    if serving.max_total_tokens is None and "--mem-fraction-static" not in options:
+        raise InputError(
+            "placement.colocated is true but serving.max_total_tokens is not set: each server would take "
+            "nearly all memory of its GPU, where the trainer keeps its weights, gradients and optimizer. Set "
+            "serving.max_total_tokens; `asyncrl plan` says what fits."
+        )
 
 
 def _check_compilers() -> None:

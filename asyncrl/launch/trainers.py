@@ -11,6 +11,7 @@ from asyncrl.launch.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
+from asyncrl.serving.engine.environment import group_environment
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class TrainerRanks:
                 arguments,
                 environment={
                     **rank_environment(self._recipe.trainer, rank, port=first.port, host=first.host),
+                    **(group_environment() if self._recipe.serving.weight_transport == "distributed" else {}),
                     **({"LOCAL_RANK": "0"} if places[f"trainer {rank}"].is_alone else {}),
                     **forwarded([self._recipe.serving.api_key_variable]),
                     TOKEN_VARIABLE: self._token,

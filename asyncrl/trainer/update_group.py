@@ -2,8 +2,10 @@
 trainer's own groups. NCCL between GPUs, gloo between CPUs.
 """
 
+import contextlib
+import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -13,10 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from asyncrl.machine import outward_address
+
 JOIN_SECONDS = 30.0
 """Longest wait for the servers to join a group."""
 GROUP_SECONDS = 300.0
-"""When torch itself gives a broadcast up, which with NCCL ends the process: later than who waits for it."""
+"""When torch itself gives a broadcast up: later than who waits for it."""
+BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -31,12 +36,13 @@ class Address:
 
 
 def choose_address(name: str, urls: Iterable[str]) -> Address:
-    """A free port of this machine, at a host that the servers at `urls` can reach."""
-    is_local = all(urlsplit(url).hostname in LOOPBACK for url in urls)
+    """A free port of this machine, at an address that the servers at `urls` can reach."""
+    elsewhere = [host for url in urls if (host := urlsplit(url).hostname) and host not in LOOPBACK]
     with socket.socket() as chosen:
         chosen.bind(("", 0))
         port: int = chosen.getsockname()[1]
-    return Address(name, LOOPBACK[0] if is_local else socket.gethostname(), port)
+    # Not the machine's name: other nodes may not resolve it, and here it may stand for 127.0.1.1.
+    return Address(name, outward_address(elsewhere[0]) if elsewhere else LOOPBACK[0], port)
 
 
 def backend_of(device: torch.device) -> str:
@@ -56,16 +62,17 @@ class UpdateGroup:
         join = timedelta(seconds=JOIN_SECONDS)
         store, _, _ = next(c10d.rendezvous(method, 0, size, timeout=join))
         store.set_timeout(join)
-        self._group, _ = c10d._new_process_group_helper(
-            size,
-            0,
-            [],
-            c10d.Backend(backend),
-            c10d.PrefixStore(address.name, store),
-            group_name=c10d.GroupName(address.name),
-            backend_options=None,
-            timeout=join,
-        )
+        with _errors_raised_where_they_are_waited_for():
+            self._group, _ = c10d._new_process_group_helper(
+                size,
+                0,
+                [],
+                c10d.Backend(backend),
+                c10d.PrefixStore(address.name, store),
+                group_name=c10d.GroupName(address.name),
+                backend_options=None,
+                timeout=join,
+            )
         c10d._set_pg_timeout(timedelta(seconds=GROUP_SECONDS), self._group)
         c10d._world.pg_group_ranks[self._group] = {rank: rank for rank in range(size)}
 
@@ -77,3 +84,18 @@ class UpdateGroup:
     def close(self) -> None:
         """Who still waits in it is told that the connection is closed."""
         dist.destroy_process_group(self._group)
+
+
+@contextlib.contextmanager
+def _errors_raised_where_they_are_waited_for() -> Iterator[None]:
+    """Of NCCL groups made meanwhile. Else torch's watchdog ends the process when a server of the group dies,
+    and the trainer's own groups want that. The variable is read as a group is made."""
+    before = os.environ.get(BLOCKING_WAIT)
+    os.environ[BLOCKING_WAIT] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[BLOCKING_WAIT]
+        else:
+            os.environ[BLOCKING_WAIT] = before

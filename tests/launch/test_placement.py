@@ -89,7 +89,8 @@ def test_what_the_recipe_names_is_given_in_its_order_and_the_rest_is_filled_up()
 def test_colocated_servers_have_gpus_of_the_trainer(
     section: dict[str, Any], num_servers: int, expected: Any
 ) -> None:
-    recipe = recipe_with(placement={"colocated": True, **section}, serving={"num_servers": num_servers})
+    serving = {"num_servers": num_servers, "max_total_tokens": 4096}
+    recipe = recipe_with(placement={"colocated": True, **section}, serving=serving)
     found = assign(recipe, whole_gpus(4))
     assert numbers(found) == expected
     assert found.environment_of("server 0")["CUDA_VISIBLE_DEVICES"] == str(expected[1][0][0])
@@ -97,13 +98,26 @@ def test_colocated_servers_have_gpus_of_the_trainer(
 
 
 def test_one_gpu_is_enough_for_a_colocated_run_and_a_server_alone_has_it_to_itself() -> None:
-    recipe = make_recipe(Path("m"), placement={"colocated": True})
+    cache = {"max_total_tokens": 4096}
+    recipe = make_recipe(Path("m"), placement={"colocated": True}, serving=cache)
     found = assign(recipe, whole_gpus(1))
     assert numbers(found) == ([0], [[0]], [])
     alone = assign(recipe, whole_gpus(1), ("servers",))
     assert numbers(alone) == ([], [[0]], []) and not alone.is_colocated
     with pytest.raises(InputError, match="placement.servers names GPU 5, but only GPU 0 is visible"):
-        assign(make_recipe(Path("m"), placement={"colocated": True, "servers": [5]}), whole_gpus(1))
+        section = {"colocated": True, "servers": [5]}
+        assign(make_recipe(Path("m"), placement=section, serving=cache), whole_gpus(1))
+
+
+def test_colocated_servers_must_say_how_much_of_a_gpu_they_take() -> None:
+    def colocated(**serving: Any) -> Recipe:
+        return make_recipe(Path("m"), placement={"colocated": True}, serving=serving)
+
+    with pytest.raises(InputError, match="colocated is true but serving.max_total_tokens is not set"):
+        assign(colocated(), whole_gpus(1))
+    assert assign(colocated(extra_arguments=["--mem-fraction-static=0.3"]), whole_gpus(1)).is_colocated
+    # A server alone has the GPU to itself.
+    assert assign(colocated(), whole_gpus(1), ("servers",)).servers
 
 
 def test_external_servers_take_no_gpu_here() -> None:

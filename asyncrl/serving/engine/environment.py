@@ -4,6 +4,7 @@ Imports neither torch nor SGLang: the controller calls it.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from asyncrl.machine import KERNEL_CACHES
@@ -47,6 +48,12 @@ def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") 
     }
 
 
+def group_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """NCCL's settings for who shares a communicator with a server: SGLang 0.5.23 sets these in its own
+    processes where nobody else has, and two sides that differ exchange memory handles of two kinds."""
+    return {name: environment.get(name, "0") for name in ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")}
+
+
 def engine_arguments(
     serving: Serving,
     model: Model,
@@ -77,7 +84,10 @@ def engine_arguments(
         arguments += ["--context-length", str(model.context_tokens)]
     if not has_gpu:
         arguments += _cpu_arguments()
-    elif can_sleep:
+    elif model.dtype == "float32":
+        # Those that SGLang prefers are for 16 bits.
+        arguments += ["--attention-backend", "triton"]
+    if has_gpu and can_sleep:
         arguments += ["--enable-memory-saver"]
     return arguments + serving.extra_arguments
 

@@ -1,0 +1,46 @@
+"""What a server is told as it starts, where the device and the recipe decide."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.recipe import Model, Serving
+from asyncrl.serving.engine.environment import engine_arguments, group_environment
+
+
+def arguments(*, has_gpu: bool, dtype: Any, **serving: Any) -> list[str]:
+    return engine_arguments(
+        Serving(**serving),
+        Model(path="m", dtype=dtype),
+        has_gpu=has_gpu,
+        port=1,
+        model_folder=Path("m"),
+        stream_interval=8,
+        seed=0,
+        can_sleep=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "dtype", "backend"),
+    [(False, "float32", "asyncrl_cpu"), (True, "float32", "triton"), (True, "bfloat16", None)],
+)
+def test_attention_is_left_to_sglang_where_its_choice_can_compute_the_type(
+    has_gpu: bool, dtype: str, backend: str | None
+) -> None:
+    found = arguments(has_gpu=has_gpu, dtype=dtype)
+    given = found[found.index("--attention-backend") + 1] if "--attention-backend" in found else None
+    assert given == backend
+    assert ("--enable-memory-saver" in found) == has_gpu
+
+
+def test_a_recipes_own_arguments_come_last() -> None:
+    own = ["--attention-backend", "fa3"]
+    assert arguments(has_gpu=True, dtype="float32", extra_arguments=own)[-2:] == own
+
+
+def test_both_sides_of_a_communicator_have_the_settings_that_sglang_takes() -> None:
+    assert group_environment({}) == {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+    # SGLang leaves what somebody has set, and so do we.
+    assert group_environment({"NCCL_CUMEM_ENABLE": "1"})["NCCL_CUMEM_ENABLE"] == "1"
