@@ -24,6 +24,8 @@ from asyncrl.folders import part_of, replace, sync_tree
 
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""
+LISTING_SECONDS = 1800.0
+"""The same for a listing, before which every file is hashed: checkpoints of 32 B parameters have 800 GB."""
 MAX_FAILURES = 5
 """Connections in a row that brought no byte."""
 PAUSE_SECONDS = 0.5
@@ -47,7 +49,9 @@ def fetch_folder(url: str, target: Path, *, token: str) -> Path:
     FetchFailed.
     """
     try:
-        listing = msgspec.json.decode(fetch_file(f"{url}/{LISTING}", token=token), type=Listing)
+        listing = msgspec.json.decode(
+            fetch_file(f"{url}/{LISTING}", token=token, timeout_seconds=LISTING_SECONDS), type=Listing
+        )
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise FetchFailed(f"{url}/{LISTING} is no listing of files: {error}") from None
     unsafe = [file.name for file in listing.files if not is_safe(file.name)]
@@ -83,11 +87,11 @@ def fetch_copy(url: str, target: Path, *, token: str) -> Path:
     return target
 
 
-def fetch_file(url: str, *, token: str) -> bytes:
+def fetch_file(url: str, *, token: str, timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
     """A small file, whole. Raises FetchFailed."""
     for num_failures in range(1, MAX_FAILURES + 1):
         try:
-            with _answer(url, token, {}) as response:
+            with _answer(url, token, {}, timeout_seconds) as response:
                 return response.read()
         except _BROKEN as error:
             if num_failures == MAX_FAILURES:
@@ -147,13 +151,17 @@ def _append(url: str, part: Path, have: int, token: str) -> None:
 
 
 @contextlib.contextmanager
-def _answer(url: str, token: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+def _answer(
+    url: str, token: str, headers: dict[str, str], timeout_seconds: float = TIMEOUT_SECONDS
+) -> Iterator[http.client.HTTPResponse]:
     """Of a GET. Raises FetchFailed for a refusal, which another attempt would meet again."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
         raise FetchFailed(f"{url} is not the address of a folder, such as http://10.0.0.7:4711/files/model.")
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
     try:
+        connection.connect()
+        connection.sock.settimeout(timeout_seconds)
         connection.request("GET", parts.path, headers={**bearer(token), **headers})
         response = connection.getresponse()
         if response.status not in (200, 206):

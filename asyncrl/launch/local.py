@@ -37,7 +37,7 @@ from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import keep_training, wait_for_servers, wait_for_start
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site import ControllerDisk, LocalSite, Site
+from asyncrl.launch.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.supervisor import LocalSupervisor
 from asyncrl.launch.terminal_and_file import TerminalAndFile
@@ -82,6 +82,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         digests = data_digests(recipe)
         changed = changed_data(journal, digests)
         server_changes = read_changes(journal, recipe.serving)
+        # Before the servers, which a cluster spreads over its nodes: ranks need room next to each other.
+        await site.place(trainer_needs(recipe))
         servers = await _place_servers(recipe, folder.logs, session, server_changes, keys, site)
         path = folder.path.absolute()  # Once: no other process needs this one's current folder.
         trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)

@@ -215,7 +215,8 @@ def check_machine(
 ) -> None:
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
     bounds what a batch can hold. The memory of other nodes is not known."""
-    _check_cache(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
+    if recipe.cluster.backend == "local" or recipe.serving.max_total_tokens is not None:
+        _check_cache(recipe, shape, longest_prompt, has_gpu=gpus.uses_gpus)
     if gpus.uses_gpus:
         _check_gpus(recipe, shape, gpus, longest_prompt)
     if recipe.cluster.backend == "local":

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import InputError, ServerError
+from asyncrl.launch.placement import HIDDEN
 from asyncrl.launch.ray_node import NodeFacts, NodeProcess
 from asyncrl.launch.ray_process import RayProcess
 from asyncrl.launch.site import ControllerDisk, Need, Place
@@ -37,6 +38,8 @@ SAY_SECONDS = 5.0
 """Between two looks at what a placement waits for."""
 CLOSE_SECONDS = 10.0
 """For nodes to clean up behind a run; one that is lost does not answer."""
+CPU_STEP = 1e-4
+"""The least that Ray tells apart."""
 RETRY_SECONDS = 1.0
 """Between two attempts at a place whose node is lost."""
 _WAY_OUT = (
@@ -65,7 +68,8 @@ class RayCluster:
     def __init__(self, recipe: Recipe, *, address: str) -> None:
         self._is_shared = recipe.cluster.shared_disk
         self._seconds = recipe.serving.start_timeout_seconds
-        self._has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        is_for_cpus = recipe.placement.device == "cpu"
+        self._has_gpus = not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0
         self._spots: dict[str, _Spot] = {}
         self.address = address
         """Of the node that the controller is on."""
@@ -89,7 +93,8 @@ class RayCluster:
             arguments,
             actor=spot.actor,
             address=spot.address,
-            environment=environment,
+            # Ray 2.60 hides no GPU from who asked for none.
+            environment=environment if self._has_gpus else {**environment, **HIDDEN},
             log_path=log_path,
             fetched=functools.partial(self._fetched, spot),
         )
@@ -143,12 +148,15 @@ class RayCluster:
         """Trainer ranks on as few nodes as possible, on one where nodes share no disk; a server has one
         bundle, which is on one node."""
         strategy = "PACK" if self._is_shared else "STRICT_PACK"
-        group = placement_group([self._resources(need) for need in needs], strategy=strategy)
+        wanted = [self._resources(need, index) for index, need in enumerate(needs)]
+        group = placement_group(wanted, strategy=strategy)
         for index, need in enumerate(needs):
             self._spots[need.name] = _Spot(need, group, index)
 
-    def _resources(self, need: Need) -> dict[str, float]:
-        wanted: dict[str, float] = {"CPU": need.num_cpus}
+    def _resources(self, need: Need, index: int) -> dict[str, float]:
+        # Ray deals bundles out by size, and equal ones above 16 in any order: ranks next to each other would
+        # be on nodes apart (ray issue 51117).
+        wanted: dict[str, float] = {"CPU": need.num_cpus - index * CPU_STEP}
         if self._has_gpus:
             wanted["GPU"] = need.num_gpus
         return wanted
@@ -163,10 +171,16 @@ class RayCluster:
             try:
                 said = await self._answer(spot)
                 spot.node, spot.address = said.node, said.address
-                return Place(said.address, said.address, said.port, said.has_gpu, is_alone=self._has_gpus)
-            except RayActorError as error:
+                has_gpu = said.has_gpu and self._has_gpus
+                return Place(said.address, said.address, said.port, has_gpu, is_alone=self._has_gpus)
+            except RayTaskError:
+                raise
+            except RayError as error:
                 if spot.address:
                     log.warning("%s is placed again: its node %s was lost", spot.need.name, spot.address)
+                with contextlib.suppress(RayError):
+                    # One that was out of reach for a while would keep its bundle.
+                    ray.kill(spot.actor)
                 spot.actor, spot.node, spot.address = None, "", ""
                 if clock() > deadline:
                     raise InputError(
@@ -176,7 +190,7 @@ class RayCluster:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _make_actor(self, spot: _Spot) -> Any:
-        wanted = self._resources(spot.need)
+        wanted = self._resources(spot.need, spot.index)
         return (
             ray.remote(NodeProcess)
             .options(
@@ -191,7 +205,7 @@ class RayCluster:
         )
 
     async def _answer(self, spot: _Spot) -> NodeFacts:
-        """What the actor says of its node. Raises RayActorError, and InputError after the time limit."""
+        """What the actor says of its node. Raises RayError, and InputError after the time limit."""
         asked = asyncio.ensure_future(_awaited(spot.actor.describe.remote()))
         waited = 0.0
         try:

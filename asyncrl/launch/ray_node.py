@@ -5,12 +5,14 @@ dies with the actor, and the actor with its node or with the run.
 """
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import ray
 import ray.util
 
@@ -25,6 +27,7 @@ POLL_SECONDS = 0.1
 FOLLOW_SECONDS = 10.0
 """Longest time that a caller of `follow` waits for nothing."""
 CHUNK_BYTES = 2**20
+GLOO = "GLOO_SOCKET_IFNAME"
 
 
 class NodeFacts(NamedTuple):
@@ -74,8 +77,11 @@ class NodeProcess:
 
     async def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Starts it; what it writes from now on follows at offset 0."""
+        # One that was out of reach for a while, and counts as lost, may still hold its GPU.
+        await self.stop(0.0)
         self._log.unlink(missing_ok=True)
         self._log.touch()
+        environment = {**_gloo_interface(), **environment}
         self._process = ChildProcess(self._name, arguments, environment=environment, log_path=self._log)
         await self._process.start()
 
@@ -112,3 +118,14 @@ class NodeProcess:
             await self._files.close()
         for folder in filter(None, (self._folder, self._run_folder)):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _gloo_interface() -> dict[str, str]:
+    """The network by which Ray reaches this node. gloo else takes that of the machine's name, which on Debian
+    is often 127.0.1.1."""
+    if GLOO in os.environ:
+        return {}
+    address = ray.util.get_node_ip_address()
+    interfaces = psutil.net_if_addrs().items()
+    found = [name for name, held in interfaces if address in [one.address for one in held]]
+    return {GLOO: found[0]} if found else {}

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from asyncrl.launch.process import last_lines
 
@@ -58,8 +58,10 @@ class RayProcess:
         try:
             arguments = await self._fetched(self._arguments)
             await self._actor.start.remote(arguments, self._environment)
-        except RayActorError:
-            self._lose()
+        except RayTaskError:
+            raise
+        except RayError as error:
+            self._lose(error)
         self._following = asyncio.create_task(self._follow(), name=f"log of {self.name}")
 
     def returncode(self) -> int | None:
@@ -105,21 +107,32 @@ class RayProcess:
                     await asyncio.to_thread(self._append, chunk)
                 if code is not None:
                     self._end(code)
-        except RayActorError:
-            self._lose()
+        except RayError as error:
+            # Whatever Ray calls it, such as its memory monitor's kill: nobody would wait for another end.
+            self._actor.kill.remote()
+            self._lose(error)
         except OSError as error:
             # The disk of the run folder; its other files say so too.
             self._actor.kill.remote()
-            self._lose(f"its log cannot be written: {error.strerror}")
+            self._end_as_lost(f"its log cannot be written: {error.strerror}")
 
     def _append(self, chunk: bytes) -> None:
         with self.log_path.open("ab") as log:
             log.write(chunk)
 
-    def _lose(self, why: str = "") -> None:
-        self.why_lost = why or f"its node {self._address} was lost"
+    def _lose(self, error: RayError) -> None:
+        is_node = isinstance(error, RayActorError)
+        words = f"its node {self._address} was lost"
+        self._end_as_lost(words if is_node else f"Ray ended it on {self._address}: {_first_line(error)}")
+
+    def _end_as_lost(self, why: str) -> None:
+        self.why_lost = why
         self._end(LOST_CODE)
 
     def _end(self, code: int) -> None:
         self._code = code
         self._ended.set()
+
+
+def _first_line(error: RayError) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -64,6 +64,8 @@ def test_a_run_whose_node_is_killed_ends_with_the_same_books_and_accuracy(
     run = ArithmeticRun(
         tmp_path,
         "cluster.backend=ray",
+        # On pretended GPUs, which no process can use: it then computes on the CPU.
+        "placement.device=auto",
         f"cluster.address={nodes.address}",
         "serving.num_servers=2",
         "trainer.num_processes=2",
