@@ -12,6 +12,8 @@ from fakes.trackers import needs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from asyncrl.launch.gpu_lock import COMPILER, CUDA
+
 ROOT = Path(__file__).parents[1]
 PIN = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*)")
 GPU_MACHINE = {
@@ -157,3 +159,9 @@ def test_an_extra_of_an_environment_for_gpus_installs_no_cpu_build(extra: str, t
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert f"-r {extra.lower()}.lock" in said and "-r gpu.lock" in said
     assert "-r cpu.lock" not in said
+
+
+def test_the_compiler_for_gpus_is_of_the_cuda_that_torch_brings() -> None:
+    locked = pins("gpu.lock")
+    for name in (*COMPILER, "nvidia-cuda-runtime"):
+        assert locked[name].startswith(f"{CUDA}."), name

@@ -17,9 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "3.11"
 PLATFORM = "x86_64-manylinux_2_34"
 """SGLang's wheel asks for glibc 2.34: Ubuntu 22.04, Debian 12 or newer."""
+COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")
+"""NVIDIA's compiler, of which others ask for any version. Its headers refuse those of another CUDA, and torch
+brings its own."""
+CUDA = "13.0"
 HEADER = f"""\
 # Every package of an environment for NVIDIA GPUs, exact, with the digests of its wheels: Linux x86_64 (glibc
-# 2.34 or newer), Python {PYTHON}, CUDA 13.0 (driver 580 or newer). `make gpu-lock` made it, and
+# 2.34 or newer), Python {PYTHON}, CUDA {CUDA} (driver 580 or newer). `make gpu-lock` made it, and
 # `make setup GPU=1` installs it with --no-deps.
 """
 
@@ -53,10 +57,13 @@ def resolve(uv: list[str], folder: Path) -> list[Package]:
     compiling = [*uv, "pip", "compile", "--quiet", "--no-build", "--no-annotate", "--no-header"]
     compiling += ["--python-version", PYTHON, "--python-platform", PLATFORM]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked, exact = folder / "asked.in", folder / "exact.txt"
+    asked, exact, bounds = folder / "asked.in", folder / "exact.txt", folder / "bounds.txt"
     asked.write_text("\n".join([*project["dependencies"], *project["optional-dependencies"]["dev"]]))
     exact.write_text((ROOT / "cpu.lock").read_text())
-    subprocess.run([*compiling, str(asked), "-o", str(exact)], check=True, stdout=subprocess.DEVNULL)
+    bounds.write_text("".join(f"{name}=={CUDA}.*\n" for name in COMPILER))
+    subprocess.run(
+        [*compiling, str(asked), "-c", str(bounds), "-o", str(exact)], check=True, stdout=subprocess.DEVNULL
+    )
     locked = folder / "pylock.toml"
     subprocess.run(
         [*compiling, "--no-deps", str(exact), "--format", "pylock.toml", "-o", str(locked)],

@@ -105,8 +105,21 @@ def parse_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{size}", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the figures there")
     parser.add_argument("--sequence-parallel", action="store_true")
-    parser.add_argument("--distributed-optimizer", action="store_true")
+    parser.add_argument(
+        "--distributed-optimizer", action=argparse.BooleanOptionalAction, help="default: as a run has it"
+    )
     return parser.parse_args()
+
+
+def report(arguments: argparse.Namespace, figures: dict[str, str | float]) -> None:
+    """To the terminal and to the file, by the first rank."""
+    if not ranks.is_first():
+        return
+    print(f"Qwen3 {arguments.model}")
+    for name, value in figures.items():
+        print(f"{name}: {value:,.4g}" if isinstance(value, float) else f"{name}: {value}")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures))
 
 
 def main() -> int:
@@ -143,28 +156,22 @@ def main() -> int:
         seconds.append(time.perf_counter() - begin)
         tokens.append(metrics["num_packed_tokens"])
         shares.append(learner.utilisation(seconds[-1]).get("mfu", float("nan")))
-    # A step of all ranks: each is in the collectives of the others.
-    operators = attention_operators(lambda: learner.step(batch))
-    if ranks.is_first():
-        rates = [count / each for count, each in zip(tokens, seconds, strict=True)][2:]
-        spec = "Transformer Engine" if has_transformer_engine() else "local layers"
-        figures = {
-            "device": f"{torch.cuda.get_device_name()} x {trainer['num_processes']}",
-            "layers": spec,
-            "packed tokens/s, best": max(rates),
-            "packed tokens/s, median": statistics.median(rates),
-            "MFU, best": max(shares[2:]),
-            "MFU, median": statistics.median(shares[2:]),
-            "peak memory of rank 0, GiB": torch.cuda.max_memory_allocated() / 2**30,
-            "attention": learner.kernel,
-            "attention operators": ", ".join(operators) or "none seen",
-            "Adam": adam_of(learner.optimizer),
-        }
-        print(f"Qwen3 {arguments.model}")
-        for name, value in figures.items():
-            print(f"{name}: {value:,.4g}" if isinstance(value, float) else f"{name}: {value}")
-        if arguments.json is not None:
-            arguments.json.write_text(json.dumps(figures))
+    rates = [count / each for count, each in zip(tokens, seconds, strict=True)][2:]
+    figures: dict[str, str | float] = {
+        "device": f"{torch.cuda.get_device_name()} x {trainer['num_processes']}",
+        "layers": "Transformer Engine" if has_transformer_engine() else "local layers",
+        "packed tokens/s, best": max(rates),
+        "packed tokens/s, median": statistics.median(rates),
+        "MFU, best": max(shares[2:]),
+        "MFU, median": statistics.median(shares[2:]),
+        "peak memory of rank 0, GiB": torch.cuda.max_memory_allocated() / 2**30,
+        "attention": learner.kernel,
+        "Adam": adam_of(learner.optimizer),
+    }
+    report(arguments, figures)
+    # A step of all ranks: each is in the collectives of the others. The profiler may fail; the figures stay.
+    operators = attention_operators(lambda: learner.step(make_batch(0, 1, arguments.longest)))
+    report(arguments, {**figures, "attention operators": ", ".join(operators) or "none seen"})
     ranks.stop()
     return 0
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,6 @@ def test_a_part_that_fails_is_shown_with_its_last_lines_and_the_others_run(tmp_p
     parts = [
         Part("broken", ["-c", "print('no kernel image'); raise SystemExit(3)"], dict),
         Part("empty", ["-c", "pass"], lambda: read_run(tmp_path / "nothing.jsonl")),
-        Part("large", ["-c", "pass"], dict, num_gpus=2),
         Part("good", ["-c", "pass"], lambda: {"tokens/s": 12345.678}),
     ]
     assert check_all(parts, whole_gpus(1), tmp_path / "result") == 1
@@ -56,12 +56,10 @@ def test_a_part_that_fails_is_shown_with_its_last_lines_and_the_others_run(tmp_p
     assert [(part["name"], part["status"]) for part in result["parts"]] == [
         ("broken", "failed"),
         ("empty", "failed"),
-        ("large", "left out"),
         ("good", "ok"),
     ]
     assert result["parts"][0]["detail"] == "exit code 3\nno kernel image"
     page = (tmp_path / "result" / "page.md").read_text()
-    assert "## large: left out\n\n```\nneeds 2 GPUs, 1 visible\n```" in page
     assert "| tokens/s | 12346 |" in page
     assert check_all(parts[2:], whole_gpus(1), tmp_path / "result") == 0
 
@@ -85,9 +83,20 @@ def test_a_run_is_read_from_its_steps(tmp_path: Path) -> None:
 
 def test_every_part_starts_something_that_is_there(tmp_path: Path) -> None:
     root = SCRIPT.parents[2]
-    for part in parts_of(tmp_path):
+    for part in [*parts_of(tmp_path, num_gpus=1), *parts_of(tmp_path, num_gpus=2)]:
         named = [word for word in part.command if word.startswith(("tests/", "recipes/"))]
         assert named and all((root / word).exists() for word in named)
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.benchmarks.gpu_check.PART_SECONDS", 3.0)
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    began = time.monotonic()
+    assert check_all([Part("stuck", ["-c", child], dict)], whole_gpus(1), tmp_path) == 1
+    assert time.monotonic() - began < 60.0
+    assert "not done after 3.0 s" in (tmp_path / "page.md").read_text()
 
 
 def test_the_attention_that_ran_is_named() -> None:

@@ -36,5 +36,23 @@ def test_a_rank_that_has_gpus_and_cannot_use_them_ends_before_it_trains_on_the_c
     assert "cannot use the GPUs of this machine (CUDA_VISIBLE_DEVICES: 0). Usually the driver" in ended.stderr
 
 
+def test_packages_of_servers_that_fail_as_they_are_imported_do_not_end_a_rank(tmp_path: Path):
+    # Megatron expects an ImportError of those that are not there, and of nothing else.
+    (tmp_path / "deep_ep.py").write_text("raise AssertionError('no CUDA toolkit')\n")
+    code = (
+        "import asyncrl.trainer.model\n"
+        "from megatron.core.transformer.moe.fused_a2a import HAVE_DEEP_EP\n"
+        "print(HAVE_DEEP_EP)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_a_rank_for_the_cpu_sees_no_gpu_whoever_started_it(tmp_path: Path):
     assert chosen("cpu", tmp_path).stdout == "''\n"

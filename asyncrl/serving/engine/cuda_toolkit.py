@@ -15,6 +15,7 @@ from pathlib import Path
 
 FOLDER = Path(sys.prefix) / "cuda"
 WHEELS = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
+HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 SYSTEM = Path("/usr/local/cuda")
 """Where SGLang looks at last."""
 DRIVERS = (
@@ -49,11 +50,13 @@ def toolkit_environment(environment: Mapping[str, str] = os.environ, folder: Pat
 
 
 def missing_compiler(environment: Mapping[str, str] = os.environ, folder: Path = FOLDER) -> str | None:
-    """What SGLang would not find, with the way out; None where it finds both compilers."""
+    """What SGLang and Triton would not find, with the way out; None where they find all of it."""
     path = environment.get("PATH", os.defpath)
     host = environment.get("CXX", "c++")
     if shutil.which(host, path=path) is None:
         return f"no C++ compiler ({host}) is on PATH: install g++, or set CXX"
+    if not HEADER.is_file():
+        return f"{HEADER} is missing, which Triton compiles against: install python3.11-dev"
     named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
     homes = [Path(named)] if named else [folder, SYSTEM]
     found = any((home / "bin" / "nvcc").is_file() for home in homes)

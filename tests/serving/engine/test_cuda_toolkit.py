@@ -70,6 +70,9 @@ def test_what_is_missing_is_said_with_the_places_that_were_searched(
     assert missing_compiler(here, folder) is None
     assert missing_compiler(here | {"CXX": "clang++"}, folder) is None
     assert "(icpx)" in str(missing_compiler(here | {"CXX": "icpx"}, folder))
+    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.HEADER", tmp_path / "Python.h")
+    assert "Python.h is missing, which Triton compiles against" in str(missing_compiler(here, folder))
+    (tmp_path / "Python.h").touch()
     # Where nobody made a folder, one on the PATH does.
     (path / "nvcc").touch(0o755)
     assert missing_compiler(here, tmp_path / "no") is None
