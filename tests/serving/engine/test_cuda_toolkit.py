@@ -62,6 +62,10 @@ def test_what_is_missing_is_said_with_the_places_that_were_searched(
     assert "no C++ compiler (c++) is on PATH" in str(missing_compiler(here, folder))
     for name in ("c++", "clang++"):
         (path / name).touch(0o755)
+    header = tmp_path / "Python.h"
+    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.HEADER", header)
+    assert "Python.h is missing, which Triton compiles against" in str(missing_compiler(here, folder))
+    header.touch()
     assert f"is in {folder}, on PATH or in" in str(missing_compiler(here, folder))
     assert f"is in {tmp_path}/other:" in str(
         missing_compiler(here | {"CUDA_HOME": f"{tmp_path}/other"}, folder)
@@ -70,9 +74,6 @@ def test_what_is_missing_is_said_with_the_places_that_were_searched(
     assert missing_compiler(here, folder) is None
     assert missing_compiler(here | {"CXX": "clang++"}, folder) is None
     assert "(icpx)" in str(missing_compiler(here | {"CXX": "icpx"}, folder))
-    monkeypatch.setattr("asyncrl.serving.engine.cuda_toolkit.HEADER", tmp_path / "Python.h")
-    assert "Python.h is missing, which Triton compiles against" in str(missing_compiler(here, folder))
-    (tmp_path / "Python.h").touch()
     # Where nobody made a folder, one on the PATH does.
     (path / "nvcc").touch(0o755)
     assert missing_compiler(here, tmp_path / "no") is None
