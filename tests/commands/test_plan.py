@@ -220,7 +220,8 @@ def test_a_run_is_simulated_with_stated_costs(
     costs = tmp_path / "costs.yaml"
     costs.write_text(
         "costs: {decode_seconds: 0.03, decode_seconds_per_request: 0, train_seconds: 2, publish_seconds: 1,\n"
-        "        train_seconds_per_token: 0, install_seconds: 0.5, admit_seconds: 0}\n"
+        "        train_seconds_per_token: 0, install_seconds: 0.5, admit_seconds: 0,\n"
+        "        prefill_pass_seconds: 0, prefill_group_seconds: 0}\n"
         "lengths: {mean_tokens: 50, spread: 0, prompt_tokens: 10}\n"
     )
     asked = ["--simulate", "--costs", str(costs), "rollout.max_staleness=0"]
