@@ -5,7 +5,7 @@ squares finds a and b. `asyncrl.serving.engine.pass_times` makes the server tell
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any, TypedDict
 
 STATE_KEY = "asyncrl_passes"
@@ -36,6 +36,10 @@ class LineSums:
     """Of n n."""
     size_seconds: float = 0.0
     """Of n s."""
+
+    @classmethod
+    def of_pass(cls, size: float, seconds: float) -> "LineSums":
+        return cls(1.0, size, seconds, size * size, size * seconds)
 
     def __add__(self, other: "LineSums") -> "LineSums":
         return LineSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -72,6 +76,11 @@ class PassSums:
 
     def __add__(self, other: "PassSums") -> "PassSums":
         return PassSums(self.decode + other.decode, self.prefill + other.prefill)
+
+    def state(self) -> dict[str, dict[str, list[float]]]:
+        """What `read` reads, to add to an internal state."""
+        kinds = {"decode": self.decode, "prefill": self.prefill}
+        return {STATE_KEY: {kind: list(astuple(sums)) for kind, sums in kinds.items()}}
 
     def num_passes(self) -> float:
         return self.decode.passes + self.prefill.passes

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from asyncrl.serving.pass_sums import STATE_KEY, PassSums
+from asyncrl.serving.pass_sums import PassSums
 from asyncrl.serving.sglang import HOOKS_PATH, SGLANG_VERSION
 
 STOP = 1
@@ -132,8 +132,7 @@ class FakeEngine:
             return web.Response(status=503)
         state: dict[str, Any] = {"effective_max_running_requests_per_dp": self.running_requests}
         if self.passes is not None:
-            kinds = {"decode": self.passes.decode, "prefill": self.passes.prefill}
-            state[STATE_KEY] = {kind: list(sums.columns().values()) for kind, sums in kinds.items()}
+            state |= self.passes.state()
         return web.json_response({"max_total_num_tokens": self.cache_tokens, "internal_states": [state]})
 
     async def _hooks(self, request: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ from simulation.channel import Channel
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
 from asyncrl.serving import sglang
-from asyncrl.serving.pass_sums import STATE_KEY
+from asyncrl.serving.pass_sums import PassSums
 
 Reply = tuple[int, Any]
 
@@ -169,8 +169,7 @@ class SimulatedServer:
                 return 200, {"weight_version": self.version}
             case "/server_info":
                 await self._wait(lambda: not (self.is_stalled or self.is_updating))
-                passes = {"decode": [0.0] * 5, "prefill": [0.0] * 5}
-                state = {"effective_max_running_requests_per_dp": 10**6, STATE_KEY: passes}
+                state = {"effective_max_running_requests_per_dp": 10**6, **PassSums().state()}
                 return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
             case sglang.HOOKS_PATH:
                 return 200, {"sglang": sglang.SGLANG_VERSION, "num_ranks": 1, "hooks": {}}

@@ -7,7 +7,7 @@ Both hooks run in the scheduler.
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.serving.pass_sums import STATE_KEY
+from asyncrl.serving.pass_sums import LineSums, PassSums
 
 
 def install() -> None:
@@ -22,24 +22,17 @@ def _add_prefill(original, scheduler, batch, result):
     original(scheduler, batch, result)
     seconds = (scheduler.total_prefill_busy_us - before) / 1e6
     if seconds > 0.0:
-        size = float(batch.extend_num_tokens)
-        one = (1.0, size, seconds, size * size, size * seconds)
-        sums = _prefill_sums(scheduler)
-        sums[:] = [a + b for a, b in zip(sums, one, strict=True)]
+        one = LineSums.of_pass(float(batch.extend_num_tokens), seconds)
+        scheduler.asyncrl_prefills = _prefills(scheduler) + one
 
 
-def _prefill_sums(scheduler):
-    """Passes, tokens, seconds, squared tokens, tokens times seconds."""
-    if not hasattr(scheduler, "asyncrl_prefill_sums"):
-        scheduler.asyncrl_prefill_sums = [0.0] * 5
-    return scheduler.asyncrl_prefill_sums
+def _prefills(scheduler):
+    return getattr(scheduler, "asyncrl_prefills", LineSums())
 
 
 def _add_sums(original, scheduler, request):
     answer = original(scheduler, request)
     count, size, us, size_squared, size_us, _ = scheduler.decode_moment_totals
-    answer.internal_state[STATE_KEY] = {
-        "decode": [count, size, us / 1e6, size_squared, size_us / 1e6],
-        "prefill": list(_prefill_sums(scheduler)),
-    }
+    decode = LineSums(count, size, us / 1e6, size_squared, size_us / 1e6)
+    answer.internal_state |= PassSums(decode, _prefills(scheduler)).state()
     return answer

@@ -10,7 +10,7 @@ from asyncrl.serving.engine.cuda_toolkit import link_wheels, missing_compiler, t
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """Laid out as nvidia-cuda-nvcc 13.5, nvidia-nvvm 13.5 and nvidia-cuda-runtime 13.0 are."""
+    """Laid out as nvidia-cuda-nvcc, nvidia-nvvm and nvidia-cuda-runtime 13.0 are."""
     root = tmp_path / "nvidia" / "cu13"
     for name in (
         "bin/nvcc",
