@@ -132,8 +132,7 @@ class LocalServers:
         # Which may have been noticed only when it was to start in its place.
         if process is not None and process.why_lost:
             url = await self._place_again(url, process)
-        # Nobody restarts an external one, which a publish that broke off left as it was.
-        await self._wait(url, may_be_paused=process is None)
+        await self._wait(url)
         return url
 
     async def _place_again(self, url: str, process: Process) -> str:
@@ -177,15 +176,16 @@ class LocalServers:
     async def stop(self) -> None:
         await asyncio.gather(*(p.stop(grace_seconds=STOP_SECONDS) for p in self.processes.values()))
 
-    async def _wait(self, url: str, *, may_be_paused: bool = False) -> None:
+    async def _wait(self, url: str) -> None:
         timeout = self._recipe.serving.start_timeout_seconds
-        waiting = sglang.wait_until_ready(
-            self._session, url, timeout_seconds=timeout, may_be_paused=may_be_paused
-        )
-        ready = asyncio.create_task(waiting)
         process = self.processes.get(url)
+        # An external one stays as a publish that broke off left it, also when the whole run was killed then.
+        waiting = sglang.wait_until_ready(
+            self._session, url, timeout_seconds=timeout, may_be_paused=process is None
+        )
         if process is None:
-            return await ready
+            return await waiting
+        ready = asyncio.create_task(waiting)
         ended = asyncio.create_task(process.wait())
         try:
             await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)

@@ -72,7 +72,10 @@ class WholeRun:
 
     def finish(self, *, seconds: float = 240.0) -> int:
         assert self.process is not None
-        return self.process.wait(timeout=seconds)
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end within {seconds:.0f} s: {self.output()}") from None
 
     def output(self) -> str:
         return (self.folder / "output").read_text()

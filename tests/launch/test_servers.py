@@ -214,10 +214,13 @@ class PausedEngine(FakeEngine):
         return await super()._flow(request)
 
 
-async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_first", [True, False], ids=["a run starts", "it leaves in a run"])
+async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(
+    is_first: bool, tmp_path: Path
+) -> None:
     async with PausedEngine() as engine:
         engine.is_ready = False
         named = {"servers": [engine.url], "start_timeout_seconds": 10.0}
         async with local_servers(tmp_path, named) as servers:
-            assert await servers.restart(engine.url) == engine.url
+            await (servers.start() if is_first else servers.restart(engine.url))
         assert engine.is_ready
