@@ -10,6 +10,7 @@ Shapes: P packed tokens, T response tokens, K distinct predictions of them, N se
 import heapq
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any, TypeVar
@@ -54,6 +55,8 @@ class MicroBatch:
     """[T] int64, 0 to N - 1."""
     names: tuple[str, ...] = ()
     """[N] `Sequence.sequence_id`."""
+    teaches: bool = True
+    """Whether its loss may have a gradient."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, and they are not staler."""
@@ -110,26 +113,34 @@ def rank_micro_batches(
     num_ranks: int,
     layout: Layout = ONE_PROCESS,
     kernel: str = "sdpa",
+    teaches: Callable[[Sequence], bool] = lambda sequence: True,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
-    `kernel` is the one of attention for which sequences are laid out.
+    Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
+    attention for which sequences are laid out.
     """
-    plan = plan_micro_batches(
-        batch.sequences,
-        budget_tokens=budget_tokens,
-        num_ranks=num_ranks,
-        multiple=layout.micro_batch_multiple(),
-    )
-    return [
-        make_micro_batch(
-            [batch.sequences[i] for i in chosen],
-            batch.step,
-            token_multiple=layout.token_multiple(),
-            kernel=kernel,
+    taught = [sequence for sequence in batch.sequences if teaches(sequence)]
+    silent = [sequence for sequence in batch.sequences if not teaches(sequence)]
+    micro_batches = []
+    for sequences in (taught, silent) if silent else (taught,):
+        plan = plan_micro_batches(
+            sequences,
+            budget_tokens=budget_tokens,
+            num_ranks=num_ranks,
+            multiple=layout.micro_batch_multiple(),
         )
-        for chosen in plan[rank]
-    ]
+        micro_batches += [
+            make_micro_batch(
+                [sequences[i] for i in chosen],
+                batch.step,
+                token_multiple=layout.token_multiple(),
+                kernel=kernel,
+                teaches=sequences is taught,
+            )
+            for chosen in plan[rank]
+        ]
+    return micro_batches
 
 
 def plan_micro_batches(
@@ -171,7 +182,12 @@ def make_bundles(sequences: list[Sequence], *, max_tokens: int) -> list[Bundle]:
 
 
 def make_micro_batch(
-    sequences: list[Sequence], version: PolicyVersion, *, token_multiple: int = 1, kernel: str = "sdpa"
+    sequences: list[Sequence],
+    version: PolicyVersion,
+    *,
+    token_multiple: int = 1,
+    kernel: str = "sdpa",
+    teaches: bool = True,
 ) -> MicroBatch:
     """Packs `sequences`; none make a pack without targets."""
     sequences = sequences or [Sequence("", [0], [], [], [], [], 0.0, 0.0)]
@@ -202,6 +218,7 @@ def make_micro_batch(
         are_continued=torch.from_numpy(_flatten([s.are_continued for s in sequences], np.bool_, num_targets)),
         sequence_ids=torch.from_numpy(sequence_ids),
         names=tuple(sequence.sequence_id for sequence in sequences),
+        teaches=teaches,
     )
 
 

@@ -42,6 +42,8 @@ from asyncrl.trainer.token_record import TokenRecord
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 
 Result = TypeVar("Result")
+LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Tensor, Result]]
+"""(index of a micro-batch, it, the model's outputs) -> (sum, its share of the denominator, what to keep)."""
 
 
 class Learner:
@@ -174,6 +176,7 @@ class Learner:
                 num_ranks=parallel_state.get_data_parallel_world_size(),
                 layout=self.layout,
                 kernel=self.kernel,
+                teaches=self.objective.teaches,
             )
             for part in mini_batches(batch, steps, seed=self._seed)
         ]
@@ -220,7 +223,8 @@ class Learner:
         """Leaves the gradient of the loss over all ranks' micro-batches in the buffers; returns its metrics.
 
         The metrics include what `tally` already holds. Without `proximals` the current policy is the proximal
-        one. `forward_only` gives the metrics without a gradient.
+        one. `forward_only` gives the metrics without a gradient, as micro-batches that do not teach always
+        are: they count in metrics and denominator.
         """
         references = None
         if self.reference_chunks is not None and not self.algorithm.has_kl_reward():
@@ -251,15 +255,40 @@ class Learner:
             )
             return total, denominator * counts, sums
 
-        with torch.set_grad_enabled(not forward_only):
-            sums = self._run(
-                self.parallel_chunks, micro_batches, temperature, loss, forward_only=forward_only
-            )
+        num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
+        sums = self._teach(micro_batches, num_taught, temperature, loss)
         total = sum_over_ranks([each for each, _ in sums], NUM_SUMS)
         largest = max_over_ranks([each for _, each in sums], len(MAXIMA))
         tally = tally or Tally()
         tally.add(total, largest)
         return tally.metrics()
+
+    def _teach(
+        self, micro_batches: list[MicroBatch], num_taught: int, temperature: float, loss: LossOf[Result]
+    ) -> list[Result]:
+        """The third value of `loss` of each micro-batch, with the gradient of the first `num_taught`.
+
+        The others' share of the denominator joins that of the first.
+        """
+        denominators: list[Tensor] = []
+
+        def measure(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Result]:
+            found = loss(num_taught + index, micro, outputs)
+            denominators.append(found[1])
+            return found
+
+        def teach(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Result]:
+            total, denominator, sums = loss(index, micro, outputs)
+            return total, denominator + sum(denominators) if index == 0 else denominator, sums
+
+        taught, silent = micro_batches[:num_taught], micro_batches[num_taught:]
+        sums: list[Result] = []
+        if silent:
+            with torch.no_grad():
+                sums = self._run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
+        if taught:
+            sums += self._run(self.parallel_chunks, taught, temperature, teach, forward_only=False)
+        return sums
 
     def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
         """Of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
@@ -298,7 +327,7 @@ class Learner:
         chunks: list[torch.nn.Module],
         micro_batches: list[MicroBatch],
         temperature: float,
-        loss: Callable[[int, MicroBatch, Any], tuple[Tensor, Tensor, Result]],
+        loss: LossOf[Result],
         *,
         forward_only: bool,
         shape: ModelShape | None = None,

@@ -14,7 +14,9 @@ from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
+from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
+from asyncrl.records import Sequence
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.diagnostics import micro_batch_sums
 
@@ -35,6 +37,18 @@ class Objective:
     def needs_proximal(self) -> bool:
         """Whether the proximal log-probs of a whole optimizer step are needed before its loss."""
         return "second_moment" in self.algorithm.rejection
+
+    def teaches(self, sequence: Sequence) -> bool:
+        """Whether its loss has a gradient: at an advantage of 0 a built-in surrogate has none."""
+        algorithm = self.algorithm
+        return bool(
+            sequence.advantage
+            or algorithm.kl_coefficient
+            or algorithm.entropy_coefficient
+            # The critic gives each token an advantage of its own.
+            or algorithm.needs_critic()
+            or algorithm.surrogate not in SURROGATES
+        )
 
     def __call__(
         self,

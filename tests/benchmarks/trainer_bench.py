@@ -8,6 +8,7 @@ packing; it computes the same loss (truncated importance weight x PPO clip).
 """
 
 import argparse
+import dataclasses
 import os
 import random
 import resource
@@ -79,6 +80,15 @@ def make_batch(load: Load, step: int) -> Batch:
     return Batch(step, 1.0, sequences)
 
 
+def half_silent(batch: Batch) -> Batch:
+    """Every second group without an advantage, as if all its rewards were equal."""
+    silent = {s.sequence_id for s in batch.sequences if int(s.sequence_id.partition("-")[0]) % 2}
+    sequences = [
+        dataclasses.replace(s, advantage=s.advantage * (s.sequence_id not in silent)) for s in batch.sequences
+    ]
+    return dataclasses.replace(batch, sequences=sequences)
+
+
 def plain_step(folder: Path) -> Step:
     """One step of transformers and torch alone."""
     model = reference_model(folder).train()
@@ -144,17 +154,20 @@ def bench_steps(load: Load, folder: Path, num_rounds: int) -> None:
         num_key_value_heads=2,
         max_position_embeddings=1024,
     )
+    spared = make_learner(folder)
     steps = {
         "plain": plain_step(folder),
         "ours": make_learner(folder).step,
         "without TIS": make_learner(folder, importance_weight="none").step,
+        "half": lambda batch: spared.step(half_silent(batch)),
     }
     seconds = in_turn(steps, load, num_rounds)
     tokens = sum(len(s.response_tokens) for s in make_batch(load, num_rounds).sequences)
     best = {name: min(values) for name, values in seconds.items()}
     row = [load.name, best["plain"], best["ours"], tokens / best["ours"]]
     row += [ratio(seconds["plain"], seconds["ours"]), ratio(seconds["ours"], seconds["without TIS"])]
-    print("{:26s} {:9.3f} s {:9.3f} s {:8.0f} tok/s {:10.2f} x {:8.3f}".format(*row))
+    row.append(ratio(seconds["half"], seconds["ours"]))
+    print("{:26s} {:9.3f} s {:9.3f} s {:8.0f} tok/s {:10.2f} x {:8.3f} {:8.3f}".format(*row))
 
 
 def bench_stalls(load: Load, folder: Path) -> None:
@@ -239,8 +252,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     transformers.utils.logging.disable_progress_bar()
     ranks.start(threads=1, seed=0)
-    header = ("128 sequences a step", "plain", "ours", "ours", "plain/ours", "TIS/none")
-    print("{:26s} {:>11s} {:>11s} {:>14s} {:>12s} {:>8s}".format(*header))
+    header = ("128 sequences a step", "plain", "ours", "ours", "plain/ours", "TIS/none", "half/all")
+    print("{:26s} {:>11s} {:>11s} {:>14s} {:>12s} {:>8s} {:>8s}".format(*header))
     with tempfile.TemporaryDirectory() as temporary:
         for i, load in enumerate(LOADS):
             bench_steps(load, Path(temporary) / str(i), num_rounds)

@@ -18,7 +18,7 @@ import torch
 from fakes.models import random_batch
 from fakes.recipes import make_recipe
 
-NUM_STEPS = 2
+NUM_STEPS = 3
 TRAINER = {
     "learning_rate": 1e-2,
     # As large as a small gradient: with a tiny one Adam shows the rounding of a gradient near zero in full.
@@ -61,7 +61,8 @@ def take_steps(
     for step in range(first, NUM_STEPS):
         if saves and step == NUM_STEPS - 1:
             Checkpoints(checkpoints_of(result), num_kept=1).save(learner, step)
-        batch = random_batch(step, num_groups=6, temperature=0.8)
+        # In the second step no rank has something to teach, in the third one has.
+        batch = random_batch(step, num_groups=6, temperature=0.8, num_silent=(2, 6, 5)[step % 3])
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()

@@ -61,8 +61,10 @@ def random_batch(
     longest: int = 12,
     temperature: float = 1.0,
     vocabulary: int = VOCABULARY,
+    num_silent: int = 0,
 ) -> Batch:
-    """A batch that depends on `step` alone: groups share prompts, lengths differ, some tokens are stale."""
+    """A batch that depends on `step` alone: groups share prompts, lengths differ, some tokens are stale. The
+    first `num_silent` groups have advantages of 0."""
     source = random.Random(step)
     sequences = []
     for group in range(num_groups):
@@ -77,7 +79,7 @@ def random_batch(
                     behavior_logprobs=[-4.0 + 2.0 * source.random() for _ in range(length)],
                     token_versions=sorted(max(0, step - source.randint(0, 2)) for _ in range(length)),
                     are_continued=[False] * length,
-                    advantage=source.gauss(0, 1),
+                    advantage=source.gauss(0, 1) * (group >= num_silent),
                     reward=0.0,
                 )
             )

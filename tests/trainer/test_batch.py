@@ -84,6 +84,31 @@ def test_a_rank_without_sequences_still_takes_part():
     ]
 
 
+def test_sequences_that_teach_come_first_on_every_rank():
+    batch = random_batch(0, num_groups=5, num_silent=4)
+    packs = [
+        rank_micro_batches(
+            batch, budget_tokens=30, rank=rank, num_ranks=2, teaches=lambda sequence: bool(sequence.advantage)
+        )
+        for rank in range(2)
+    ]
+    first, second = ([micro.teaches for micro in pack] for pack in packs)
+    assert first == second == sorted(first, reverse=True)
+    micro_batches = [micro for pack in packs for micro in pack]
+    assert all(micro.teaches == bool(micro.advantages.any()) for micro in micro_batches if len(micro.targets))
+    names = [name for micro in micro_batches for name in micro.names if name]
+    assert sorted(names) == sorted(sequence.sequence_id for sequence in batch.sequences)
+
+
+def test_ranks_take_part_in_a_batch_that_teaches_nothing():
+    batch = random_batch(0, num_groups=2, num_silent=2)
+    (idle, *rest) = rank_micro_batches(
+        batch, budget_tokens=8192, rank=0, num_ranks=1, teaches=lambda sequence: bool(sequence.advantage)
+    )
+    assert idle.teaches and not len(idle.targets)
+    assert [micro.teaches for micro in rest] == [False]
+
+
 def test_a_bundle_larger_than_the_budget_is_split_and_repeats_its_prompt():
     # prompt 10 and 4 inputs each: 10 + 4 + 4 fit into 20, a third does not
     bundles = make_bundles([sequence([1] * 10, [first] * 5) for first in (2, 3, 4)], max_tokens=20)

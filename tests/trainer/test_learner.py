@@ -17,6 +17,7 @@ from asyncrl.records import Batch
 from asyncrl.trainer.batch import rank_micro_batches
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.token_record import TokenRecord
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,29 @@ def test_a_step_is_adam_with_clipping_and_the_first_of_a_warm_up_is_not_lost(fol
     # Adam divides by the gradient's own size, so rounding of a tiny one shows in full: compare to a step.
     got = copy_weights(learner.model)
     assert max((got[n] - p).abs().max().item() for n, p in model.named_parameters()) < 1e-4
+
+
+@pytest.mark.parametrize(("num_silent", "optimizer_steps"), [(2, 1), (4, 1), (2, 2)])
+def test_trajectories_without_an_advantage_count_as_before_but_need_no_backward_pass(
+    folder: Path, num_silent: int, optimizer_steps: int
+):
+    recipe = {"optimizer_steps_per_batch": optimizer_steps, "tokens_per_micro_batch": 30}
+    brief, whole = (make_learner(folder, trainer=recipe) for _ in range(2))
+    whole.objective.teaches = lambda sequence: True
+    for step in range(3):
+        batch = random_batch(step, num_silent=num_silent)
+        records = [TokenRecord.of(batch, 4) for _ in range(2)]
+        got, wanted = brief.step(batch, records[0]), whole.step(batch, records[1])
+        for name in wanted.keys() - {"num_packed_tokens"}:
+            assert got[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6, nan_ok=True), name
+        noted, expected = (record.gathered() for record in records)
+        assert [each.trajectory_id for each in noted] == [each.trajectory_id for each in expected]
+        assert [each.entropies for each in noted] == [each.entropies for each in expected]
+        spent, full = (learner.utilisation(1.0)["model_flops"] for learner in (brief, whole))
+        # Of all four groups: a third, and a pack of one token.
+        assert spent < 0.9 * full if num_silent < 4 else spent == pytest.approx(full / 3, rel=0.05)
+    trained, wanted = copy_weights(brief.model), copy_weights(whole.model)
+    assert max((trained[n] - wanted[n]).abs().max().item() for n in wanted) < 1e-5
 
 
 def test_weight_decay_leaves_norms_and_biases_alone(tmp_path: Path):
