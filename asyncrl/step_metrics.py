@@ -21,7 +21,7 @@ from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
 from asyncrl.rollout.grade import Grader
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.pass_sums import LineColumns, PassSums
+from asyncrl.serving.pass_sums import PassSums
 from asyncrl.waits import now_seconds
 from verifiers import monitor
 from verifiers.verdict import Outcome, Verdict
@@ -95,9 +95,10 @@ class Speed(TypedDict):
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
-    decode: LineColumns
-    """Passes that gave each running request a token, by requests (`asyncrl.serving.pass_sums`)."""
-    prefill: LineColumns
+    decode: dict[str, float]
+    """Passes that gave each running request a token, by requests and by what these hold: sums, see
+    `asyncrl.serving.pass_sums`."""
+    prefill: dict[str, float]
     """Passes over prompts and prefixes, by tokens."""
 
 

@@ -1,15 +1,15 @@
 """What a run's folder says of its costs and lengths: its steps' metrics, its journal.
 
-A decode step costs a + b n seconds with n requests, a prefill c + d m with m tokens: servers sum their passes
-up, and least squares tell the four. Sums over windows of steps tell how much slower servers are while a
-trainer trains on the same processors. All are scaled at last until the simulated run has the measured seconds
-per token: the calibration repeats the run that it is made from, and predicts others.
+A decode step costs a + b n + c k seconds with n requests that hold k tokens, a prefill d + e m with m tokens:
+servers sum their passes up, and least squares tell the five. Sums over windows of steps tell how much slower
+servers are while a trainer trains on the same processors. All are scaled at last until the simulated run has
+the measured seconds per token: the calibration repeats the run that it is made from, and predicts others.
 """
 
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from asyncrl.planning.simulation import simulate, steady_range
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason
 from asyncrl.run_folder import JOURNAL, METRICS, read_run_recipe
-from asyncrl.serving.pass_sums import LineColumns
+from asyncrl.serving.pass_sums import DecodeSums
 
 WINDOW_STEPS = 6
 """Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""
@@ -38,7 +38,7 @@ SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
-NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "decode_passes")
+NEEDED = ("install_seconds", "requests_together", "num_packed_tokens", "train_seconds", "decode_held")
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -127,8 +127,8 @@ def fit_costs(
         )
         for row in rows
     )
-    prefill_pass, prefill_token = fit_passes(rows, "prefill")
-    fixed, per_request = fit_passes(rows, "decode")
+    prefill_pass, prefill_token = fit_prefills(rows)
+    fixed, per_request = fit_decodes(rows)
     computed = float(_column(rows, "prefill_size").sum())
     packed = _column(rows, "num_packed_tokens")
     train, per_token = fit_line(packed, _column(rows, "train_seconds"))
@@ -230,21 +230,61 @@ def _fit_speed(rows: Sequence[Row], costs: Costs, num_servers: int) -> Costs:
     return replace(costs.with_slower_servers(scale), decode_speed_during_training=speed)
 
 
-def fit_passes(rows: Sequence[Row], kind: str) -> tuple[float, float]:
-    """(seconds of a pass, more for each request or token in it) by least squares over all passes of `kind`,
-    "decode" or "prefill"; neither negative."""
-    passes, size, seconds, squared, products = (
-        sum(row[f"{kind}_{key}"] for row in rows) for key in LineColumns.__annotations__
+def fit_prefills(rows: Sequence[Row]) -> tuple[float, float]:
+    """(seconds of a pass, more for each token in it)."""
+    total = _totals(rows, "prefill")
+    fixed, per_token = _least_squares(
+        [[total["passes"], total["size"]], [total["size"], total["size_squared"]]],
+        [total["seconds"], total["size_seconds"]],
     )
-    if not passes:
+    return fixed, per_token
+
+
+def fit_decodes(rows: Sequence[Row]) -> tuple[float, float]:
+    """(seconds of a pass, more for each request in it), of requests that hold as much as they do on average.
+
+    Within a run passes of many requests are those of young ones, which hold little: a line by requests alone
+    would be too flat for another number of them.
+    """
+    total = _totals(rows, "decode")
+    fixed, per_request, per_token = _least_squares(
+        [
+            [total["passes"], total["size"], total["held"]],
+            [total["size"], total["size_squared"], total["size_held"]],
+            [total["held"], total["size_held"], total["held_squared"]],
+        ],
+        [total["seconds"], total["size_seconds"], total["held_seconds"]],
+    )
+    return fixed, per_request + per_token * total["held"] / total["size"]
+
+
+def _totals(rows: Sequence[Row], kind: str) -> dict[str, float]:
+    """The sums of "decode" or "prefill" passes by name."""
+    names = (field.name for field in fields(DecodeSums))
+    total = {name: float(_column(rows, f"{kind}_{name}").sum()) for name in names}
+    if not total["passes"]:
         raise InputError(
             f"the run's servers made no {kind} pass that could be measured. Calibrate on a run with more or "
             f"longer responses (--from), or state the costs (--costs)."
         )
-    spread = passes * squared - size * size
-    slope = max(0.0, (passes * products - size * seconds) / spread) if spread > 0.0 else 0.0
-    fixed = (seconds - slope * size) / passes
-    return (fixed, slope) if fixed >= 0.0 else (0.0, products / squared)
+    return total
+
+
+def _least_squares(squares: list[list[float]], products: list[float]) -> list[float]:
+    """The coefficients, none negative, of least error from a system's normal equations; as few as do."""
+    matrix, wanted = np.array(squares), np.array(products)
+    # Tokens are thousands where passes are one.
+    scale = np.sqrt(np.maximum(matrix.diagonal(), 1e-300))
+    matrix, wanted = matrix / np.outer(scale, scale), wanted / scale
+    best, least = np.zeros(len(wanted)), 0.0
+    for count in range(1, len(wanted) + 1):
+        for chosen in map(list, itertools.combinations(range(len(wanted)), count)):
+            found = np.zeros(len(wanted))
+            found[chosen] = np.linalg.lstsq(matrix[np.ix_(chosen, chosen)], wanted[chosen])[0]
+            error = float(found @ matrix @ found - 2.0 * found @ wanted)
+            if found.min() >= 0.0 and error < least - 1e-9 * abs(least):
+                best, least = found, error
+    return [float(value) for value in best / scale]
 
 
 def _latency(rows: Sequence[Row], steady: tuple[int, int | None], num_servers: int) -> float:

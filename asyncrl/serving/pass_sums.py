@@ -1,25 +1,16 @@
 """What a server's passes say of their costs, as sums that add up over servers and steps.
 
-A pass of n requests, or over n prompt tokens, takes a + b n seconds: the sums are those from which least
-squares finds a and b. `asyncrl.serving.engine.pass_times` makes the server tell them.
+A pass over n prompt tokens takes a + b n seconds, one of n requests that hold k tokens a + b n + c k: these
+are the sums from which least squares finds a, b and c. `asyncrl.serving.engine.pass_times` makes the server
+tell them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from typing import Any, TypedDict
+from dataclasses import asdict, astuple, dataclass, fields
+from typing import Any, Self
 
 STATE_KEY = "asyncrl_passes"
-"""In each internal state of /server_info: "decode" and "prefill", each with the fields of `LineSums`."""
-
-
-class LineColumns(TypedDict):
-    """Of a step, as metrics.jsonl has them."""
-
-    passes: float
-    size: float
-    seconds: float
-    size_squared: float
-    size_seconds: float
+"""In each internal state of /server_info: "decode" and "prefill", each with the fields of its sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +28,44 @@ class LineSums:
     size_seconds: float = 0.0
     """Of n s."""
 
-    @classmethod
-    def of_pass(cls, size: float, seconds: float) -> "LineSums":
-        return cls(1.0, size, seconds, size * size, size * seconds)
+    @staticmethod
+    def of_pass(size: float, seconds: float) -> "LineSums":
+        return LineSums(1.0, size, seconds, size * size, size * seconds)
 
-    def __add__(self, other: "LineSums") -> "LineSums":
-        return LineSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def since(self, before: "LineSums") -> "LineSums":
+    def since(self, before: Self) -> Self:
         """What was added since."""
-        return LineSums(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
+        return type(self)(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
-    def columns(self) -> LineColumns:
-        return {
-            "passes": self.passes,
-            "size": self.size,
-            "seconds": self.seconds,
-            "size_squared": self.size_squared,
-            "size_seconds": self.size_seconds,
-        }
+    def columns(self) -> dict[str, float]:
+        """Of a step, as metrics.jsonl has them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSums(LineSums):
+    """Over decode passes: also by what requests hold, as young requests are many and hold little."""
+
+    held: float = 0.0
+    """Of k, the tokens of its requests in the cache."""
+    held_squared: float = 0.0
+    """Of k k."""
+    held_seconds: float = 0.0
+    """Of k s."""
+    size_held: float = 0.0
+    """Of n k."""
+
+    @classmethod
+    def of_decode(cls, size: float, held: float, seconds: float) -> "DecodeSums":
+        of_size = (1.0, size, seconds, size * size, size * seconds)
+        return cls(*of_size, held, held * held, held * seconds, size * held)
 
 
 @dataclass(frozen=True, slots=True)
 class PassSums:
-    decode: LineSums = LineSums()
+    decode: DecodeSums = DecodeSums()
     """By requests; of passes that followed another decode pass, which alone have a length of their own."""
     prefill: LineSums = LineSums()
     """By tokens that no cache held. Nothing decodes meanwhile."""
@@ -68,11 +73,11 @@ class PassSums:
     @classmethod
     def read(cls, states: Sequence[Mapping[str, Any]]) -> "PassSums":
         """Of a server's internal states. Raises KeyError, TypeError or ValueError for one without sums."""
-        kinds = [
-            [LineSums(*map(float, state[STATE_KEY][kind])) for state in states]
-            for kind in ("decode", "prefill")
-        ]
-        return cls(*(sum(kind, LineSums()) for kind in kinds))
+        told = [state[STATE_KEY] for state in states]
+        return cls(
+            sum((DecodeSums(*map(float, each["decode"])) for each in told), DecodeSums()),
+            sum((LineSums(*map(float, each["prefill"])) for each in told), LineSums()),
+        )
 
     def __add__(self, other: "PassSums") -> "PassSums":
         return PassSums(self.decode + other.decode, self.prefill + other.prefill)

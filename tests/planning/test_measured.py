@@ -16,8 +16,9 @@ from asyncrl.planning.lengths import MeasuredLengths
 from asyncrl.planning.measured import (
     admission_seconds,
     fit_costs,
+    fit_decodes,
     fit_line,
-    fit_passes,
+    fit_prefills,
     measure,
     measured_lengths,
 )
@@ -25,6 +26,7 @@ from asyncrl.planning.settings import PlannedRun
 from asyncrl.planning.simulation import simulate
 from asyncrl.records import DropReason
 from asyncrl.run_folder import RunFolder
+from asyncrl.serving.pass_sums import DecodeSums, LineSums
 
 FIXED, PER_REQUEST = 0.004, 0.0002
 PREFILL, PREFILL_TOKEN = 0.0003, 0.00001
@@ -59,6 +61,11 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "decode_seconds": 10.0 * (FIXED + PER_REQUEST * together),
         "decode_size_squared": 10.0 * together**2,
         "decode_size_seconds": 10.0 * (FIXED + PER_REQUEST * together) * together,
+        # Requests of one age.
+        "decode_held": 10.0 * 50 * together,
+        "decode_held_squared": 10.0 * (50 * together) ** 2,
+        "decode_held_seconds": 10.0 * (FIXED + PER_REQUEST * together) * 50 * together,
+        "decode_size_held": 10.0 * 50 * together**2,
         "prefill_passes": 2.0,
         "prefill_size": 11.0,
         "prefill_seconds": 2 * PREFILL + 11 * PREFILL_TOKEN,
@@ -119,28 +126,44 @@ def test_a_fitted_line_hardly_moves_for_steps_that_took_far_longer() -> None:
     assert fit_line(x, other, weights) == pytest.approx((0.5, 0.02))
 
 
-def passes(*points: tuple[float, float]) -> Row:
-    """Decode passes of (size, seconds), as a step has their sums."""
-    return {
-        "decode_passes": float(len(points)),
-        "decode_size": sum(n for n, _ in points),
-        "decode_seconds": sum(s for _, s in points),
-        "decode_size_squared": sum(n * n for n, _ in points),
-        "decode_size_seconds": sum(n * s for n, s in points),
-    }
+def prefills(*points: tuple[float, float]) -> Row:
+    """Passes of (tokens, seconds), as a step has their sums."""
+    return columns("prefill", sum((LineSums.of_pass(*point) for point in points), LineSums()))
+
+
+def decodes(*points: tuple[float, float, float]) -> Row:
+    """Passes of (requests, tokens that they hold, seconds)."""
+    return columns("decode", sum((DecodeSums.of_decode(*point) for point in points), DecodeSums()))
+
+
+def columns(kind: str, sums: LineSums) -> Row:
+    return {f"{kind}_{name}": value for name, value in sums.columns().items()}
 
 
 def test_passes_tell_what_each_costs_from_what_is_in_it() -> None:
     # A line through all of them, however they are spread over steps, one of which had none.
-    rows = [passes((1, 5.0), (2, 7.0)), passes(), passes((8, 19.0))]
-    assert fit_passes(rows, "decode") == pytest.approx((3.0, 2.0))
+    rows = [prefills((1, 5.0), (2, 7.0)), prefills(), prefills((8, 19.0))]
+    assert fit_prefills(rows) == pytest.approx((3.0, 2.0))
     # Passes of one size cost their mean; no cost is negative.
-    assert fit_passes([passes((4, 5.0), (4, 7.0))], "decode") == pytest.approx((6.0, 0.0))
-    assert fit_passes([passes((1, 9.0), (3, 7.0))], "decode") == pytest.approx((8.0, 0.0))
+    assert fit_prefills([prefills((4, 5.0), (4, 7.0))]) == pytest.approx((6.0, 0.0))
+    assert fit_prefills([prefills((1, 9.0), (3, 7.0))]) == pytest.approx((8.0, 0.0))
     # (1 x 1 + 3 x 9) / (1 + 9)
-    assert fit_passes([passes((1, 1.0), (3, 9.0))], "decode") == pytest.approx((0.0, 2.8))
+    assert fit_prefills([prefills((1, 1.0), (3, 9.0))]) == pytest.approx((0.0, 2.8))
+    with pytest.raises(InputError, match="made no prefill pass that could be measured"):
+        fit_prefills([prefills()])
+
+
+def test_a_request_costs_what_it_holds_on_average_although_many_requests_are_young() -> None:
+    # 2 + n + k / 10 seconds: by requests alone the line would be 10.7 + 0.75 n.
+    held = {10: 100, 20: 150, 40: 160, 30: 190}
+    points = [(n, k, 2.0 + n + 0.1 * k) for n, k in held.items()]
+    # 600 tokens of 100 requests: 6 each.
+    assert fit_decodes([decodes(*points[:2]), decodes(*points[2:])]) == pytest.approx((2.0, 1.0 + 0.1 * 6.0))
+    # Where all are of one age nobody can tell, and need not.
+    one_age = decodes(*((n, 5 * n, 2.0 + n + 0.1 * 5 * n) for n in (1, 2, 8)))
+    assert fit_decodes([one_age]) == pytest.approx((2.0, 1.5))
     with pytest.raises(InputError, match="made no decode pass that could be measured"):
-        fit_passes([passes()], "decode")
+        fit_decodes([decodes()])
 
 
 def write_run(folder: Path, *, num_steps: int = NUM_STEPS, **sections: dict) -> None:
@@ -227,6 +250,6 @@ def test_a_run_that_is_too_short_or_too_old_to_measure_is_refused(tmp_path: Path
         measure(tmp_path / "short")
     write_run(tmp_path / "old")
     path = tmp_path / "old" / "metrics.jsonl"
-    path.write_text(path.read_text().replace("decode_passes", "something_else"))
+    path.write_text(path.read_text().replace("decode_held", "something_else"))
     with pytest.raises(InputError, match="made by this version of asyncrl"):
         measure(tmp_path / "old")

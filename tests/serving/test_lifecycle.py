@@ -13,7 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
-from asyncrl.serving.pass_sums import LineSums, PassSums
+from asyncrl.serving.pass_sums import DecodeSums, PassSums
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import is_ready, new_session, pause_generation
@@ -46,7 +46,7 @@ async def test_a_server_that_did_not_take_a_publish_leaves_and_rejoins_with_the_
 async def test_a_server_tells_its_passes_whenever_it_took_a_version(solo: Crew, one: FakeEngine) -> None:
     server = solo.fleet.servers[one.url]
     for version, passes in ((1, 3.0), (2, 7.0)):
-        one.passes = PassSums(LineSums(passes))
+        one.passes = PassSums(DecodeSums(passes))
         solo.fleet.hand_wire_to_trainer()
         await solo.announce(version, {one.url: TAKEN})
         await solo.until(lambda: solo.fleet.passes() == one.passes)

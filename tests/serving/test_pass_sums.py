@@ -5,16 +5,17 @@ from fakes.engine import FakeEngine
 
 from asyncrl.errors import ServerError
 from asyncrl.serving import sglang
-from asyncrl.serving.pass_sums import LineSums, PassSums
+from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 from asyncrl.serving.server import Server
 
-DECODE = LineSums(2.0, 12.0, 0.5, 80.0, 3.25)
+DECODE = DecodeSums.of_decode(4.0, 10.0, 0.125) + DecodeSums.of_decode(8.0, 12.0, 0.375)
 PREFILL = LineSums(1.0, 40.0, 0.125, 1600.0, 5.0)
 
 
 def told(times: float) -> PassSums:
     """`times` of each."""
-    return PassSums(*(LineSums(*(times * x for x in sums.columns().values())) for sums in (DECODE, PREFILL)))
+    decode, prefill = ([times * x for x in sums.columns().values()] for sums in (DECODE, PREFILL))
+    return PassSums(DecodeSums(*decode), LineSums(*prefill))
 
 
 def test_sums_add_up_and_differ_by_what_came_since() -> None:
@@ -25,7 +26,11 @@ def test_sums_add_up_and_differ_by_what_came_since() -> None:
         "size": 36.0,
         "seconds": 1.5,
         "size_squared": 240.0,
-        "size_seconds": 9.75,
+        "size_seconds": 3 * (4 * 0.125 + 8 * 0.375),
+        "held": 66.0,
+        "held_squared": 3 * (100.0 + 144.0),
+        "held_seconds": 3 * (10 * 0.125 + 12 * 0.375),
+        "size_held": 3 * (40.0 + 96.0),
     }
 
 

@@ -1,38 +1,41 @@
 """How long passes took, by their size, as sums in /server_info: what `asyncrl.serving.pass_sums` reads.
 
-SGLang 0.5.23 keeps such sums of decode passes for a load report of its own. Of prefills it keeps seconds and
-tokens alone, from which nobody can tell the cost of a pass from that of a token: here are their squares too.
-Both hooks run in the scheduler.
+SGLang 0.5.23 times them for a load report of its own. It keeps no squares of prefills, and of decode passes
+nothing of what their requests hold: nobody could tell the costs apart. Both hooks run in the scheduler.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.serving.pass_sums import LineSums, PassSums
+from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
 
 
 def install() -> None:
     """Registers the hooks; SGLang applies them when all plugins are loaded."""
     scheduler = "sglang.srt.managers.scheduler.Scheduler"
-    HookRegistry.register(f"{scheduler}._record_step_counters", _add_prefill, HookType.AROUND)
+    HookRegistry.register(f"{scheduler}._record_step_counters", _add_pass, HookType.AROUND)
     HookRegistry.register(f"{scheduler}.get_internal_state", _add_sums, HookType.AROUND)
 
 
-def _add_prefill(original, scheduler, batch, result):
-    before = scheduler.total_prefill_busy_us
+def _add_pass(original, scheduler, batch, result):
+    prefilled, decoded = scheduler.total_prefill_busy_us, scheduler.decode_moment_totals[2]
     original(scheduler, batch, result)
-    seconds = (scheduler.total_prefill_busy_us - before) / 1e6
-    if seconds > 0.0:
-        one = LineSums.of_pass(float(batch.extend_num_tokens), seconds)
-        scheduler.asyncrl_prefills = _prefills(scheduler) + one
+    prefill = (scheduler.total_prefill_busy_us - prefilled) / 1e6
+    decode = (scheduler.decode_moment_totals[2] - decoded) / 1e6
+    if prefill > 0.0:
+        one = PassSums(prefill=LineSums.of_pass(float(batch.extend_num_tokens), prefill))
+    elif decode > 0.0:
+        held = float(batch.seq_lens_cpu.sum())
+        one = PassSums(DecodeSums.of_decode(float(len(batch.reqs)), held, decode))
+    else:
+        return
+    scheduler.asyncrl_passes = _passes(scheduler) + one
 
 
-def _prefills(scheduler):
-    return getattr(scheduler, "asyncrl_prefills", LineSums())
+def _passes(scheduler):
+    return getattr(scheduler, "asyncrl_passes", PassSums())
 
 
 def _add_sums(original, scheduler, request):
     answer = original(scheduler, request)
-    count, size, us, size_squared, size_us, _ = scheduler.decode_moment_totals
-    decode = LineSums(count, size, us / 1e6, size_squared, size_us / 1e6)
-    answer.internal_state |= PassSums(decode, _prefills(scheduler)).state()
+    answer.internal_state |= _passes(scheduler).state()
     return answer

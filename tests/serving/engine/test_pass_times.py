@@ -41,6 +41,11 @@ async def test_passes_are_counted_by_requests_and_prefills_by_the_tokens_that_no
     # A decode pass that follows a prefill has no length of its own, and some may wait for nothing else.
     assert 0.8 * NUM_TOKENS <= decode.passes <= NUM_TOKENS
     assert 3.0 < decode.size / decode.passes <= 4.0
+    # Requests hold the prompt's 30 tokens and what they have: half of the 40 on average.
+    assert 45.0 < decode.held / decode.size < 55.0
+    assert decode.held**2 / decode.passes < decode.held_squared < 1.2 * decode.held**2 / decode.passes
+    assert 30.0 * decode.size_squared < decode.size_held < 70.0 * decode.size_squared
+    assert 0.0 < decode.held_seconds <= decode.held * decode.seconds
     assert (prefill.passes, prefill.size, prefill.size_squared) == (2.0, 33.0, 30.0**2 + 3.0**2)
     assert 0.0 < decode.seconds + prefill.seconds < seconds
     for sums in (decode, prefill):
