@@ -59,6 +59,7 @@ GROUPS = {
         "num_packed_tokens",
         "nonfinite_tokens",
         "tokens_per_second",
+        "model_flops",
         "mfu",
         "repeated_groups",
         "replay_ratio",
@@ -90,6 +91,7 @@ GROUPS = {
         "checkpoint_seconds",
         "trainer_idle_share",
     ),
+    "memory": ("controller_memory_gib", "trainer_memory_gib", "server_memory_gib"),
 }
 """Group -> columns of a step, whose name drops the group where it begins with it."""
 PREFIXES = {

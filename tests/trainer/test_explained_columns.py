@@ -1,0 +1,43 @@
+"""docs/metrics.md explains what a step reports: every column, and no other."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import torch
+
+from asyncrl import step_metrics
+from asyncrl.observe.columns import GROUPS
+from asyncrl.serving.pass_sums import DecodeSums, LineSums
+from asyncrl.trainer.critic import SUMS, value_metrics
+from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
+
+
+def test_the_page_of_metrics_explains_each_column_of_a_step() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = page.partition("## Evaluations")[0]
+    cells = re.findall(r"^\| (`.+?`) \| .+ \|$", page, re.MULTILINE)
+    ranges = {f"`{name}_1` to `{name}_4`": name for name in ("staleness_kl_quarter", "mismatch_kl_quarter")}
+    explained = {
+        column
+        for cell in cells
+        for column in (
+            [f"{ranges[cell]}_{quarter}" for quarter in range(1, 5)]
+            if cell in ranges
+            else re.findall(r"`(.+?)`", cell)
+        )
+    }
+    assert explained == columns_of_a_step()
+
+
+def columns_of_a_step() -> set[str]:
+    """Of the controller, the trainer and the critic; families by outcome or verifier with a star."""
+    known = {column for columns in GROUPS.values() for column in columns}
+    known |= step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))).keys()
+    known |= value_metrics(torch.zeros(len(SUMS))).keys()
+    known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
+    known |= {f"decode_{field.name}" for field in fields(DecodeSums)}
+    known |= {f"prefill_{field.name}" for field in fields(LineSums)}
+    families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")
+    return known | {*families, "outcomes_by_verifier_*"}
