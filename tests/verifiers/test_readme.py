@@ -1,13 +1,19 @@
 """The examples of verifiers/README.md work as they stand there."""
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
+import yaml
+
+from sandbox.limits import Limits, parse_limits
 from verifiers.contract import check_contract
 from verifiers.registry import load_verifier
 
 README = Path(__file__).parents[2] / "verifiers" / "README.md"
-FIRST, OWN = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+TEXT = README.read_text(encoding="utf-8")
+FIRST, OWN = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_first_example_gives_the_verdict_it_shows() -> None:
@@ -27,6 +33,33 @@ async def test_the_verifier_of_ones_own_grades_and_keeps_the_contract(tmp_path: 
         "./my.py:Palindrome", {}, [5], folder=tmp_path, right=[(5, "level")], wrong=[(5, "hello")]
     )
     assert [check for check in checks if not check.passed] == []
+
+
+def test_the_weighted_verifier_adds_up_what_the_example_says() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    section = yaml.safe_load(example)["verifying"]
+    verifier = load_verifier(section["default"], section["options"])
+    verdict = verifier.verify("<think>hm</think> \\boxed{42}", verifier.parse_reference("42"))
+    assert (verdict.score, verdict.shaping) == (1.0, 0.1)
+
+
+def test_the_checker_of_the_example_accepts_any_right_output() -> None:
+    _, gold = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    code = load_verifier("code")
+    reference = code.parse_reference(json.loads(gold))
+    for program, score in (("print(3, 4)", 1.0), ("print(5, 2)", 1.0), ("print(3, 5)", 0.0)):
+        assert code.verify(f"```python\n{program}\n```", reference).score == score
+    code.close()
+
+
+def test_the_limits_of_a_program_have_the_defaults_of_the_table() -> None:
+    table = TEXT.partition("| limit | default | bounds |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", table, re.MULTILINE)
+    defaults = {name: int(value) for name, value in rows}
+    assert parse_limits(defaults, Limits()) == Limits()
+    assert {name.removesuffix("_mb") for name in defaults} == {
+        n.removesuffix("_bytes") for n in asdict(Limits())
+    }
 
 
 TABLE = [
