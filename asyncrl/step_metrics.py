@@ -156,9 +156,7 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
     busy = (after.server_busy_seconds - before.server_busy_seconds) / num_servers
     streamed = after.stream_seconds - before.stream_seconds
     squared = after.squared_stream_seconds - before.squared_stream_seconds
-    # A server that left took its sums along.
-    has_left = after.passes.num_passes() < before.passes.num_passes()
-    passes = PassSums() if has_left else after.passes.since(before.passes)
+    passes = after.passes.since(before.passes)
     return {
         "step_seconds": seconds,
         "rollout_tokens_per_second": tokens / seconds,
@@ -168,8 +166,7 @@ def rollout_metrics(before: Reading, after: Reading) -> Speed:
         "requests_together": squared / streamed if streamed > 0 else 0.0,
         "cache_held_share": after.cache_held_share,
         "cache_expected_share": after.cache_expected_share,
-        # What a server counted leaves with it.
-        "retractions": max(0, after.retractions - before.retractions),
+        "retractions": after.retractions - before.retractions,
         "decode": passes.decode.columns(),
         "prefill": passes.prefill.columns(),
     }

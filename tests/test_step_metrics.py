@@ -52,8 +52,6 @@ def test_speed_and_idleness_are_differences_of_two_readings() -> None:
         "decode": pytest.approx(DecodeSums(10.0, 80.0, 0.2, 640.0, 1.6, 240.0).columns()),
         "prefill": pytest.approx(LineSums(2.0, 30.0, 0.15, 600.0, 2.5).columns()),
     }
-    # A server that left took its sums along.
-    assert rollout_metrics(after, before)["decode"] == DecodeSums().columns()
 
 
 def test_a_batch_is_described_by_its_rewards_and_lengths() -> None:

@@ -83,6 +83,8 @@ class Fleet:
             silence_seconds=silence_seconds,
         )
         self.servers = {url: Server(url) for url in urls}
+        self._former: list[Server] = []
+        """Those that are no longer in `servers`: what they did stays counted."""
         self._lifecycles = {url: self._make_lifecycle(server) for url, server in self.servers.items()}
         """Of removed servers too, whose processes may still have to end."""
         self._gate = Gate.OPEN
@@ -175,18 +177,17 @@ class Fleet:
 
     def busy_seconds(self) -> float:
         """Seconds, summed over servers, in which at least one request was running."""
-        return sum(server.busy_so_far() for server in self.servers.values())
+        return sum(server.busy_so_far() for server in self._all())
 
     def stream_seconds(self) -> tuple[float, float]:
         """Sums over servers: requests running times seconds, and their squares times seconds."""
-        for server in self.servers.values():
+        servers = self._all()
+        for server in servers:
             server.count_streams()
-        servers = self.servers.values()
         return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
 
     def passes(self) -> PassSums:
-        """Of all servers."""
-        return sum((server.passes for server in self.servers.values()), PassSums())
+        return sum((server.passes for server in self._all()), PassSums())
 
     def cache_shares(self) -> tuple[float, float]:
         """Of the caches of the servers that said their size: what requests hold now, and are expected to."""
@@ -196,7 +197,11 @@ class Fleet:
         return held / room, expected / room
 
     def num_retractions(self) -> int:
-        return sum(server.num_retractions for server in self.servers.values())
+        return sum(server.num_retractions for server in self._all())
+
+    def _all(self) -> list[Server]:
+        """Also those that left: their sums never fall."""
+        return [*self.servers.values(), *self._former]
 
     def has_hope(self) -> bool:
         """False when every server was given up."""
@@ -339,6 +344,8 @@ class Fleet:
         # Its joins are counted on: what an external server cached in its former life is still there.
         num_joins = 0 if before is None else before.server.num_joins
         server = Server(url, ServerState.STALE, reason="added", num_joins=num_joins)
+        if there is not None:
+            self._former.append(there)
         self.servers[url] = server
         self._lifecycles[url] = self._make_lifecycle(server, predecessor=before)
         self._lifecycles[url].added()
@@ -382,4 +389,4 @@ class Fleet:
     def _forget_once_drained(self, server: Server) -> None:
         """Its lifecycle ends the process."""
         if not server.num_running:
-            del self.servers[server.url]
+            self._former.append(self.servers.pop(server.url))

@@ -8,6 +8,7 @@ from fakes.fleets import TAKEN, Crew, crew_on
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PublishOutcome
+from asyncrl.serving.pass_sums import DecodeSums, PassSums
 
 
 async def test_servers_serve_once_the_first_publication_is_verified_on_them(
@@ -145,3 +146,25 @@ async def test_a_server_that_came_up_on_another_node_joins_there_and_its_old_url
         await pair.until(lambda: ("stop", one.url) in pair.processes)
         assert list(fleet.servers) == [two.url, elsewhere.url]
         assert pair.processes == [("restart", one.url), ("stop", one.url)]
+
+
+async def test_what_a_server_did_stays_counted_when_it_leaves_or_comes_again(
+    pair: Crew, two: FakeEngine
+) -> None:
+    fleet = pair.fleet
+    leaving = fleet.servers[two.url]
+    fleet.acquire(leaving, 3)
+    leaving.num_retractions = 2
+    leaving.passes = PassSums(DecodeSums(5.0))
+    fleet.remove(two.url)
+    # It is added again while its streams end, and removed once more.
+    fleet.add(two.url)
+    streamed, _ = fleet.stream_seconds()
+    busy = fleet.busy_seconds()
+    fleet.release(leaving, 3)
+    fleet.remove(two.url)
+    assert two.url not in fleet.servers
+    assert fleet.stream_seconds()[0] >= streamed > 0.0
+    assert fleet.busy_seconds() >= busy > 0.0
+    assert fleet.num_retractions() == 2
+    assert fleet.passes().decode.passes >= 5.0
