@@ -82,9 +82,9 @@ def make_batch(load: Load, step: int) -> Batch:
 
 def half_silent(batch: Batch) -> Batch:
     """Every second group without an advantage, as if all its rewards were equal."""
-    silent = {s.sequence_id for s in batch.sequences if int(s.sequence_id.partition("-")[0]) % 2}
     sequences = [
-        dataclasses.replace(s, advantage=s.advantage * (s.sequence_id not in silent)) for s in batch.sequences
+        dataclasses.replace(s, advantage=s.advantage * (int(s.sequence_id.partition("-")[0]) % 2))
+        for s in batch.sequences
     ]
     return dataclasses.replace(batch, sequences=sequences)
 

@@ -33,6 +33,20 @@ PREFILL, PREFILL_TOKEN = 0.0003, 0.00001
 NUM_STEPS = 24
 
 
+def prefills(*points: tuple[float, float]) -> Row:
+    """Passes of (tokens, seconds), as a step has their sums."""
+    return columns("prefill", sum((LineSums.of_pass(*point) for point in points), LineSums()))
+
+
+def decodes(*points: tuple[float, float, float]) -> Row:
+    """Passes of (requests, tokens that they hold, seconds)."""
+    return columns("decode", sum((DecodeSums.of_decode(*point) for point in points), DecodeSums()))
+
+
+def columns(kind: str, sums: LineSums) -> Row:
+    return {f"{kind}_{name}": value for name, value in sums.columns().items()}
+
+
 def make_row(step: int, *, speed: float = 1.0) -> Row:
     """A step of 1 s: 0.1 s of waiting, 0.6 s of training, 0.3 s of publishing, a third of that a pause.
 
@@ -56,21 +70,8 @@ def make_row(step: int, *, speed: float = 1.0) -> Row:
         "requests_per_server": together,
         "requests_together": together,
         # Ten passes that took as long as they should, and a prompt of 10 tokens for each of two groups.
-        "decode_passes": 10.0,
-        "decode_size": 10.0 * together,
-        "decode_seconds": 10.0 * (FIXED + PER_REQUEST * together),
-        "decode_size_squared": 10.0 * together**2,
-        "decode_size_seconds": 10.0 * (FIXED + PER_REQUEST * together) * together,
-        # Requests of one age.
-        "decode_held": 10.0 * 50 * together,
-        "decode_held_squared": 10.0 * (50 * together) ** 2,
-        "decode_held_seconds": 10.0 * (FIXED + PER_REQUEST * together) * 50 * together,
-        "decode_size_held": 10.0 * 50 * together**2,
-        "prefill_passes": 2.0,
-        "prefill_size": 11.0,
-        "prefill_seconds": 2 * PREFILL + 11 * PREFILL_TOKEN,
-        "prefill_size_squared": 101.0,
-        "prefill_size_seconds": 11 * PREFILL + 101 * PREFILL_TOKEN,
+        **decodes(*[(together, 50.0 * together, FIXED + PER_REQUEST * together)] * 10),
+        **prefills((10.0, PREFILL + 10 * PREFILL_TOKEN), (1.0, PREFILL + PREFILL_TOKEN)),
         "verifier_seconds_p50": 0.0,
     }
 
@@ -124,20 +125,6 @@ def test_a_fitted_line_hardly_moves_for_steps_that_took_far_longer() -> None:
     weights[10:] = 1e-6
     other = np.where(weights == 1.0, 0.5 + 0.02 * x, 9.0)
     assert fit_line(x, other, weights) == pytest.approx((0.5, 0.02))
-
-
-def prefills(*points: tuple[float, float]) -> Row:
-    """Passes of (tokens, seconds), as a step has their sums."""
-    return columns("prefill", sum((LineSums.of_pass(*point) for point in points), LineSums()))
-
-
-def decodes(*points: tuple[float, float, float]) -> Row:
-    """Passes of (requests, tokens that they hold, seconds)."""
-    return columns("decode", sum((DecodeSums.of_decode(*point) for point in points), DecodeSums()))
-
-
-def columns(kind: str, sums: LineSums) -> Row:
-    return {f"{kind}_{name}": value for name, value in sums.columns().items()}
 
 
 def test_passes_tell_what_each_costs_from_what_is_in_it() -> None:
