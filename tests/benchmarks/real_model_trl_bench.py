@@ -5,10 +5,11 @@
 Same model, prompts, numbers of trajectories, longest responses and steps. few_shot: 16 x 8 trajectories of at
 most 5 tokens after prompts of about 30, each with two solved sums of its own; fixed_shots: the same, but all
 prompts show the same two. long: 4 x 8 of at most 256 tokens. Both sides compute in the type that
-`model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32. Rewards are of
-no account here: what is timed is the median step, on our side without the first two and those at the end,
-for which servers have nothing left to generate. KEY=VALUE changes the recipe of both sides. The default model
-is that of recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
+`model.dtype: auto` means here: bfloat16 on a CPU that multiplies its matrices, else float32. Our rewards are
+random numbers: a group without signal would cost us a forward pass alone, where TRL trains all alike. What is
+timed is the median step, on our side without the first two and those at the end, for which servers have
+nothing left to generate. KEY=VALUE changes the recipe of both sides. The default model is that of
+recipes/r1_zero_smollm2_cpu.yaml; where it is not made yet, it says so.
 """
 
 import argparse
@@ -32,6 +33,18 @@ from asyncrl.recipe.file import dump_recipe, load_recipe
 
 WARM_STEPS = 2
 MAX_STALENESS = 2
+VERIFIER = """import random
+
+from verifiers.verdict import Outcome, Verdict
+
+
+class RandomScore:
+    def parse_reference(self, raw):
+        return raw
+
+    def verify(self, response, reference):
+        return Verdict(Outcome.WRONG, random.random())
+"""
 TARGET = {"few_shot": 10.0, "fixed_shots": 10.0, "long": 4.0}
 
 
@@ -41,6 +54,8 @@ class Load:
     max_new_tokens: int
     are_shots_fixed: bool = False
     """Whether all prompts show the same solved sums, as a template does."""
+    num_trainers: int = 1
+    """Processes. Where training outlasts sampling, a second one takes the core that servers leave."""
 
     def prompt(self, source: random.Random) -> tuple[str, int]:
         """A prompt and its answer."""
@@ -57,16 +72,18 @@ class Load:
 LOADS = {
     "few_shot": Load(16, 5),
     "fixed_shots": Load(16, 5, are_shots_fixed=True),
-    "long": Load(4, 256),
+    "long": Load(4, 256, num_trainers=2),
 }
 
 
 def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
-    """A recipe of `load`, and its data."""
+    """A recipe of `load`, its data and its verifier."""
     source = random.Random(0)
+    (folder / "random_score.py").write_text(VERIFIER)
     for name, count in (("train", 256), ("heldout", 4)):
         rows = [load.prompt(source) for _ in range(count)]
-        lines = [json.dumps({"prompt": p, "answer": str(a), "verifier": "math"}) for p, a in rows]
+        verifier = f"{folder}/random_score.py:RandomScore"
+        lines = [json.dumps({"prompt": p, "answer": str(a), "verifier": verifier}) for p, a in rows]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     recipe = {
         "name": "real-model",
@@ -80,6 +97,7 @@ def write_recipe(folder: Path, model: Path, load: Load, num_steps: int) -> Path:
         },
         "serving": {"max_total_tokens": 16384, "weight_transport": "distributed"},
         "trainer": {
+            "num_processes": load.num_trainers,
             "num_steps": num_steps,
             "learning_rate": 1e-6,
             "tokens_per_micro_batch": 4096,
@@ -137,9 +155,9 @@ def _parts(run: Run) -> str:
         for name in ("wait", "train", "publish")
     }
     idle = statistics.fmean(row["rollout_idle_share"] for row in rows)
-    return (
-        ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()) + f"; servers idle {idle:.0%}"
-    )
+    mean = statistics.fmean(row["step_seconds"] for row in rows)
+    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items())
+    return f"mean {mean:.2f} s: {told}; servers idle {idle:.0%}"
 
 
 def main() -> None:
