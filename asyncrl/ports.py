@@ -11,8 +11,8 @@ import random
 import socket
 
 RANGE = range(20_000, 22_000)
-"""Above the ports of Ray's workers (10002 to 19999), below those that SGLang chooses by itself (22000 to 29999)
-and those of the kernel (from 32768)."""
+"""Above the ports of Ray's workers (10002 to 19999), below those that SGLang chooses (22000 to 29999) and
+those of the kernel (from 32768)."""
 
 
 def free_ports(count: int) -> list[int]:
