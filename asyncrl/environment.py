@@ -6,8 +6,9 @@ import platform
 import subprocess
 from pathlib import Path
 
-import psutil
 from pydantic import BaseModel, ConfigDict
+
+from asyncrl.machine_memory import machine_memory
 
 DRIVER = Path("/proc/driver/nvidia/version")
 GIT_SECONDS = 10.0
@@ -48,7 +49,7 @@ def describe_environment(gpus: list[str]) -> Environment:
         platform=platform.platform(),
         cpu=_cpu(),
         num_cores=len(os.sched_getaffinity(0)),
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        memory_gib=round(machine_memory().total / 2**30, 1),
         gpus=gpus,
         gpu_driver=DRIVER.read_text().partition("\n")[0] if DRIVER.is_file() else None,
         packages=_packages(),

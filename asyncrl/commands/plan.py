@@ -5,8 +5,6 @@ import math
 import sys
 from pathlib import Path
 
-import psutil
-
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_shape
@@ -20,6 +18,7 @@ from asyncrl.launch.memory import (
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
+from asyncrl.machine_memory import machine_memory
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.memory import (
@@ -171,7 +170,7 @@ def check_fits(
     num_servers = num_local_servers(recipe)
     ranks_per_server = recipe.serving.tensor_parallel_size
     needed = run_bytes(recipe, shape, longest_prompt=longest_prompt)
-    total = psutil.virtual_memory().total
+    total = machine_memory().total
     there = total if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if needed > there:
         rank = memory.total(is_recomputing=is_recomputing)

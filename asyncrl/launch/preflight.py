@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import psutil
-
 import verifiers
 from asyncrl.access import external_key
 from asyncrl.algorithms.advantages import find_advantage
@@ -35,6 +33,7 @@ from asyncrl.launch.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_s
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.machine_memory import machine_memory
 from asyncrl.model.folder import ModelShape, check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
@@ -262,8 +261,8 @@ def _check_cache(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, 
 
 def _check_host(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:
     """Raises InputError where the memory that is free, or that memory_gib allows, is too small."""
-    free = psutil.virtual_memory().available
-    available = free if recipe.memory_gib is None else recipe.memory_gib * 2**30
+    memory = machine_memory()
+    available = memory.available if recipe.memory_gib is None else recipe.memory_gib * 2**30
     if has_gpu:
         kind, needed = "host memory", host_bytes(recipe, shape)
         advice = "Lower serving.num_servers or trainer.num_processes, or use a smaller model"
@@ -275,7 +274,8 @@ def _check_host(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *
             "trainer.num_processes, or use a smaller model"
         )
     if needed > available:
-        there = "are free" if recipe.memory_gib is None else "are what memory_gib allows"
+        free = "are left by the control group of this process" if memory.is_bounded else "are free"
+        there = free if recipe.memory_gib is None else "are what memory_gib allows"
         raise InputError(
             f"the run needs about {needed / 2**30:.1f} GiB of {kind}, {available / 2**30:.1f} GiB {there}. "
             f"{advice}; `asyncrl plan` says what needs how much. Set memory_gib where you know better."

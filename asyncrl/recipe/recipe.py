@@ -35,7 +35,7 @@ class Recipe(Section):
     """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
     memory_gib: PositiveFloat | None = None
     """Memory of this machine that the run may use. A run planned to need more is refused.
-    Default: what is free at the start."""
+    Default: what is free at the start, or what a control group (container, Slurm) leaves."""
     prepare: Prepare | None = None
     model: Model
     data: Data

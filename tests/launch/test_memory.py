@@ -20,6 +20,7 @@ from asyncrl.launch.memory import (
 )
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import check_machine
+from asyncrl.machine_memory import MachineMemory
 from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
@@ -83,6 +84,15 @@ def test_a_run_that_needs_more_than_memory_gib_is_refused_and_one_that_may_have_
     with pytest.raises(InputError, match="are free"):
         check_machine(make_recipe(600, serving=serving), tiny_shape(), ON_CPU)
     check_machine(make_recipe(600, serving=serving, memory_gib=1e6), tiny_shape(), ON_CPU)
+
+
+def test_a_container_with_too_little_memory_is_refused_however_much_its_machine_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = MachineMemory(total=2**28, available=2**27, is_bounded=True)
+    monkeypatch.setattr("asyncrl.launch.preflight.machine_memory", lambda: small)
+    with pytest.raises(InputError, match=r"0\.1 GiB are left by the control group of this process"):
+        check_machine(make_recipe(600), tiny_shape(), ON_CPU)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from fakes.hub import Hub
 from fakes.published import SHAPES, published_hub
 
 from asyncrl import cli
+from asyncrl.machine_memory import MachineMemory
 from asyncrl.recipe.file import load_recipe
 from asyncrl.rollout.tasks import template_of
 
@@ -74,8 +75,8 @@ def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.launch.placement.torch_is_cpu_build", lambda: False)
     disk = SimpleNamespace(total=2**50, used=0, free=2**50)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
-    memory = SimpleNamespace(total=2**40, available=2**40)
-    monkeypatch.setattr("asyncrl.launch.preflight.psutil.virtual_memory", lambda: memory)
+    memory = MachineMemory(total=2**40, available=2**40, is_bounded=False)
+    monkeypatch.setattr("asyncrl.launch.preflight.machine_memory", lambda: memory)
 
 
 def overrides(path: Path, tmp_path: Path) -> list[str]:
