@@ -5,14 +5,14 @@ before any other megatron import.
 """
 
 import contextlib
-import ctypes
 import importlib
-import platform
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from asyncrl.trainer import freed_memory
 
 MODULES_THAT_SAY_CUDA = (
     "megatron.core.utils",
@@ -23,10 +23,6 @@ MODULES_THAT_SAY_CUDA = (
 )
 """They pass device="cuda" literally on the path of a step or of a checkpoint."""
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_BYTES = 2**31 - 1
-"""The most that mallopt takes."""
-NEVER = -1
 
 _is_installed = False
 
@@ -47,7 +43,7 @@ def install() -> None:
     _accept_cpu_type_names()
     _dispatch_experts()
     _send_nothing_to_cuda()
-    _keep_freed_memory()
+    freed_memory.keep()
 
 
 def _use_no_compiler() -> None:
@@ -162,11 +158,3 @@ def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
             torch.Tensor.cuda = send  # type: ignore[method-assign]
 
     return call
-
-
-def _keep_freed_memory() -> None:
-    """glibc gives large freed tensors back, to be faulted in again: a tenth of a step of long sequences."""
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, NEVER)

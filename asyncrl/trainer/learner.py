@@ -33,6 +33,7 @@ from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
 from asyncrl.trainer.export import open_weights
+from asyncrl.trainer.freed_memory import give_back_if_scarce
 from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
 from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
@@ -341,6 +342,7 @@ class Learner:
             iterator: Iterator[tuple[int, MicroBatch]], model: torch.nn.Module
         ) -> tuple[Tensor, Callable[[Any], tuple[Tensor, Tensor, Result]]]:
             index, micro = next(iterator)
+            give_back_if_scarce()
             micro = micro.to(self._device)
             return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
 
