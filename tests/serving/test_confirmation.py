@@ -38,6 +38,15 @@ def test_a_request_that_was_queued_over_a_publish_and_met_an_old_cache_is_tagged
     assert not fresh.feed(chunk([5], [Span(4, 0, 1)], cached=0))[0].is_continued_in_place
 
 
+def test_a_prompt_that_was_computed_before_and_after_a_publish_is_tagged() -> None:
+    straddling = Confirmation(salt_version=3)
+    assert straddling.feed(chunk([], [Span(3, 0, 0)])) == []
+    spans = [Span(3, 0, 0), Span(4, 0, 2)]
+    assert straddling.feed(chunk([5, 6], spans)) == [
+        Segment(4, [5, 6], [-0.5] * 2, is_continued_in_place=True)
+    ]
+
+
 def test_spans_that_leave_tokens_open_are_an_error() -> None:
     with pytest.raises(ServerError, match="open"):
         Confirmation(salt_version=3).feed(chunk([5, 6], [Span(3, 0, 1)]))

@@ -1,8 +1,9 @@
 """Confirmed version spans in every streamed chunk, and the right ones while a step is in flight.
 
 SGLang 0.5.23 says which weight version sampled which token (`meta_info.weight_versions`), but only in a
-request's last chunk, and it gives the token that is being computed at the moment of an in-place update to the
-new version. Both hooks run in the scheduler, with and without a GPU.
+request's last chunk. It gives the token that is being computed at the moment of an in-place update to the new
+version, and forgets that parts of a long prompt may have been computed before the update. Both hooks run in
+the scheduler, with and without a GPU.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -19,7 +20,7 @@ def install() -> None:
     )
     HookRegistry.register(
         "sglang.srt.managers.scheduler.Scheduler.record_weight_version_change",
-        _give_pending_tokens_to_the_old_version,
+        _record_what_the_old_version_computed,
         HookType.AROUND,
     )
 
@@ -35,13 +36,26 @@ def _add_spans_to_unfinished(accumulator, **_):
             )
 
 
-def _give_pending_tokens_to_the_old_version(original, scheduler, new_version):
-    """Under the overlap schedule one step is sampled but not yet appended when the version changes."""
+def _record_what_the_old_version_computed(original, scheduler, new_version):
     old_version = get_serving().weight_version
     original(scheduler, new_version)
-    if new_version is None or new_version == old_version or not scheduler.enable_overlap:
+    if new_version is None or new_version == old_version:
         return
-    for batch, _ in scheduler.result_queue:
+    _begin_with_the_old_version(scheduler.chunked_req, old_version)
+    if scheduler.enable_overlap:
+        _give_pending_tokens(scheduler.result_queue, old_version)
+
+
+def _begin_with_the_old_version(req, old_version):
+    """A prompt of which some chunks are computed begins with a span of no tokens: the keys and values of the
+    first tokens that follow are older than the weights."""
+    if req is not None and not req.output_ids:
+        req.weight_version_events.append(WeightVersionEvent(old_version=old_version, num_output_tokens=0))
+
+
+def _give_pending_tokens(result_queue, old_version):
+    """Under the overlap schedule one step is sampled but not yet appended when the version changes."""
+    for batch, _ in result_queue:
         for req in batch.reqs:
             if _yields_a_token(batch, req):
                 _extend_last_event(req, old_version)

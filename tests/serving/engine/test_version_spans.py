@@ -16,8 +16,12 @@ from serving.engine.servers import (
     post,
     publish,
     reference_logprobs,
+    running_server,
     stream,
+    write_model,
 )
+
+from asyncrl.serving.sglang import passes
 
 TOLERANCE = 1e-5
 ENDLESS = 1900
@@ -32,6 +36,14 @@ class Received:
     logprobs: list[float] = field(default_factory=list)
     spans: list[dict[str, Any]] = field(default_factory=list)
     num_cached: int = 0
+
+
+@pytest.fixture
+def chunking_engine(tmp_path):
+    """A server that computes prompts in chunks of 32 tokens; its URL and the folders of two models."""
+    folders = [write_model(tmp_path / str(seed), seed=seed) for seed in range(2)]
+    with running_server(folders[0], tmp_path / "log", "--chunked-prefill-size", "32") as (url, _):
+        yield url, folders
 
 
 @pytest.fixture
@@ -130,6 +142,43 @@ def test_a_salted_prefix_is_not_shared_between_versions(engine):
     fresh = reference_logprobs(prompt, stale.tokens, [models[1]] * 8)
     assert stale.num_cached == len(prompt) - 1
     assert stale.logprobs != pytest.approx(fresh, abs=100 * TOLERANCE)
+
+
+def test_a_prompt_that_two_versions_computed_begins_with_a_span_of_no_tokens(chunking_engine):
+    url, folders = chunking_engine
+    models = [load_model(folder) for folder in folders]
+    prompt = random.Random(12).choices(range(2, VOCABULARY), k=1800)
+
+    async def run() -> tuple[Received, list[float]]:
+        """The response, and how many prefills there were before the update, before its request and after."""
+        counts = []
+
+        async def count() -> float:
+            counts.append((await passes(session, url)).prefill.passes)
+            return counts[-1]
+
+        async with new_session() as session:
+            begun = await count()
+            response = asyncio.create_task(generate(session, url, [prompt], 8, salt="v0"))
+            while await count() < begun + 3:
+                assert not response.done()
+            await publish(session, url, folders[1], 1)
+            await count()
+            assert not response.done()
+            [received] = await response
+            await count()
+        return received, counts
+
+    response, counts = asyncio.run(run())
+    # Chunks of 32 tokens, some before and some after the update.
+    assert counts[-1] - counts[0] == 57 and counts[-2] - counts[0] < 50
+    assert response.num_cached == 0
+    assert response.spans == [
+        {"version": "0", "start": 0, "end": 0},
+        {"version": "1", "start": 0, "end": 8},
+    ]
+    fresh = reference_logprobs(prompt, response.tokens, [models[1]] * 8)
+    assert response.logprobs != pytest.approx(fresh, abs=100 * TOLERANCE)
 
 
 def test_an_aborted_request_keeps_its_confirmed_tokens(engine):
