@@ -15,6 +15,9 @@ from asyncrl.serving.engine.cuda_toolkit import toolkit_environment
 CPU_PATH = Path(__file__).with_name("cpu_path")
 """Stand-ins for packages that have no CPU build."""
 
+MOST_GRAPHED = 256
+"""Requests at once up to which a GPU decodes by CUDA graphs: as many as SGLang takes on one of 80 GB."""
+
 _KEPT_BYTES = str(128 * 2**20)
 
 
@@ -87,6 +90,9 @@ def engine_arguments(
     elif model.dtype == "float32":
         # Those that SGLang prefers are for 16 bits.
         arguments += ["--attention-backend", "triton"]
+    if has_gpu and serving.max_running_requests <= MOST_GRAPHED:
+        # SGLang takes 8 to 48 on GPUs of less than 60 GB; larger batches would decode without a graph.
+        arguments += ["--cuda-graph-max-bs-decode", str(serving.max_running_requests)]
     if has_gpu and can_sleep:
         arguments += ["--enable-memory-saver"]
     return arguments + serving.extra_arguments

@@ -35,6 +35,17 @@ def test_attention_is_left_to_sglang_where_its_choice_can_compute_the_type(
     assert ("--enable-memory-saver" in found) == has_gpu
 
 
+@pytest.mark.parametrize(
+    ("has_gpu", "at_once", "graphed"), [(True, 96, "96"), (True, 512, None), (False, 96, None)]
+)
+def test_all_that_a_gpu_decodes_at_once_has_a_graph_however_small_the_gpu(
+    has_gpu: bool, at_once: int, graphed: str | None
+) -> None:
+    found = arguments(has_gpu=has_gpu, dtype="bfloat16", max_running_requests=at_once)
+    name = "--cuda-graph-max-bs-decode"
+    assert (found[found.index(name) + 1] if name in found else None) == graphed
+
+
 def test_a_recipes_own_arguments_come_last() -> None:
     own = ["--attention-backend", "fa3"]
     assert arguments(has_gpu=True, dtype="float32", extra_arguments=own)[-2:] == own
