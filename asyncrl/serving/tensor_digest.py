@@ -8,11 +8,17 @@ import torch
 import xxhash
 from torch import Tensor
 
+WORD_BYTES = 4
+"""That hash reads words of as many, aligned."""
+
 
 def tensor_digest(tensor: Tensor) -> str:
     """Of the contiguous bytes of `tensor`, whose shape and type do not matter."""
     whole = tensor.detach().contiguous()
     if whole.is_cuda:
+        if whole.data_ptr() % WORD_BYTES:
+            # A part of a bucket, behind a tensor with an odd number of 16-bit elements.
+            whole = whole.clone()
         from sglang.kernels.ops.memory.gpu_tensor_hash import gpu_tensor_hash
 
         return f"{gpu_tensor_hash(whole):016x}"
