@@ -11,6 +11,7 @@ import io
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ HOOKS_PATH = "/asyncrl/hooks"
 _JSON = {"Content-Type": "application/json"}
 _SLEEP = {"tags": ["kv_cache", "weights"]}
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What serves at a URL now."""
+
+    process: str
+    """Another one after a restart."""
+    num_ranks: int
+    """That hold weights."""
 
 
 def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
@@ -265,9 +276,9 @@ async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds
     return answer
 
 
-async def check_hooks(session: aiohttp.ClientSession, url: str) -> int:
-    """How many ranks of the server hold weights. Raises ServerError when a hook of asyncrl's plugin does not
-    apply there: versions of tokens and digests of weights would be missing or wrong."""
+async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
+    """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
+    of weights would be missing or wrong."""
     found = await _get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -276,7 +287,7 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> int:
             f"that server runs, and name its entry point in SGLANG_PLUGINS if that is set."
         )
     try:
-        version, num_ranks = str(found["sglang"]), int(found["num_ranks"])
+        version, engine = str(found["sglang"]), Engine(str(found["process"]), int(found["num_ranks"]))
         missing = [target for target, is_applied in found["hooks"].items() if not is_applied]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ServerError(f"{url}{HOOKS_PATH} answered {found!r:.200}, expected hooks") from None
@@ -290,7 +301,7 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> int:
             f"{url} runs SGLang {version}; asyncrl's hooks, such as {next(iter(found['hooks']), 'none')}, "
             f"are written for SGLang {SGLANG_VERSION}."
         )
-    return num_ranks
+    return engine
 
 
 async def _get_json(

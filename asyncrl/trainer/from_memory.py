@@ -20,6 +20,7 @@ from torch import Tensor
 from asyncrl.access import Keys
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang import Engine
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.trainer import ranks
 from asyncrl.trainer.buckets import Bucket, plan_buckets
@@ -58,8 +59,8 @@ class MemoryBroadcast:
         """Number of an own bucket -> its bytes, pinned where there is a GPU."""
         self._group: UpdateGroup | None = None
         """Of this rank's stage."""
-        self._members: dict[str, int] = {}
-        """Of the groups: server URL -> number of ranks. The same on every rank."""
+        self._members: dict[str, Engine] = {}
+        """Of the groups, by URL: a server that was restarted is none. The same on every rank."""
         self._addresses: dict[int, Address] = {}
         """Stage -> where its group met."""
 
@@ -104,7 +105,7 @@ class MemoryBroadcast:
     ) -> tuple[Outcomes, list[str]]:
         """Outcomes, and the servers that may take the version in a group of their own. Without a model the
         copies of the round before are sent."""
-        members: dict[str, int] = ranks.first_alone(lambda: self._begin(publication, servers))
+        members = ranks.first_alone(lambda: self._begin(publication, servers))
         error = self._meet(members)
         sent = self._send_buckets(model, self._group if members and error is None else None)
         everyone = ranks.gather(sent)
@@ -121,7 +122,7 @@ class MemoryBroadcast:
 
     # The first rank, towards the servers
 
-    def _begin(self, publication: Publication, servers: Sequence[str]) -> dict[str, int]:
+    def _begin(self, publication: Publication, servers: Sequence[str]) -> dict[str, Engine]:
         assert self._receivers is not None
         return self._receivers.begin(publication, servers, self._plan)
 
@@ -132,11 +133,11 @@ class MemoryBroadcast:
 
     # Groups
 
-    def _meet(self, members: dict[str, int]) -> str | None:
+    def _meet(self, members: dict[str, Engine]) -> str | None:
         """Joins the servers that are ready to receive, unless they are in the groups already; why not."""
         if not members:
             return None
-        is_new = members != self._members
+        is_new, num_ranks = members != self._members, [engine.num_ranks for engine in members.values()]
         own: dict[int, Address] = {}
         if is_new:
             self._part()
@@ -144,14 +145,14 @@ class MemoryBroadcast:
                 own[stage] = choose_address(f"weights-{uuid.uuid4().hex}", members)
             self._addresses = {stage: it for found in ranks.gather(own) for stage, it in found.items()}
         if self._receivers is not None:
-            first = dict(zip(members, itertools.accumulate(members.values(), initial=1), strict=False))
+            first = dict(zip(members, itertools.accumulate(num_ranks, initial=1), strict=False))
             backend = backend_of(_device())
-            meeting = Meeting(self._addresses, first, 1 + sum(members.values()), backend, is_new)
+            meeting = Meeting(self._addresses, first, 1 + sum(num_ranks), backend, is_new)
             self._receivers.meet(meeting)
         error = None
         for address in own.values():
             try:
-                self._group = UpdateGroup(address, sum(members.values()), backend_of(_device()))
+                self._group = UpdateGroup(address, sum(num_ranks), backend_of(_device()))
             except RuntimeError as failure:
                 error = f"no group with {', '.join(members)}: {failure}"
         error = next((each for each in ranks.gather(error) if each is not None), None)

@@ -20,6 +20,7 @@ from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PublishOutcome
 from asyncrl.serving import sglang
 from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.sglang import Engine
 from asyncrl.trainer.buckets import Bucket
 from asyncrl.trainer.update_group import Address
 
@@ -59,8 +60,8 @@ class Round:
     publication: Publication
     urls: Sequence[str]
     plan: Sequence[Bucket]
-    ready: dict[str, int] = field(default_factory=dict)
-    """Servers that are paused and wait for a bucket -> their number of ranks."""
+    ready: dict[str, Engine] = field(default_factory=dict)
+    """Servers that are paused and wait for a bucket."""
     failures: dict[str, Failure] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     met: "asyncio.Future[Meeting]" = field(default_factory=asyncio.Future)
@@ -84,8 +85,10 @@ class Receivers:
         self._joined: dict[str, list[str]] = {}
         """Server URL -> names of the groups that it is in."""
 
-    def begin(self, publication: Publication, urls: Sequence[str], plan: Sequence[Bucket]) -> dict[str, int]:
-        """Pauses the servers; returns when each is ready to receive or has failed. URL -> number of ranks."""
+    def begin(
+        self, publication: Publication, urls: Sequence[str], plan: Sequence[Bucket]
+    ) -> dict[str, Engine]:
+        """Pauses the servers; returns when each is ready to receive or has failed. By URL."""
         self._round = self._call(self._new_round(publication, urls, plan))
         self._running = asyncio.run_coroutine_threadsafe(self._run(self._round), self._loop)
         return self._call(self._until_ready(self._round))
@@ -149,10 +152,10 @@ class Receivers:
             round_.arrived.notify_all()
 
     async def _receive(self, session: aiohttp.ClientSession, url: str, round_: Round) -> None:
-        num_ranks = await sglang.check_hooks(session, url)
+        engine = await sglang.check_hooks(session, url)
         await sglang.begin_weight_update(session, url)
         async with round_.arrived:
-            round_.ready[url] = num_ranks
+            round_.ready[url] = engine
             round_.arrived.notify_all()
         meeting = await asyncio.shield(round_.met)
         if url not in meeting.first_ranks:
@@ -160,9 +163,9 @@ class Receivers:
         if meeting.is_new:
             await self._leave(session, url)
             self._joined[url] = [address.name for address in meeting.addresses.values()]
-            await asyncio.gather(
-                *(_join(session, url, meeting, address) for address in meeting.addresses.values())
-            )
+            # One stage after the other, in the same order at all servers: each joins one group at a time.
+            for address in meeting.addresses.values():
+                await _join(session, url, meeting, address)
         for number, bucket in enumerate(round_.plan, 1):
             await sglang.update_weights_from_distributed(
                 session,
@@ -176,7 +179,7 @@ class Receivers:
         await sglang.end_weight_update(session, url)
         await round_.digested.wait()
 
-    async def _until_ready(self, round_: Round) -> dict[str, int]:
+    async def _until_ready(self, round_: Round) -> dict[str, Engine]:
         async def until(condition: Callable[[], bool]) -> None:
             async with round_.arrived:
                 await round_.arrived.wait_for(condition)
@@ -188,7 +191,7 @@ class Receivers:
         # One that hangs must not keep the others paused.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(until(is_settled), READY_SECONDS)
-        return {url: num_ranks for url, num_ranks in round_.ready.items() if url not in round_.failures}
+        return {url: engine for url, engine in round_.ready.items() if url not in round_.failures}
 
     async def _answering(self, round_: Round) -> list[str]:
         assert self._session is not None

@@ -47,7 +47,7 @@ class InRequest:
     """Tensors travel by value inside the request: no shared disk, one copy per rank of a server."""
 
     async def load(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        num_ranks = await sglang.check_hooks(session, url)
+        num_ranks = (await sglang.check_hooks(session, url)).num_ranks
         await sglang.begin_weight_update(session, url)
         for bucket, version in _labelled(publication, max_bytes=REQUEST_BYTES):
             pickled = await asyncio.to_thread(_pickled, bucket)

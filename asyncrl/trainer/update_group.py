@@ -2,10 +2,8 @@
 trainer's own groups. NCCL between GPUs, gloo between CPUs.
 """
 
-import contextlib
-import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -16,12 +14,12 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from asyncrl.machine import outward_address
+from asyncrl.serving import weight_group
 
 JOIN_SECONDS = 30.0
 """Longest wait for the servers to join a group."""
 GROUP_SECONDS = 300.0
 """When torch itself gives a broadcast up: later than who waits for it."""
-BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -62,7 +60,7 @@ class UpdateGroup:
         join = timedelta(seconds=JOIN_SECONDS)
         store, _, _ = next(c10d.rendezvous(method, 0, size, timeout=join))
         store.set_timeout(join)
-        with _errors_raised_where_they_are_waited_for():
+        with weight_group.errors_raised_where_they_are_waited_for():
             self._group, _ = c10d._new_process_group_helper(
                 size,
                 0,
@@ -82,20 +80,5 @@ class UpdateGroup:
         return work
 
     def close(self) -> None:
-        """Who still waits in it is told that the connection is closed."""
-        dist.destroy_process_group(self._group)
-
-
-@contextlib.contextmanager
-def _errors_raised_where_they_are_waited_for() -> Iterator[None]:
-    """Of NCCL groups made meanwhile. Else torch's watchdog ends the process when a server of the group dies,
-    and the trainer's own groups want that. The variable is read as a group is made."""
-    before = os.environ.get(BLOCKING_WAIT)
-    os.environ[BLOCKING_WAIT] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[BLOCKING_WAIT]
-        else:
-            os.environ[BLOCKING_WAIT] = before
+        """Leaves it, whatever the servers do."""
+        weight_group.end(self._group)

@@ -54,7 +54,12 @@ class FakeEngine:
         self.is_corrupt = False
         self.checksum_reply: Any = None
         """What it says instead of the digests it holds."""
-        self.hooks: dict[str, Any] = {"sglang": SGLANG_VERSION, "num_ranks": 1, "hooks": {"a.hook": True}}
+        self.hooks: dict[str, Any] = {
+            "sglang": SGLANG_VERSION,
+            "process": "1",
+            "num_ranks": 1,
+            "hooks": {"a.hook": True},
+        }
         """What it says of asyncrl's plugin."""
         self._is_damaged = False
         """Whether the folder that was loaded last holds a file of that name."""

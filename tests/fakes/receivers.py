@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ TESTS = Path(__file__).parents[1]
 
 
 @contextlib.contextmanager
-def running_receivers(count: int) -> Iterator[list[str]]:
-    """Their URLs; they listen."""
-    ports = free_ports(count)
+def running_receivers(count: int, ports: Sequence[int] = ()) -> Iterator[list[str]]:
+    """Their URLs; they listen, at `ports` if there are any."""
+    ports = ports or free_ports(count)
     process = subprocess.Popen(
         [sys.executable, "-m", "fakes.receiver", *map(str, ports)],
         # Their buffers stay with them, as those of servers do (engine/environment.py).

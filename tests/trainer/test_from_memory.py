@@ -10,6 +10,7 @@ from fakes.receivers import running_receivers, set_fault, state_of
 from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
+from asyncrl.ports import free_ports
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.digests import digests_of
 from asyncrl.trainer.export import read_weights
@@ -149,3 +150,18 @@ def test_a_server_that_dies_in_the_middle_is_an_outcome_and_the_others_take_the_
     _, outcomes = publish(publisher, 12, model, members)
     assert {url for url, outcome in outcomes.items() if not outcome.is_installed} == {lost}
     assert [state_of(url)["version"] for url in members if url != lost] == ["12"] * 3
+
+
+def test_a_server_that_was_restarted_at_its_address_joins_the_others_again(
+    publisher: Publisher, model: PolicyModel, servers: list[str], caplog: pytest.LogCaptureFixture
+):
+    (port,) = free_ports(1)
+    for version in (13, 14):
+        with running_receivers(1, [port]) as [restarted]:
+            members = [restarted, servers[0]]
+            _, outcomes = publish(publisher, version, model, members)
+            assert all(outcome.is_installed for outcome in outcomes.values())
+            states = [state_of(url) for url in members]
+            assert [(state["version"], state["num_groups"]) for state in states] == [(str(version), 1)] * 2
+    # Neither was sent to in a group of its own.
+    assert not caplog.records

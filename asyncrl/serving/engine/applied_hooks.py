@@ -5,10 +5,14 @@ the others load the same plugin into the same SGLang.
 """
 
 import multiprocessing
+import uuid
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from asyncrl.serving.sglang import HOOKS_PATH
+
+PROCESS = uuid.uuid4().hex
+"""Tells the server from the next one at its address."""
 
 
 def install() -> None:
@@ -26,12 +30,14 @@ def _add_route(*_, **__):
 
 
 def describe():
-    """SGLang's version, the ranks that hold weights, and each hook's target with whether it was applied."""
+    """SGLang's version, the process, the ranks that hold weights, and each hook's target with whether it was
+    applied."""
     import sglang
     from sglang.srt.runtime_context import get_parallel
 
     return {
         "sglang": sglang.__version__,
+        "process": PROCESS,
         "num_ranks": get_parallel().tp_size,
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }

@@ -8,9 +8,9 @@ CPU_ATTENTION = "asyncrl_cpu"
 
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
-    whole steps before an update, version spans, short aborts, clean ends, shared prompts, times of passes,
-    and the list of these hooks; on a CPU lighter processes, batched attention, packed weights, shorter ways
-    to decode, norm, rotate and sample, and sleep too."""
+    whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
+    prompts, times of passes, and the list of these hooks; on a CPU lighter processes, batched attention,
+    packed weights, shorter ways to decode, norm, rotate and sample, and sleep too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -24,6 +24,7 @@ def load() -> None:
         prompt_sharing,
         remote_weights,
         step_in_flight,
+        update_groups,
         version_spans,
     )
 
@@ -33,6 +34,7 @@ def load() -> None:
     loaded_weights.install()
     step_in_flight.install()
     remote_weights.install()
+    update_groups.install()
     version_spans.install()
     aborts.install()
     leftovers.install()

@@ -1,0 +1,51 @@
+"""A server waits for weights for a bounded time, and leaves a group whatever the others do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+
+from asyncrl.serving import weight_group
+from asyncrl.serving.engine.environment import engine_environment
+
+SCRIPT = Path(__file__).with_name("leave_groups.py")
+
+
+def test_weights_arrive_and_a_trainer_that_sends_none_is_given_up() -> None:
+    environment = os.environ | engine_environment(threads=1, has_gpu=False)
+    run = subprocess.run(
+        [sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.splitlines() == [
+        "set-while-joining 1 set-afterwards False",
+        "received a:15.0 b:4.0",
+        "left True False",
+        "set-while-joining 1 set-afterwards False",
+        "ended-within-10-seconds True",
+        "left True False",
+    ]
+
+
+@pytest.mark.parametrize(("backend", "ended"), [("nccl", "abort"), ("gloo", "destroy")])
+def test_nccl_is_aborted_because_its_orderly_end_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, backend: str, ended: str
+) -> None:
+    calls: list[tuple[str, object]] = []
+    group = SimpleNamespace()
+    monkeypatch.setattr(dist, "get_backend", lambda _: backend)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda it: calls.append(("destroy", it)))
+    monkeypatch.setattr(weight_group.c10d, "_abort_process_group", lambda it: calls.append(("abort", it)))
+    weight_group.end(group)
+    assert calls == [(ended, group)]
+
+
+def test_the_variable_of_a_users_shell_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(weight_group.BLOCKING_WAIT, "0")
+    with weight_group.errors_raised_where_they_are_waited_for():
+        assert os.environ[weight_group.BLOCKING_WAIT] == "1"
+    assert os.environ[weight_group.BLOCKING_WAIT] == "0"
