@@ -1,7 +1,6 @@
 """What a run runs in: packages, Python, machine, the commit of asyncrl. Imports no torch."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from asyncrl.machine_memory import machine_memory
+from sandbox.own_groups import available_cores
 
 DRIVER = Path("/proc/driver/nvidia/version")
 GIT_SECONDS = 10.0
@@ -48,7 +48,7 @@ def describe_environment(gpus: list[str]) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu(),
-        num_cores=len(os.sched_getaffinity(0)),
+        num_cores=available_cores(),
         memory_gib=round(machine_memory().total / 2**30, 1),
         gpus=gpus,
         gpu_driver=DRIVER.read_text().partition("\n")[0] if DRIVER.is_file() else None,

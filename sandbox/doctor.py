@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from sandbox import landlock, users
 from sandbox.limits import MEBIBYTE, Limits
+from sandbox.own_groups import available_cores
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
-from sandbox.settings import SandboxSettings, available_cores
+from sandbox.settings import SandboxSettings
 
 _ENABLE = {
     Tier.NAMESPACES: (

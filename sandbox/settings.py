@@ -10,6 +10,7 @@ from sandbox import jail
 from sandbox.interpreter import default_python, find_interpreter
 from sandbox.languages import LANGUAGES, Language
 from sandbox.messages import WorkerSettings
+from sandbox.own_groups import available_cores
 from sandbox.result import Tier
 
 _BASE_ENVIRONMENT = {
@@ -26,11 +27,6 @@ _BASE_ENVIRONMENT = {
     # Each arena of malloc reserves 128 MiB of address space, and each thread would have its own.
     "MALLOC_ARENA_MAX": "2",
 }
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def worker_command() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.standard_input import in_thread, lines
+from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
 from verifiers.pool import VerifierPool
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="an option of the verifier",
     )
-    parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), help="worker processes")
+    parser.add_argument("--workers", type=int, default=min(4, available_cores()), help="worker processes")
     parser.add_argument(
         "--timeout", type=float, default=2.0, metavar="SECONDS", help="limit of one verification"
     )

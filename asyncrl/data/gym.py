@@ -18,6 +18,7 @@ from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Source
+from sandbox.own_groups import available_cores
 from verifiers.gym.datasets import installed_version
 
 _TASKS_PER_PROCESS = 250
@@ -71,7 +72,7 @@ def _make(source: Source, key: str, file: Path) -> None:
     assert source.gym is not None and source.size is not None and source.seed is not None
     print(f"Making {source.size} tasks of gym {source.gym}, to be kept in {file.parent} ...", file=sys.stderr)
     file.parent.mkdir(parents=True, exist_ok=True)
-    num = max(1, min(os.cpu_count() or 1, _MAX_PROCESSES, source.size // _TASKS_PER_PROCESS))
+    num = max(1, min(available_cores(), _MAX_PROCESSES, source.size // _TASKS_PER_PROCESS))
     bounds = [source.size * part // num for part in range(num + 1)]
     config = source.config if isinstance(source.config, dict) else {}
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:

@@ -46,6 +46,7 @@ from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder, data_digests
 from asyncrl.serving.capacity import SPARE_TOKENS, Capacity
+from sandbox.own_groups import available_cores
 
 log = logging.getLogger(__name__)
 
@@ -339,7 +340,7 @@ def _warn_of_crowded_cores(recipe: Recipe) -> None:
     of_trainer = trainer.num_processes * trainer.threads_per_process
     # Colocated ones take turns.
     total = max(of_servers, of_trainer) if recipe.placement.colocated else of_servers + of_trainer
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     widest = max(serving.threads_per_server if num_servers else 1, trainer.threads_per_process)
     if widest > 1 and total > cores:
         log.warning(

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -109,7 +108,7 @@ def test_several_processes_make_the_tasks_that_one_makes(monkeypatch: pytest.Mon
     for file in cache.iterdir():
         file.unlink()
     monkeypatch.setattr(asyncrl.data.gym, "_TASKS_PER_PROCESS", 2)
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr("asyncrl.data.gym.available_cores", lambda: 3)
     assert read(gym="word_ladder", size=6) == one
 
 

@@ -10,10 +10,11 @@ from collections.abc import Hashable
 from typing import Annotated, Any
 
 from sandbox.limits import MEBIBYTE, Limits, parse_limits
+from sandbox.own_groups import available_cores
 from sandbox.protocol import Sandbox
 from sandbox.result import Result, SandboxError, Status
 from sandbox.service import SandboxService
-from sandbox.settings import SandboxSettings, available_cores
+from sandbox.settings import SandboxSettings
 from verifiers.code.compare import Whitespace
 from verifiers.code.extract import MAX_PROGRAM_CHARACTERS, extract_program
 from verifiers.code.grade import Rules, TestOutcome, grade, is_repeatable
