@@ -16,6 +16,7 @@ from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 
 from asyncrl.model.folder import check_model_folder
+from asyncrl.ports import free_ports
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.checkpoint import Checkpoints
@@ -217,15 +218,24 @@ def test_the_best_on_heldout_tasks_is_kept_and_exported_beside_the_last(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("meeting", ["standalone", "master"])
 def test_tensor_ranks_under_torchrun_make_the_same_weights_as_one(
-    folder: Path, queue: FakeQueueService, straight: tuple[Path, FakeQueueService], tmp_path: Path
+    meeting: str,
+    folder: Path,
+    queue: FakeQueueService,
+    straight: tuple[Path, FakeQueueService],
+    tmp_path: Path,
 ):
     run = tmp_path / "run"
     run.mkdir()
     parallel = {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True}
     recipe = make_recipe(folder, trainer=TRAINER | {"num_processes": 2, "parallel": parallel})
     (run / "recipe.yaml").write_text(dump_recipe(recipe))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    if meeting == "standalone":
+        command += ["--standalone"]
+    else:
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports(1)[0])]
     command += ["-m", "asyncrl.trainer.main", "--run-folder", str(run), "--queue-url", queue.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

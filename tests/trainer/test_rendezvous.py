@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import psutil
 import pytest
+from torch.distributed import TCPStore
 
 from asyncrl.ports import free_ports
 from asyncrl.trainer.rendezvous import meet
@@ -48,3 +49,18 @@ def test_a_name_is_met_wherever_its_machine_listens() -> None:
     with socket.create_connection(("127.0.0.3", port), timeout=10):
         pass
     store.set("word", "here")
+
+
+def test_torchruns_store_serves_the_ranks_and_a_restart_starts_from_an_empty_one() -> None:
+    agents = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(agents.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    first, second = (meet(rank, 2, timeout=TIMEOUT, environment=environment) for rank in range(2))
+    first.set("word", "here")
+    assert second.get("word") == b"here"
+    restarted = meet(1, 2, timeout=TIMEOUT, environment=environment | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert not restarted.check(["word"])
