@@ -28,6 +28,7 @@ from torch import Tensor
 
 from asyncrl.trainer.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.blocks import Block, make_blocks
+from asyncrl.trainer.picked_rows import pick_rows
 
 CALL_COST = 4000.0
 """What one more attention call costs, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -119,23 +120,6 @@ def _pad_masks(blocks: list[Block]) -> Tensor | None:
         if block.mask is not None:
             mask[: len(block.mask), : len(block.mask)] = block.mask
     return torch.from_numpy(masks)
-
-
-class _LayOut(torch.autograd.Function):
-    """Packed [P, ...] -> places [Q, ...]; a shared token collects the gradients of all its copies."""
-
-    @staticmethod
-    def forward(context: Any, tokens: Tensor, sequences: PackedSequences) -> Tensor:
-        context.places, context.num_tokens = sequences.places, len(tokens)
-        return tokens.index_select(0, sequences.places)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it. Sums are
-        # float32, because a prompt may have hundreds of copies; on a CPU torch keeps them so by itself.
-        copies = gradient if gradient.device.type == "cpu" else gradient.float()
-        tokens = copies.new_zeros(context.num_tokens, *copies.shape[1:])
-        return tokens.index_add_(0, context.places, copies).to(gradient.dtype), None
 
 
 class _Pack(torch.autograd.Function):
@@ -233,7 +217,8 @@ class PackedAttention(MegatronModule):
     def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, sequences: PackedSequences) -> Tensor:
         """[P, H, D], [P, G, D], [P, G, D] -> [P, H * D]."""
         scale = self.scale or query.shape[-1] ** -0.5
-        query, key, value = (_LayOut.apply(x, sequences) for x in (query, key, value))
+        # Gradients at padding are zero: nothing attends to it and `_Pack` reads nothing of it.
+        query, key, value = (pick_rows(each, sequences.places) for each in (query, key, value))
         output = KERNELS[sequences.kernel].attend(query, key, value, sequences.rows, scale)
         packed: Tensor = _Pack.apply(output.flatten(1), sequences)
         return packed

@@ -35,6 +35,7 @@ from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
 from asyncrl.trainer.optimizer import gather_weights, take_step
+from asyncrl.trainer.picked_rows import pick_rows
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
 
@@ -75,7 +76,7 @@ class CriticModel(GPTModel):
             # Every rank computes every value and its whole gradient: nothing to sum over tensor ranks.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         own, predicting = own_predicting(micro.predicting, len(hidden))
-        values: Tensor = self.output_layer(hidden.squeeze(1).index_select(0, predicting))
+        values: Tensor = self.output_layer(pick_rows(hidden.squeeze(1), predicting))
         return values if own is None else fill_in(values[None], own, len(micro.targets))[0]
 
     def _postprocess(self, hidden_states: Tensor, **_: Any) -> Tensor:

@@ -39,6 +39,7 @@ from asyncrl.trainer.attention_kernels import Heads
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.logprobs import output_logprobs
 from asyncrl.trainer.norm import rms_norm
+from asyncrl.trainer.picked_rows import pick_rows
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -71,7 +72,7 @@ class PolicyModel(GPTModel):
         own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
         logprobs, entropies = output_logprobs(
-            hidden.index_select(0, predicting),
+            pick_rows(hidden, predicting),
             weight,
             targets if own is None else targets[own],
             temperature,

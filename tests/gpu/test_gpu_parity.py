@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -99,17 +98,14 @@ def test_an_attention_kernel_gives_the_formulas_numbers(name: str, dtype: torch.
         pytest.skip(str(refusal))
 
 
-def test_gradients_of_a_prompts_copies_are_summed_in_float32():
-    from asyncrl.trainer.attention import _LayOut, describe_pack
-    from asyncrl.trainer.batch import _moved
+def test_gradients_of_a_row_picked_often_are_summed_in_float32():
+    from asyncrl.trainer.picked_rows import pick_rows
 
-    # A prompt of one token with 300 responses. A sum of halves in bfloat16 stays at 128, where its next
-    # number is 1 away.
-    pack = describe_pack([np.array([0, 1 + i]) for i in range(300)], np.array([0] + [1] * 300), kernel="sdpa")
-    pack = _moved(pack, torch.device("cuda"))
-    tokens = torch.zeros(301, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    _LayOut.apply(tokens, pack).backward(torch.full((600, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
-    assert tokens.grad[0].tolist() == [150.0] * 8
+    # A sum of halves in bfloat16 stays at 128, where its next number is 1 away.
+    rows = torch.zeros(2, 8, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    picked = pick_rows(rows, torch.zeros(300, dtype=torch.int64, device="cuda"))
+    picked.backward(torch.full((300, 8), 0.5, dtype=torch.bfloat16, device="cuda"))
+    assert rows.grad.tolist() == [[150.0] * 8, [0.0] * 8]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
