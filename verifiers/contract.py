@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verifiers.golds import parse_gold
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome, Verdict
@@ -70,7 +71,7 @@ async def check_contract(
     references: list[Any] = []
     for gold in golds:
         try:
-            references.append(verifier.parse_reference(gold))
+            references.append(parse_gold(verifier, gold))
         except Exception as error:  # a promise broken in any way is a failed check
             checks.append(Check("it parses the golds", False, f"{gold!r}: {type(error).__name__}: {error}"))
             return checks
@@ -158,7 +159,7 @@ async def _grades(
     name, options, folder = named
     promise = "right answers are correct" if want_correct else "wrong answers are not correct"
     for gold, response in pairs:
-        reference = verifier.parse_reference(gold)
+        reference = parse_gold(verifier, gold)
         verdict = await pool.verify(name, options, response, reference, folder=folder)
         if (verdict.outcome is Outcome.CORRECT) is not want_correct:
             return Check(promise, False, f"gold {gold!r}, response {response!r}: {verdict.outcome.value}")

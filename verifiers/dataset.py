@@ -22,6 +22,8 @@ from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
 
 _NO_SELF_ANSWER = {"regex", "format", "length", "json_schema"}
+_ALTERNATIVES = {"math", "exact"}
+"""Verifiers for which a list of golds says that each of them is an answer."""
 _ROWS_AT_ONCE = 64
 
 
@@ -102,9 +104,40 @@ async def _check_row(
     if isinstance(reference, CodeReference):
         await _check_code_row(row, reference, pool, folder, report)
         return
-    if row.verifier_name in _NO_SELF_ANSWER or not isinstance(row.gold, (str, int, float)):
-        return
-    report.num_checked += 1
+    golds = _own_answers(row)
+    report.num_checked += bool(golds)
+    for gold in golds:
+        await _check_answer(rows, at, gold, reference, pool, folder, report)
+
+
+def _own_answers(row: GoldRow) -> list[str]:
+    """The texts that must each grade CORRECT as an answer to the row; empty where that cannot be said."""
+    if row.verifier_name in _NO_SELF_ANSWER:
+        return []
+    golds = [row.gold]
+    if isinstance(row.gold, (list, tuple)):
+        if row.verifier_name == "choice":
+            # All letters together are the answer.
+            return [",".join(map(str, row.gold))]
+        if row.verifier_name not in _ALTERNATIVES:
+            return []
+        golds = list(row.gold)
+    # A gold that is a whole solution answers for itself: with its own box, or with what stands
+    # after its mark.
+    return [str(gold).rpartition("####")[2].strip() for gold in golds if isinstance(gold, (str, int, float))]
+
+
+async def _check_answer(
+    rows: Sequence[GoldRow],
+    at: int,
+    gold: str,
+    reference: Any,
+    pool: VerifierPool,
+    folder: Path | None,
+    report: DataReport,
+) -> None:
+    """One answer to a row, and wrong ones made from it."""
+    row = rows[at]
 
     async def outcome(response: str) -> Outcome:
         verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
@@ -112,9 +145,6 @@ async def _check_row(
             report.faults.append(f"{row.where}: {verdict.detail}")
         return verdict.outcome
 
-    # A gold that is a whole solution answers for itself: with its own box, or with what stands
-    # after its mark.
-    gold = str(row.gold).rpartition("####")[2].strip()
     templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
     graded = [await outcome(template % gold) for template in templates]
     if Outcome.CORRECT not in graded:
@@ -127,12 +157,7 @@ async def _check_row(
         return
     for kind, text in mutants(gold, other=_other_gold(rows, at)):
         passes = await outcome(template % text) is Outcome.CORRECT
-        if (
-            passes
-            and kind == "another row's gold"
-            and await _accepts(pool, row, text, template % gold, folder)
-        ):
-            # Each passes for the other: the two rows have the same answer.
+        if passes and await _is_right(pool, row, kind, text, template, gold, folder):
             continue
         report.num_mutants[kind] += 1
         if passes:
@@ -193,7 +218,24 @@ async def _check_gym_row(
                 report.accepted_mutants.append(f"{row.where}: {kind} passes")
 
 
-async def _accepts(pool: VerifierPool, row: GoldRow, gold: str, response: str, folder: Path | None) -> bool:
+async def _is_right(
+    pool: VerifierPool, row: GoldRow, kind: str, text: str, template: str, gold: str, folder: Path | None
+) -> bool:
+    """Whether a mutant that passes is a right answer after all."""
+    if kind == "another row's gold" and await _accepts(pool, row, text, template % gold, folder):
+        # Each passes for the other: the two rows have the same answer.
+        return True
+    if isinstance(row.gold, (str, int, float)):
+        return False
+    for other in _own_answers(row):
+        if other != gold and await _accepts(pool, row, [other], template % text, folder):
+            return True
+    return False
+
+
+async def _accepts(
+    pool: VerifierPool, row: GoldRow, gold: object, response: str, folder: Path | None
+) -> bool:
     try:
         reference = pool.parse_reference(row.verifier_name, row.options, gold, folder=folder)
     except ValueError:

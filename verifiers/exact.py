@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from verifiers.extract import Fallback, Think, extract_answer, final_part, marked_answer
+from verifiers.golds import refuse_missing
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 Source = Literal["response", "final_part", "boxed"]
@@ -56,6 +57,7 @@ class ExactVerifier:
 
     def parse_reference(self, raw: object) -> frozenset[str]:
         """The accepted strings: one, or a list of them."""
+        refuse_missing(raw)
         golds = list(raw) if isinstance(raw, (list, tuple)) else [raw]
         if not golds or not all(isinstance(gold, (str, int, float)) for gold in golds):
             raise ValueError(f"The gold answer is {raw!r}, expected a string or a list of strings.")

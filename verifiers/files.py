@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verifiers import strict_json
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Verdict, fault
 
@@ -65,8 +66,8 @@ def read_rows(lines: Iterable[str], name: str) -> Iterator[ResponseRow]:
 
 def _read_row(line: str, where: str) -> ResponseRow:
     try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        fields = strict_json.loads(line)
+    except ValueError as error:
         raise RowError(f"{where}: not JSON: {error}.") from error
     if not isinstance(fields, dict):
         raise RowError(f"{where}: the row is a {type(fields).__name__}, expected an object.")

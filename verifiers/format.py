@@ -15,6 +15,8 @@ class FormatVerifier:
 
     The default: `<think>...</think>`, then an answer with one \\boxed{}. The gold is not used."""
 
+    takes_any_gold = True
+
     def __init__(
         self,
         *,

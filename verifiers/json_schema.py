@@ -1,6 +1,5 @@
 """A JSON answer that satisfies a schema and, when the row has one, equals a value."""
 
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 import jsonschema  # type: ignore[import-untyped]
 
+from verifiers import strict_json
 from verifiers.extract import Think, final_part
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
@@ -42,7 +42,7 @@ class JsonSchemaVerifier:
     def parse_reference(self, raw: object) -> JsonReference:
         if isinstance(raw, str):
             try:
-                raw = json.loads(raw)
+                raw = strict_json.loads(raw)
             except ValueError as error:
                 raise ValueError(f"The gold is no JSON: {error}. Expected a JSON schema.") from error
         if not isinstance(raw, (dict, bool)):
@@ -71,8 +71,8 @@ class JsonSchemaVerifier:
             return wrong(detail=f"the JSON has more than {_MAX_CHARACTERS} characters")
         shown = answer[:500]
         try:
-            value = json.loads(answer, parse_constant=_refuse, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
+            value = strict_json.loads(answer)
+        except ValueError as error:
             return wrong(extracted=shown, detail=f"not JSON: {error}")
         validator = jsonschema.validators.validator_for(reference.schema)(reference.schema)
         problem = next(validator.iter_errors(value), None)
@@ -100,17 +100,6 @@ class JsonSchemaVerifier:
         if self._strict_numbers and type(gold) is not type(value):
             return False
         return bool(gold == value) and not (isinstance(value, float) and math.isnan(value))
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is repeated")
-    return found
 
 
 def _has_remote_reference(schema: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from sandbox import frames
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
+from verifiers.golds import parse_gold
 from verifiers.registry import build_verifier, check_options
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.template import Template, VerifierWorker, WorkerDied, describe_end
@@ -122,7 +123,7 @@ class VerifierPool:
         self, verifier_name: str, options: Mapping[str, object], raw: object, *, folder: Path | None = None
     ) -> Any:
         """The reference for `verify`, from a row's value. Raises ValueError on a bad gold."""
-        return self._load(verifier_name, options, folder).verifier.parse_reference(raw)
+        return parse_gold(self._load(verifier_name, options, folder).verifier, raw)
 
     async def verify(
         self,

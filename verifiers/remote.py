@@ -51,7 +51,7 @@ class RemoteVerifier:
 
     def parse_reference(self, raw: object) -> object:
         try:
-            json.dumps(raw)
+            json.dumps(raw, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The gold is {raw!r}, expected something that JSON can hold: {error}."

@@ -19,6 +19,7 @@ class Verifier(Protocol):
     def parse_reference(self, raw: object) -> Any:
         """The reference that `verify` takes, from the data row's value; picklable.
 
+        A missing value (golds.py) does not get here, unless the class says `takes_any_gold = True`.
         Raises ValueError with a sentence that says what is wrong with the row."""
         ...
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from verifiers.golds import parse_gold
 from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.verdict import Outcome, Verdict
@@ -81,8 +82,13 @@ class WeightedVerifier:
         """The options with each part written out and checked. Raises ValueError."""
         return {**options, "parts": [_checked_part(part, folder) for part in options["parts"]]}
 
+    @property
+    def takes_any_gold(self) -> bool:
+        """Each part asks for its own."""
+        return True
+
     def parse_reference(self, raw: object) -> tuple[Any, ...]:
-        return tuple(part.verifier.parse_reference(self._gold_of(part, raw)) for part in self._parts)
+        return tuple(parse_gold(part.verifier, self._gold_of(part, raw)) for part in self._parts)
 
     @staticmethod
     def _gold_of(part: Part, raw: object) -> object:

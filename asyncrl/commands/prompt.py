@@ -17,6 +17,7 @@ from asyncrl.rollout.tasks import template_of
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 from asyncrl.run_folder import RunFolder
+from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
 
@@ -102,7 +103,7 @@ def _complaint(recipe: Recipe, row: Row) -> str:
     """What the verifier finds wrong with the gold."""
     verifiers = VerifierCache(recipe.verifying.own_files())
     try:
-        verifiers.get(row.verifier).parse_reference(row.answer)
+        parse_gold(verifiers.get(row.verifier), row.answer)
     except ValueError as error:
         return f", which cannot parse the gold: {error}"
     finally:

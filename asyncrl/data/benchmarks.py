@@ -90,7 +90,9 @@ def olympiadbench(row: Row) -> dict[str, Any]:
         raise ValueError('"final_answer" is empty')
     context = row.get("context")
     question = column(row, "question")
-    return {"prompt": f"{context}\n{question}" if context else question, "answer": ", ".join(answers)}
+    # Not text where a table has no value.
+    has_context = isinstance(context, str) and context
+    return {"prompt": f"{context}\n{question}" if has_context else question, "answer": ", ".join(answers)}
 
 
 def humaneval_completion(row: Row) -> dict[str, Any]:

@@ -70,15 +70,23 @@ def _parts(name: str) -> tuple[str, ...]:
     return tuple(name.split("."))
 
 
+def _text(row: Row, name: str) -> str:
+    """A column that becomes a part of the prompt. Raises InputError, also for NaN of a table."""
+    value = column(row, name)
+    if not isinstance(value, str):
+        raise InputError(f'"{name}" is {repr(value)[:80]}, expected text')
+    return value
+
+
 def _svamp(row: Row) -> dict[str, Any]:
-    question = f"{str(column(row, 'Body')).rstrip(' .')}. {column(row, 'Question')}"
+    question = f"{_text(row, 'Body').rstrip(' .')}. {_text(row, 'Question')}"
     return {"prompt": question, "answer": column(row, "Answer")}
 
 
 def _mbpp(row: Row) -> dict[str, Any]:
     """The statement and, as the paper gives them to the model, the tests (Austin et al. 2021)."""
     tests = list(column(row, "test_list"))
-    text = row["text"] if "text" in row else column(row, "prompt")
+    text = _text(row, "text" if "text" in row else "prompt")
     setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or ())
     answer: dict[str, Any] = {"tests": tests, "solution": column(row, "code")}
     return {
@@ -90,7 +98,7 @@ def _mbpp(row: Row) -> dict[str, Any]:
 
 def _humaneval(row: Row) -> dict[str, Any]:
     """The signature with its docstring, to be completed; the tests call `check(entry_point)`."""
-    start, entry = column(row, "prompt"), column(row, "entry_point")
+    start, entry = _text(row, "prompt"), _text(row, "entry_point")
     return {
         "prompt": f"Complete this function. Answer with the whole function.\n\n```python\n{start}```",
         "answer": {

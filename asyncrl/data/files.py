@@ -16,6 +16,7 @@ from asyncrl.data.columns import ToRow
 from asyncrl.errors import InputError
 from asyncrl.hub import fetch, is_hub_id
 from asyncrl.recipe.file import PATH_RULE
+from verifiers.strict_json import Flaw, flaw_in, loads_with_flaws
 
 if TYPE_CHECKING:
     import datasets
@@ -107,7 +108,10 @@ def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
             line = line.removeprefix(codecs.BOM_UTF8)
         if not line.isspace() and line:
             where = f"{path}:{number}"
-            yield PublishedRow(where, number, _object(parse_json(line, where), where))
+            row, flaws = parse_json(line, where)
+            if flaws:
+                raise _no_json(where, flaws[0])
+            yield PublishedRow(where, number, _object(row, where))
 
 
 def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
@@ -115,7 +119,7 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     with _opened(path, key) as file:
         raw = file.read()
     try:
-        content = parse_json(raw.removeprefix(codecs.BOM_UTF8), str(path))
+        content, flaws = parse_json(raw.removeprefix(codecs.BOM_UTF8), str(path))
     except InputError as error:
         # Lines of JSON are published under this name, too: then more follows the first object.
         if "Extra data" not in str(error):
@@ -125,11 +129,21 @@ def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
         content = lists[0] if len(lists) == 1 else content
+    if flaws:
+        rows = content if isinstance(content, list) else []
+        for number, row in enumerate(rows, start=1):
+            if flaw := flaw_in(row):
+                raise _no_json(f"{path}, row {number}", flaw)
+        raise _no_json(str(path), flaws[0])
     if not isinstance(content, list):
         raise InputError(f"{path} holds {type(content).__name__}, expected a list of rows.")
     for number, row in enumerate(content, start=1):
         where = f"{path}, row {number}"
         yield PublishedRow(where, number, _object(row, where))
+
+
+def _no_json(where: str, flaw: Flaw) -> InputError:
+    return InputError(f"{where}: not JSON: {flaw.complaint}. Correct the row.")
 
 
 def _object(row: Any, where: str) -> Row:
@@ -138,28 +152,27 @@ def _object(row: Any, where: str) -> Row:
     return row
 
 
-def parse_json(content: bytes, where: str) -> Any:
-    """Raises InputError for what is not JSON in UTF-8, also for half of a surrogate pair."""
+def parse_json(content: bytes, where: str) -> tuple[Any, list[Flaw]]:
+    """The value and its flaws. Raises InputError for what is not JSON in UTF-8, also for half of a surrogate
+    pair."""
     try:
         text = content.decode("utf-8")
-        raw = json.loads(text)
+        raw, flaws = loads_with_flaws(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8: {error}. Save the file as UTF-8.") from None
     except ValueError as error:
         raise InputError(f"{where}: not JSON: {error}") from None
-    except RecursionError:
-        raise InputError(f"{where}: not JSON that can be read: it is nested too deeply") from None
     # Only these escapes make halves.
     if "\\ud" in text or "\\uD" in text:
         try:
-            json.dumps(raw, ensure_ascii=False).encode("utf-8")
+            json.dumps(raw, ensure_ascii=False, default=str).encode("utf-8")
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])
             raise InputError(
                 f"{where}: {half} is half of a surrogate pair, which is no character. Write the character "
                 f"itself, or both halves."
             ) from None
-    return raw
+    return raw, flaws
 
 
 def _read_parquet(path: Path, key: str, make: ToRow | None) -> Iterator[PublishedRow]:

@@ -110,12 +110,66 @@ async def test_a_code_gold_must_pass_its_own_solution_and_fail_programs_that_sol
     assert 0 < report.false_positive_rate < 0.2 and not report.is_clean
 
 
-@pytest.mark.parametrize(("test", "kind"), [
-    ({"stdin": "1", "stdout": ""}, "empty program"), ({"stdin": "7", "stdout": "7"}, "its own input"),
-])  # fmt: skip
-async def test_a_standard_output_that_a_useless_program_prints_shows(test: dict[str, str], kind: str) -> None:
-    report = await check([{"tests": [test]}], "code")
+async def test_a_standard_output_that_a_useless_program_prints_shows() -> None:
+    report = await check([{"tests": [{"stdin": "7", "stdout": "7"}]}], "code")
+    kind = "its own input"
     assert report.accepted_mutants == [f"data.jsonl:1: a program that does nothing ({kind}) passes its tests"]
+
+
+SILENT = {"stdin": "1", "stdout": ""}
+BLANK = {"stdin": "2", "stdout": " \r\n\n"}
+QUIET_CALL = {"call": "f(1)", "stdout": "\n"}
+
+
+@pytest.mark.parametrize("gold", [
+    {"tests": [SILENT]}, [SILENT], json.dumps([SILENT]), [SILENT, BLANK], [{"stdout": ""}], [QUIET_CALL],
+    {"tests": [QUIET_CALL, SILENT], "whitespace": "tokens"}, {"tests": [SILENT], "lang": "c"},
+    {"tests": [{"stdin": "", "stdout": "\r\n"}], "whitespace": "exact"},
+])  # fmt: skip
+async def test_tests_that_a_silent_program_passes_are_broken_golds(gold: Any) -> None:
+    report = await check([gold], "code")
+    assert report.unreadable == [
+        "data.jsonl:1: every test expects that nothing is printed, so a program that does nothing passes; "
+        "give a test whose stdout is not empty, a call with expect, or a checker"
+    ]
+
+
+@pytest.mark.parametrize("gold", [
+    [SILENT, {"stdin": "2", "stdout": "2\n3"}], [{**QUIET_CALL, "expect": 3}],
+    {"tests": [SILENT], "checker": "assert open('output.txt').read() == 'x'"},
+    {"tests": [{"stdin": "", "stdout": "  "}], "whitespace": "exact"},
+])  # fmt: skip
+async def test_a_test_without_output_may_stand_beside_what_a_silent_program_fails(gold: Any) -> None:
+    report = await check([gold], "code")
+    assert report.is_clean and report.num_mutants["empty program"] == 1
+
+
+@pytest.mark.parametrize(("expect", "found"), [
+    (float("nan"), "nan"), ("NaN", None), ("[1, NaN]", None), ([1, {"a": float("inf")}], "inf"),
+    ("1e400", "inf"), ("1e400j", "infj"), ("Infinity", None), ("-1e999", "-inf"),
+])  # fmt: skip
+async def test_a_value_that_no_program_can_return_is_a_broken_gold(expect: Any, found: str | None) -> None:
+    report = await check([[{"call": "f(1)", "expect": expect}]], "code")
+    if isinstance(expect, str):
+        said = f"expects {found}" if found else "is no Python or JSON literal"
+    else:
+        said = f"The gold holds {found}, which is no value"
+    assert len(report.unreadable) == 1 and said in report.unreadable[0]
+
+
+async def test_each_answer_of_a_list_is_graded_with_its_own_mutants() -> None:
+    report = await check([["12", "13"], ["1/2", "0.5"], ["5", "x +"]])
+    assert [complaint[:13] for complaint in report.unreadable] == ["data.jsonl:3:"]
+    # 13 is 12 with a changed digit, but an answer of its own.
+    assert not report.accepted_mutants and not report.refused
+    assert report.num_checked == 2 and report.num_mutants["changed digit"] == 3
+    named = await check([["B", "C"]], "choice")
+    assert named.is_clean and named.num_checked == 1
+
+
+async def test_an_answer_of_a_list_that_is_refused_shows() -> None:
+    report = await check([["fine", "so \\boxed{18}"]], "exact", {"source": "boxed"})
+    assert len(report.refused) == 1 and "so \\\\boxed{18}" in report.refused[0], report.refused
 
 
 def test_the_command_reads_a_recipe_and_reports_its_data(

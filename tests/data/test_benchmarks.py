@@ -57,6 +57,7 @@ LAYOUTS: list[tuple[str, dict[str, Any], str, Any]] = [
     ("minerva_math", {"question": "q", "answer": "4.5e33"}, "q", "4.5e33"),
     ("minerva_math", {"problem": "q", "solution": "so \\boxed{1.6} cm", "type": "t", "idx": 0}, "q", "1.6"),
     ("olympiadbench", {"id": 1, "context": None, "question": "q", "final_answer": ["2"]}, "q", "2"),
+    ("olympiadbench", {"context": float("nan"), "question": "q", "final_answer": ["2"]}, "q", "2"),
     ("olympiadbench", {"context": "c", "question": "q", "final_answer": "['1', '2']"}, "c\nq", "1, 2"),
 ]
 

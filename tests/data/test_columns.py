@@ -126,3 +126,21 @@ def test_a_row_without_an_answer_is_told_from_one_without_the_column():
         with pytest.raises(InputError) as refused:
             to_row(READY["gsm8k"], row, "here")
         assert isinstance(refused.value, NoAnswer) is is_broken
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column_name"),
+    [
+        ("svamp", {"Body": float("nan"), "Question": "q", "Answer": 2.0}, "Body"),
+        ("svamp", {"Body": "b", "Question": None, "Answer": 2.0}, "Question"),
+        ("mbpp", {"text": float("nan"), "code": "c", "test_list": ["assert f()"]}, "text"),
+        (
+            "humaneval",
+            {"prompt": None, "entry_point": "f", "test": "t", "canonical_solution": "s"},
+            "prompt",
+        ),
+    ],
+)
+def test_a_prompt_is_made_of_text_alone(name: str, row: dict, column_name: str):
+    with pytest.raises(InputError, match=f'rows:1: "{column_name}" is (nan|None), expected text'):
+        to_row(READY[name], row, "rows:1")

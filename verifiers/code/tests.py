@@ -4,12 +4,15 @@ import ast
 import builtins
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
-from verifiers.code.compare import WHITESPACE
+from verifiers import strict_json
+from verifiers.code.compare import WHITESPACE, same_output
+from verifiers.code.expected import contains_float, expected_value
 from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names
 from verifiers.code.program_main import Call
 
@@ -100,23 +103,6 @@ class CodeReference:
         """What the tests ask the program for; empty where it is run as a whole."""
         found = {name for test in self.tests if not isinstance(test, StdinTest) for name in test.needs}
         return tuple(sorted(found))
-
-
-def _value(text: Any, where: str) -> Any:
-    """The expected value: a Python or JSON literal in a string, or JSON itself."""
-    if not isinstance(text, str):
-        return text
-    try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        pass
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        hint = f"quote a string, as in \"'{text[:20]}'\""
-        raise ValueError(
-            f"{where} expects {text[:80]!r}, which is no Python or JSON literal; {hint}"
-        ) from None
 
 
 def _parse(source: Any, mode: str, where: str) -> ast.AST:
@@ -230,14 +216,6 @@ def _assert_tests(source: Any, where: str, setup: _Setup) -> list[CodeTest]:
     return [AssertTest(whole, program_names(tree))]
 
 
-def _contains_float(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_contains_float, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_contains_float, value))
-    return isinstance(value, float)
-
-
 def _judged_call(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
     """A call that compares for itself, as an assert statement: in the program's box, its classes
     and the names it replaced would decide."""
@@ -247,11 +225,11 @@ def _judged_call(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
             f"{where} calls {source[:80]!r}, which compares values in the program's box; with stdout give "
             "a call that does not, or write an assert statement"
         )
-    expected = _value(raw["expect"], where)
+    expected = expected_value(raw["expect"], where)
     due, imported = repr(expected), ""
     if not _is_literal(ast.parse(due, mode="eval").body):
         raise ValueError(f"{where} expects {due[:80]} of {source[:80]!r}; write an assert statement")
-    if _contains_float(expected):
+    if contains_float(expected):
         due, imported = f"pytest.approx({due})", "import pytest\n"
     [test] = _assert_tests(f"{imported}assert (\n{source}\n) == {due}", where, setup)
     return test
@@ -280,7 +258,7 @@ def _call_test(raw: dict[str, Any], where: str, setup: _Setup) -> CodeTest:
         return _judged_call(raw, where, setup)
     return CallTest(
         raw["call"].strip(),
-        _value(expected, where) if "expect" in raw else None,
+        expected_value(expected, where) if "expect" in raw else None,
         "same" if "expect" in raw else "any",
         tuple(sorted({*needs, *setup.needs})),
         _library(tree),
@@ -331,11 +309,30 @@ def _parse_checker(raw: Any) -> Checker | None:
     return Checker(raw["source"], lang)
 
 
-def parse_code_reference(raw: object, *, lang: str, limits: Limits) -> CodeReference:
-    """A data row's gold, an object or its JSON text. Raises ValueError that names what is wrong."""
+def _check_not_silent(tests: Sequence[CodeTest], whitespace: str) -> None:
+    """Raises ValueError where a program that does nothing and prints nothing would pass all tests."""
+    for test in tests:
+        asks_output_only = isinstance(test, StdinTest) or (
+            isinstance(test, CallTest) and test.relation == "any" and test.stdout is not None
+        )
+        due = getattr(test, "stdout", None) or ""
+        if not asks_output_only or not same_output(due, b"", whitespace=whitespace):
+            return
+    raise ValueError(
+        "every test expects that nothing is printed, so a program that does nothing passes; give a test "
+        "whose stdout is not empty, a call with expect, or a checker"
+    )
+
+
+def parse_code_reference(
+    raw: object, *, lang: str, limits: Limits, whitespace: str = "lines"
+) -> CodeReference:
+    """A data row's gold, an object or its JSON text; `lang`, `limits` and `whitespace` where it has none.
+
+    Raises ValueError that names what is wrong."""
     if isinstance(raw, str):
         try:
-            raw = json.loads(raw)
+            raw = strict_json.loads(raw)
         except ValueError as error:
             raise ValueError(f"the gold of a code task is no JSON: {error}") from None
     if isinstance(raw, list):
@@ -368,6 +365,9 @@ def parse_code_reference(raw: object, *, lang: str, limits: Limits) -> CodeRefer
     for key, allowed in (("whitespace", WHITESPACE), ("scoring", SCORINGS)):
         if raw.get(key) is not None and raw[key] not in allowed:
             raise ValueError(f"{key} is {raw[key]!r}; expected one of {', '.join(allowed)}")
+    checker = _parse_checker(raw.get("checker"))
+    if checker is None:
+        _check_not_silent(parsed, raw.get("whitespace") or whitespace)
     solution = raw.get("solution")
     if solution is not None and not isinstance(solution, str):
         raise ValueError(f"solution is {solution!r}; expected a program's source")
@@ -375,7 +375,7 @@ def parse_code_reference(raw: object, *, lang: str, limits: Limits) -> CodeRefer
         tests=tuple(parsed),
         lang=name,
         limits=parse_limits(raw.get("limits") or {}, limits),
-        checker=_parse_checker(raw.get("checker")),
+        checker=checker,
         whitespace=raw.get("whitespace"),
         scoring=raw.get("scoring"),
         solution=solution,

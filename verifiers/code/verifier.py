@@ -70,7 +70,7 @@ class CodeVerifier:
 
     def parse_reference(self, raw: object) -> CodeReference:
         """The row's gold, checked. Raises ValueError."""
-        return parse_code_reference(raw, lang=self._lang, limits=self._limits)
+        return parse_code_reference(raw, lang=self._lang, limits=self._limits, whitespace=self._whitespace)
 
     def check_machine(self) -> None:
         """Raises VerifierUnavailable when no program can be run here. Warms the sandbox up."""

@@ -33,6 +33,8 @@ class GymVerifier:
     """The gold is {"gym": a dataset, "config": its configuration, "entry": the task}, as a source with `gym`
     makes it."""
 
+    takes_any_gold = True
+
     def __init__(
         self,
         *,

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Literal
 
 from verifiers.extract import Extraction, Fallback, Think, extract_answer
+from verifiers.golds import refuse_missing
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.comparison import same_answer
@@ -75,6 +76,7 @@ class MathVerifier:
 
     def parse_reference(self, raw: object) -> MathReference:
         """The gold answer read as mathematics; a list means that each of its items is acceptable."""
+        refuse_missing(raw)
         golds = list(raw) if isinstance(raw, (list, tuple)) else [raw]
         if not golds:
             raise ValueError("The gold answer is an empty list, expected at least one acceptable answer.")
