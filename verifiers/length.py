@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from verifiers.options import Bounds
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict
 
 
 def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
@@ -37,7 +37,7 @@ class LengthVerifier:
         max_length: Annotated[int, Bounds(1)],
         buffer: Annotated[int, Bounds(0)] = 0,
         unit: Literal["characters", "words"] = "characters",
-        factor: Annotated[float, Bounds(0)] = 1.0,
+        factor: Annotated[float, Bounds(0, MAX_SHAPING)] = 1.0,
     ) -> None:
         if buffer > max_length:
             raise ValueError(

@@ -6,6 +6,7 @@ word. It waits rather than computes: `verify_async` runs in the caller's event l
 
 import asyncio
 import json
+import reprlib
 import urllib.parse
 import urllib.request
 from types import SimpleNamespace
@@ -13,9 +14,12 @@ from typing import Annotated, Any
 
 import aiohttp
 
+from verifiers import strict_json
 from verifiers.options import Bounds
-from verifiers.verdict import Outcome, Verdict, fault
+from verifiers.storable import storable
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
+_KEYS = ("outcome", "score", "extracted", "detail", "shaping")
 _MAX_REPLY_BYTES = 1_000_000
 _MAX_AT_ONCE = 64
 """Requests to the server at one time; others wait, outside of their time limit."""
@@ -80,7 +84,7 @@ class RemoteVerifier:
                 return fault(f"{self._url} refused the request: {error}")
             except TimeoutError:
                 problem = f"no answer in {self._timeout:g} s"
-            except (OSError, aiohttp.ClientError, ValueError, TypeError) as error:
+            except (OSError, aiohttp.ClientError, ValueError) as error:
                 problem = f"{type(error).__name__}: {error}"
         return fault(f"{self._url} gave no verdict in {self._attempts} attempts: {problem}"[:1000])
 
@@ -97,7 +101,7 @@ class RemoteVerifier:
                 raise ValueError(f"status {reply.status}")
             if not 200 <= reply.status < 300:
                 raise _Refused(f"status {reply.status}")
-            return _read_verdict(json.loads(await _read_all(reply)))
+            return read_verdict(await _read_all(reply))
 
 
 class _Refused(Exception):
@@ -129,18 +133,37 @@ async def _read_all(reply: aiohttp.ClientResponse) -> bytes:
     return bytes(parts)
 
 
-def _read_verdict(reply: Any) -> Verdict:
-    if not isinstance(reply, dict) or reply.get("outcome") not in list(Outcome):
-        raise ValueError(f"the reply {str(reply)[:200]!r} has no outcome")
+def read_verdict(body: bytes) -> Verdict:
+    """The verdict that a reply gives. Raises ValueError for every other reply, whatever it holds."""
+    reply = strict_json.loads(body.decode("utf-8"))
+    if not isinstance(reply, dict):
+        raise ValueError(f"the reply is {_shown(reply)}, expected an object")
+    for key in reply:
+        if key not in _KEYS:
+            raise ValueError(f"the reply has the unknown key {_shown(key)}, expected {', '.join(_KEYS)}")
+    if reply.get("outcome") not in list(Outcome):
+        raise ValueError(f"outcome is {_shown(reply.get('outcome'))}, expected {', '.join(Outcome)}")
     outcome = Outcome(reply["outcome"])
-    score = None if outcome is Outcome.FAULT else reply.get("score", float(outcome is Outcome.CORRECT))
-    if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
-        raise ValueError(f"the score is {score!r}, expected a number")
-    extracted = reply.get("extracted")
+    score, shaping = reply.get("score"), reply.get("shaping")
+    if score is None:
+        score = float(outcome is Outcome.CORRECT)
+    number = as_number(score, "score", 0.0, 1.0)
     return Verdict(
         outcome,
-        score,
-        extracted=None if extracted is None else str(extracted)[:4000],
-        detail=str(reply.get("detail", ""))[:1000],
-        shaping=float(reply.get("shaping", 0.0)),
+        None if outcome is Outcome.FAULT else number,
+        extracted=_text(reply, "extracted", 4000),
+        detail=_text(reply, "detail", 1000) or "",
+        shaping=0.0 if shaping is None else as_number(shaping, "shaping", -MAX_SHAPING, MAX_SHAPING),
     )
+
+
+def _text(reply: dict[str, Any], key: str, limit: int) -> str | None:
+    text = reply.get(key)
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{key} is {_shown(text)}, expected text")
+    return None if text is None else storable(text[:limit])
+
+
+def _shown(value: object) -> str:
+    # Of a reply nested a thousand times deep, a full text could exceed Python's stack.
+    return reprlib.repr(value)

@@ -4,10 +4,11 @@ Python strings may hold lone surrogates, which are no UTF-8, and NUL, at which C
 them) end a string; and a program may print gigabytes. A verdict of somebody else's verifier may hold any
 object. Owns what happens to them; every verdict of the pool passes here."""
 
+import math
 import re
 import traceback
 
-from verifiers.verdict import Outcome, Verdict, fault
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
 MAX_TEXT_CHARACTERS = 4_000_000
 """Of a whole response; longer ones are graded by nobody."""
@@ -54,11 +55,11 @@ def storable_verdict(found: object) -> Verdict:
         return Verdict(
             Outcome(found.outcome),
             # Numbers of numpy and fractions are numbers too, but no JSON.
-            None if found.score is None else float(found.score),
+            None if found.score is None else as_number(found.score, "score", 0.0, 1.0),
             extracted=_text_of(found.extracted, MAX_EXTRACTED_CHARACTERS),
             detail=_text_of(found.detail, MAX_WORDS_CHARACTERS) or "",
-            seconds=float(found.seconds),
-            shaping=float(found.shaping),
+            seconds=as_number(found.seconds, "seconds", 0.0, math.inf),
+            shaping=as_number(found.shaping, "shaping", -MAX_SHAPING, MAX_SHAPING),
             method=_text_of(found.method, MAX_WORDS_CHARACTERS) or "",
             is_repeatable=bool(found.is_repeatable),
             trace=_text_of(found.trace, MAX_TRACE_CHARACTERS) or "",

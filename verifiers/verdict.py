@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_SHAPING = 1e6
+"""Rewards are float32 further on, and their groups are squared."""
+
 
 class Outcome(StrEnum):
     CORRECT = "correct"
@@ -28,7 +31,7 @@ class Verdict:
     seconds: float = 0.0
     """Wall clock spent on this verdict, waiting for a worker not included."""
     shaping: float = 0.0
-    """Sum of format and length terms, to be added to the reward but never to the score."""
+    """Sum of format and length terms, to be added to the reward, never to the score; within MAX_SHAPING."""
     method: str = ""
     """How the answer was found ("boxed", "final_answer", ...); empty where a verifier does not extract."""
     is_repeatable: bool = True
@@ -43,14 +46,28 @@ class Verdict:
                 "A verdict has no score exactly when its outcome is fault, but outcome is "
                 f"{self.outcome.value!r} and score is {self.score!r}."
             )
-        if self.score is not None and not 0.0 <= self.score <= 1.0:
-            raise ValueError(
-                f"score is {self.score!r}, expected a number in [0, 1]: put shaping into `shaping`."
-            )
+        if self.score is not None:
+            as_number(self.score, "score", 0.0, 1.0, hint=": put shaping into `shaping`")
         if self.outcome is Outcome.CORRECT and self.score == 0.0:
             raise ValueError("outcome is correct but score is 0: a correct response scores above 0.")
-        if not math.isfinite(self.shaping):
-            raise ValueError(f"shaping is {self.shaping!r}, expected a finite number.")
+        as_number(self.shaping, "shaping", -MAX_SHAPING, MAX_SHAPING)
+        as_number(self.seconds, "seconds", 0.0, math.inf)
+
+
+def as_number(value: object, name: str, least: float, most: float, *, hint: str = "") -> float:
+    """`value` as a float, if it is a number in [least, most]: one of Python, numpy or torch, but neither text
+    nor a truth value. Raises ValueError that names it `name`."""
+    is_number = hasattr(value, "__float__") and not isinstance(value, bool)
+    if is_number and "bool" not in str(getattr(value, "dtype", "")):
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            raise ValueError(
+                f"{name} is a number that no float holds, expected one in [{least:g}, {most:g}]{hint}."
+            ) from None
+        if least <= number <= most:
+            return number
+    raise ValueError(f"{name} is {value!r:.80}, expected a number in [{least:g}, {most:g}]{hint}.")
 
 
 def correct(*, extracted: str | None = None, detail: str = "", method: str = "") -> Verdict:

@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
-from verifiers.verdict import Verdict
+from verifiers.remote import read_verdict
+from verifiers.storable import storable_verdict
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict
 
 
 class Server(ThreadingHTTPServer):
@@ -100,6 +105,73 @@ def test_a_failure_that_may_pass_is_tried_again(server: Server) -> None:
 def test_a_server_that_keeps_failing_is_a_fault(server: Server, reply: tuple[int, bytes]) -> None:
     found = ask(server, reply, attempts=2)
     assert (found.outcome.value, found.score) == ("fault", None)
+
+
+MALFORMED = [
+    (b'"score": 0.5, "shaping": true', "shaping is True"),
+    (b'"score": true', "score is True"),
+    (b'"shaping": "0.5"', "shaping is '0.5'"),
+    (b'"shaping": 1e300', "shaping is 1e+300, expected a number in [-1e+06, 1e+06]"),
+    (b'"shaping": -1000001', "shaping is -1000001"),
+    (b'"shaping": 1e999', "1e999 is out of the range of a float"),
+    (b'"shaping": Infinity', "Infinity is not JSON"),
+    (b'"shaping": ' + b"9" * 400, "shaping is a number that no float holds"),
+    (b'"score": ' + b"9" * 400, "score is a number that no float holds"),
+    (b'"shaping": ' + b"9" * 5000, "Exceeds the limit"),
+    (b'"shaping": ' + b"[" * 200_000, "nested too deeply"),
+    (b'"shaping": ' + b"[" * 900 + b"]" * 900, "shaping is [["),
+    (b'"detail": {"a": 1}', "detail is {'a': 1}, expected text"),
+    (b'"extracted": 42', "extracted is 42, expected text"),
+    (b'"shapping": 0.5', "unknown key 'shapping', expected outcome, score, extracted, detail, shaping"),
+    (b'"score": 1, "score": 0.5', 'the key "score" stands twice'),
+    (b'"score": 0', "outcome is correct but score is 0"),
+    (b'"detail": "\xff"', "UnicodeDecodeError"),
+]
+
+
+@pytest.mark.parametrize(("fields", "reason"), MALFORMED, ids=[reason for _, reason in MALFORMED])
+def test_a_malformed_verdict_is_a_fault_with_the_reason(server: Server, fields: bytes, reason: str) -> None:
+    found = ask(server, (200, b'{"outcome": "correct", ' + fields + b"}"), attempts=1)
+    assert found.outcome.value == "fault" and reason in found.detail, found.detail
+    assert len(found.detail) <= 1000
+
+
+def test_null_stands_for_what_is_left_out() -> None:
+    found = read_verdict(
+        b'{"outcome": "correct", "score": null, "extracted": null, "detail": null, "shaping": null}'
+    )
+    assert found == Verdict(Outcome.CORRECT, 1.0)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(10**300, 10**320)
+    | st.floats()
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(["outcome", "score", "extracted", "detail", "shaping"])
+REPLIES = st.fixed_dictionaries(
+    {"outcome": st.sampled_from([*Outcome]) | JSON},
+    optional={key: JSON for key in ("score", "detail", "shaping")},
+) | st.dictionaries(KEYS, JSON)
+
+
+@given(REPLIES.map(json.dumps).map(str.encode) | st.binary() | JSON.map(json.dumps).map(str.encode))
+def test_every_reply_is_a_verdict_in_range_or_refused(body: bytes) -> None:
+    try:
+        found = read_verdict(body)
+    except ValueError as error:
+        assert str(error)
+        return
+    assert (found.score is None) == (found.outcome is Outcome.FAULT)
+    numbers = [found.shaping, *([] if found.score is None else [found.score])]
+    assert all(type(number) is float and math.isfinite(number) for number in numbers)
+    assert abs(found.shaping) <= MAX_SHAPING and 0 <= (found.score or 0) <= 1
+    assert storable_verdict(found) == found
 
 
 def test_a_refusal_is_a_fault_at_once(server: Server) -> None:

@@ -81,6 +81,13 @@ class Odd:
         if response == "fraction": return Verdict(Outcome.CORRECT, Fraction(1, 2))
         if response == "bytes": return Verdict(Outcome.WRONG, 0.0, detail=b"\\xff")
         if response == "none": return None
+        if response == "true": return Verdict(Outcome.CORRECT, True)
+        if response == "text": return Verdict(Outcome.CORRECT, 1.0, shaping="0.5")
+        if response == "huge": return Verdict(Outcome.CORRECT, 1.0, shaping=10**400)
+        if response == "changed":
+            verdict = Verdict(Outcome.CORRECT, 1.0)
+            object.__setattr__(verdict, "shaping", True)
+            return verdict
         return Verdict(Outcome.WRONG, 0.0, extracted=response, detail=response * 3, method=response)
 
 class Fast(Odd):
@@ -96,6 +103,10 @@ CASES = {
     "fraction": ("correct", ""),
     "bytes": ("wrong", "b'\\xff'"),
     "none": ("fault", "returned NoneType"),
+    "true": ("fault", "score is True, expected a number in [0, 1]"),
+    "text": ("fault", "shaping is '0.5', expected a number in [-1e+06, 1e+06]"),
+    "huge": ("fault", "shaping is a number that no float holds"),
+    "changed": ("fault", "shaping is True, expected a number"),
     "\ud800\x00": ("wrong", "\ufffd\ufffd\ufffd\ufffd\ufffd\ufffd"),
     "y" * 100_001: ("wrong", "more characters"),
 }

@@ -1,8 +1,13 @@
 """The four outcomes and what a verdict may not say."""
 
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy
 import pytest
 
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import Outcome, Verdict, as_number
 
 
 def test_a_fault_has_no_score_and_everything_else_has_one() -> None:
@@ -25,8 +30,39 @@ def test_a_score_stands_between_0_and_1_and_a_correct_one_above_0() -> None:
 def test_shaping_is_recorded_apart_from_the_score() -> None:
     verdict = Verdict(Outcome.CORRECT, 1.0, shaping=-0.5)
     assert (verdict.score, verdict.shaping) == (1.0, -0.5)
-    with pytest.raises(ValueError, match="finite"):
-        Verdict(Outcome.CORRECT, 1.0, shaping=float("inf"))
+
+
+NO_NUMBERS: list[Any] = [
+    True,
+    False,
+    "0.5",
+    None,
+    [0.5],
+    float("nan"),
+    float("inf"),
+    1e300,
+    10**400,
+    numpy.bool_(True),
+    numpy.float64("nan"),
+]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: repr(value)[:20])
+def test_a_truth_value_a_text_or_a_number_out_of_range_is_no_number(value: Any) -> None:
+    with pytest.raises(ValueError, match="shaping is .*, expected"):
+        Verdict(Outcome.CORRECT, 1.0, shaping=value)
+    with pytest.raises(ValueError, match="score"):
+        Verdict(Outcome.CORRECT, value)
+    with pytest.raises(ValueError, match="expected"):
+        as_number(value, "score", 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, 0.5, Fraction(1, 3), Decimal("0.1"), numpy.float32(0.5), numpy.int64(1)]
+)
+def test_numbers_of_every_library_are_numbers(value: Any) -> None:
+    assert as_number(value, "score", 0.0, 1.0) == float(value)
+    assert Verdict(Outcome.WRONG, value, shaping=value).shaping == value
 
 
 def test_an_outcome_is_its_word() -> None:
