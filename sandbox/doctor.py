@@ -27,7 +27,7 @@ _PROBES = {
     "network": (
         "import socket\ntry:\n socket.create_connection(('1.1.1.1', 80), 1)\nexcept OSError: print('held')"
     ),
-    "host files": ("import os\nprint('seen' if os.access({home!r}, os.R_OK | os.X_OK) else 'held')"),
+    "host files": ("import os\n\ntry:\n os.listdir({home!r}); print('seen')\nexcept OSError: print('held')"),
     "host processes": ("import os\ntry:\n os.kill({pid}, 0); print('seen')\nexcept OSError: print('held')"),
     "system calls": (
         "import ctypes, ctypes.util\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -122,12 +122,13 @@ async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]
     async with SandboxPool(settings) as sandbox:
         await sandbox.start()
         for tier, reason in sandbox.reasons.items():
-            findings.append(
-                Finding(f"tier {tier.value}", False, f"{reason}. To enable: {_ENABLE.get(tier, '')}")
-            )
+            enable = "" if tier in sandbox.out_of_reach else f". To enable: {_ENABLE.get(tier, '')}"
+            findings.append(Finding(f"tier {tier.value}", False, reason + enable))
         if sandbox.tier is None:
             return None, findings
         findings.append(Finding(f"tier {sandbox.tier.value}", True))
+        assert sandbox.python is not None
+        findings.append(Finding(f"interpreter {sandbox.python.executable}", True, sandbox.python_note))
         for controller in ("memory", "pids"):
             holds = controller in sandbox.cgroup_controllers
             note = (

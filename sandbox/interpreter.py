@@ -1,13 +1,17 @@
 """The Python that programs run on: where it lives on the host, where in the jail, and
 which packages go along."""
 
+import errno
 import functools
 import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandbox.result import SandboxError
 
 _QUERY = """
 import importlib.util, json, os, sys
@@ -29,6 +33,17 @@ print(json.dumps({
 }))
 """
 _JAIL_PREFIX = "/python"
+_SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
+_LEAST = (3, 9)
+_WAY_OUT = (
+    "set `python` (an option of verifier `code`, --python of `asyncrl sandbox`) to an interpreter that every "
+    "user may execute, such as /usr/bin/python3, with the packages that programs import; or allow "
+    "namespaces, which show programs an interpreter wherever it lies"
+)
+
+
+class OutOfReach(SandboxError):
+    """The users that programs run as cannot execute the interpreter."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,13 @@ class Interpreter:
     def is_system(self) -> bool:
         """Whether it lies in /usr, which is in every jail anyway."""
         return self.prefix == "/usr"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """What programs read of the installation: its library, not whatever else lies beside it. An
+        installation may have a home folder as its prefix."""
+        inside = ("lib", "lib64", "share/zoneinfo")
+        return (self.executable, *(f"{self.prefix}/{name}" for name in inside))
 
     @property
     def jail_executable(self) -> str:
@@ -70,22 +92,83 @@ def find_interpreter(python: str, packages: tuple[str, ...]) -> Interpreter:
     """Asks the interpreter about itself; packages that it does not have are left out.
 
     Raises ValueError when `python` cannot be run."""
-    # -I: neither the current folder nor the user's own packages or PYTHON* variables have a say.
-    argv = [python, "-I", "-c", _QUERY, json.dumps(packages)]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL
-        )
+        found = _ask(python, packages, None)
     except (OSError, subprocess.SubprocessError) as error:
         raise ValueError(
             f"the sandbox's python {python!r} cannot be run: {error}; expected a Python >= 3.9"
         ) from error
+    if found.version < _LEAST:
+        raise ValueError(
+            f"the sandbox's python {python!r} has version {found.version}; expected 3.9 or later"
+        )
+    return found
+
+
+@functools.cache
+def find_for_user(python: str, packages: tuple[str, ...], user: int) -> tuple[Interpreter, str]:
+    """The interpreter for programs that run as `user`, and a note where it is another one than `python`.
+
+    Where `python` is the default and out of the user's reach, the system's takes its place. Raises ValueError
+    when `python` cannot be run by the caller either, and OutOfReach."""
+    own = find_interpreter(python, packages)
+    try:
+        return _ask(python, packages, user), ""
+    except (OSError, subprocess.SubprocessError) as error:
+        is_closed = isinstance(error, subprocess.CalledProcessError) or (
+            isinstance(error, OSError) and error.errno == errno.EACCES
+        )
+        if not is_closed:
+            # No such user here: whatever drops to it has the better words.
+            return own, ""
+    closed = _closed_folder(own.executable)
+    reason = f"{own.executable} is out of reach for the users that programs run as" + (
+        f", for whom {closed} is closed" if closed else ""
+    )
+    for path in _SYSTEM_PYTHONS if python == default_python() else ():
+        try:
+            found = _ask(path, packages, user)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        if found.version >= _LEAST:
+            return found, f"{reason}; they run on {_described(found, own)} instead. To choose, {_WAY_OUT}"
+    raise OutOfReach(f"{reason}; {_WAY_OUT}")
+
+
+def _described(found: Interpreter, own: Interpreter) -> str:
+    theirs, ours = ({os.path.basename(path) for path in one.packages} for one in (found, own))
+    lacking = sorted(name for name in ours - theirs if not name.endswith(".libs"))
+    version = ".".join(map(str, found.version))
+    return f"{found.executable} ({version}" + (f", without {', '.join(lacking)})" if lacking else ")")
+
+
+def _closed_folder(path: str) -> str | None:
+    """The outermost folder of `path` that others may not enter."""
+    for folder in reversed(Path(path).parents):
+        if not os.stat(folder).st_mode & stat.S_IXOTH:
+            return str(folder)
+    return None
+
+
+def _ask(python: str, packages: tuple[str, ...], user: int | None) -> Interpreter:
+    """Raises OSError or SubprocessError where it cannot be run, as `user` if there is one."""
+    # -I: neither the current folder nor the user's own packages or PYTHON* variables have a say.
+    argv = [python, "-I", "-c", _QUERY, json.dumps(packages)]
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    )
     found = json.loads(done.stdout)
-    version = (found["version"][0], found["version"][1])
-    if version < (3, 9):
-        raise ValueError(f"the sandbox's python {python!r} has version {version}; expected 3.9 or later")
     executable = str(Path(found["executable"]).resolve())
     prefix = str(Path(found["prefix"]).resolve())
+    version = (found["version"][0], found["version"][1])
     return Interpreter(prefix, executable, version, tuple(found["packages"]))
 
 

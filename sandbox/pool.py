@@ -5,17 +5,21 @@ arrival. One event loop; not thread-safe (service.py wraps it for threads). Fail
 results are REFUSED."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Self, cast
 
 from sandbox.client import WorkerHandle
 from sandbox.command import Command
+from sandbox.interpreter import Interpreter, OutOfReach
 from sandbox.languages import find_language
 from sandbox.limits import Limits
 from sandbox.messages import BoxOrder, LimitFields, WorkerSettings
 from sandbox.result import Result, SandboxError, Status, Tier
-from sandbox.settings import SandboxSettings, worker_settings
+from sandbox.settings import SandboxSettings, choose_interpreter, worker_settings
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _GRACE_SECONDS = 60.0
@@ -32,6 +36,12 @@ class SandboxPool:
         """Known after the first run or `start`; None when everything is refused."""
         self.reasons: dict[Tier, str] = {}
         """Why each tier that was tried and not taken cannot be had."""
+        self.out_of_reach: set[Tier] = set()
+        """Of these, the tiers that only lack an interpreter that programs could execute."""
+        self.python: Interpreter | None = None
+        """What programs run on, once the tier is known."""
+        self.python_note = ""
+        """Why that is another one than the settings name."""
         self._idle: list[WorkerHandle] = []
         self._slots = asyncio.Semaphore(self.settings.workers)
         self._choosing = asyncio.Lock()
@@ -72,11 +82,16 @@ class SandboxPool:
             if self.settings.allow_unsafe:
                 tiers[Tier.UNSAFE] = None
             for tier in tiers:
-                told = await asyncio.to_thread(worker_settings, self.settings, tier)
                 try:
-                    await self._probe(tier, told)
+                    python, note = await asyncio.to_thread(choose_interpreter, self.settings, tier)
+                    await self._probe(tier, worker_settings(self.settings, tier, python))
+                    self.python, self.python_note = python, note
+                    if note:
+                        log.warning("WARNING: the sandbox: %s.", note)
                     break
                 except SandboxError as error:
+                    if isinstance(error, OutOfReach):
+                        self.out_of_reach.add(tier)
                     self.reasons[tier] = str(error)
             self._chosen = True
 

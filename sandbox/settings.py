@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox import jail
-from sandbox.interpreter import default_python, find_interpreter
+from sandbox import jail, users
+from sandbox.interpreter import Interpreter, default_python, find_for_user, find_interpreter
 from sandbox.languages import LANGUAGES, Language
 from sandbox.messages import WorkerSettings
 from sandbox.own_groups import available_cores
@@ -66,9 +66,18 @@ class SandboxSettings:
             raise ValueError("sandbox tiers is empty; expected 'namespaces', 'landlock' or both")
 
 
-def worker_settings(settings: SandboxSettings, tier: Tier) -> WorkerSettings:
+def choose_interpreter(settings: SandboxSettings, tier: Tier) -> tuple[Interpreter, str]:
+    """The interpreter of programs in this tier, and a note where it is not the one that `settings` name.
+
+    Raises ValueError for one that cannot be run, and OutOfReach."""
+    if tier is Tier.NAMESPACES or os.getuid() != 0:
+        return find_interpreter(settings.python, settings.packages), ""
+    # Root's programs run as other users, who see the machine's own files.
+    return find_for_user(settings.python, settings.packages, users.NOBODY)
+
+
+def worker_settings(settings: SandboxSettings, tier: Tier, interpreter: Interpreter) -> WorkerSettings:
     """What a worker of this tier needs to know."""
-    interpreter = find_interpreter(settings.python, settings.packages)
     view = jail.plan_view(interpreter, ())
     inside = tier is Tier.NAMESPACES
     prefix = interpreter.jail_prefix if inside else interpreter.prefix
@@ -87,8 +96,14 @@ def worker_settings(settings: SandboxSettings, tier: Tier) -> WorkerSettings:
         "search": [*search, *dict.fromkeys(packages)],
         "binds": list(view.binds),
         "hidden": list(view.hidden),
-        "readable": [source for source, _ in view.binds],
+        "readable": _readable(view, interpreter),
         "temporary": tempfile.gettempdir(),
         "preload": list(settings.preload),
         "use_cgroups": settings.use_cgroups,
     }
+
+
+def _readable(view: jail.View, interpreter: Interpreter) -> list[str]:
+    """What programs may read of the host's own files, where there is no view of theirs."""
+    paths = [source for source, _ in view.binds if interpreter.is_system or source != interpreter.prefix]
+    return paths if interpreter.is_system else [*paths, *interpreter.folders]

@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 
-_NOBODY = 65534
+NOBODY = 65534
 _FIRST, _LAST = 61184, 65519
 """Kept free for users that exist for a while (systemd.io/UIDS-GIDS)."""
 
@@ -30,7 +30,7 @@ def claim() -> tuple[int, socket.socket | None]:
     try:
         uid_map = Path("/proc/self/uid_map").read_text()
     except OSError:
-        return _NOBODY, None
+        return NOBODY, None
     # Each from another place: processes of a worker that was killed may still be ending as its user.
     count = _LAST - _FIRST + 1
     for user in (_FIRST + (os.getpid() + at) % count for at in range(count)):
@@ -45,4 +45,4 @@ def claim() -> tuple[int, socket.socket | None]:
             claimed.close()
             if error.errno != errno.EADDRINUSE:
                 break
-    return _NOBODY, None
+    return NOBODY, None
