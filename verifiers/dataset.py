@@ -17,6 +17,7 @@ from typing import Any
 from verifiers.code.stubs import stubs
 from verifiers.code.tests import CodeReference
 from verifiers.gym.verifier import GymReference, own_response
+from verifiers.math.verifier import MathReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
@@ -47,6 +48,8 @@ class DataReport:
     num_mutants: Counter[str] = field(default_factory=Counter)
     num_accepted: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    guesses: list[str] = field(default_factory=list)
+    """Golds of letters that may be a word or a product; no fault of the row, so they leave it clean."""
 
     @property
     def false_negative_rate(self) -> float:
@@ -76,7 +79,13 @@ async def check_rows(
         chunk = range(start, min(start + _ROWS_AT_ONCE, len(rows)))
         await asyncio.gather(*(_check_row(rows, at, pool, folder, report) for at in chunk))
         progress(chunk.stop, len(rows))
-    for complaints in (report.unreadable, report.refused, report.accepted_mutants, report.faults):
+    for complaints in (
+        report.unreadable,
+        report.refused,
+        report.accepted_mutants,
+        report.faults,
+        report.guesses,
+    ):
         complaints.sort(key=_place)
     return report
 
@@ -96,6 +105,11 @@ async def _check_row(
     except ValueError as error:
         report.unreadable.append(f"{row.where}: {error}")
         return
+    if _is_guess(reference):
+        report.guesses.append(
+            f"{row.where}: {row.gold!r} counts as text and as a product of its letters; "
+            "option letters: word or product decides"
+        )
     if isinstance(reference, GymReference):
         await _check_gym_row(row, reference, pool, folder, report)
         return
@@ -140,6 +154,13 @@ async def _check_row(
             report.accepted_mutants.append(
                 f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
             )
+
+
+def _is_guess(reference: object) -> bool:
+    """Whether the reading of a mathematical gold, or of one of the parts of a weighted one, is a guess."""
+    if isinstance(reference, tuple):
+        return any(map(_is_guess, reference))
+    return isinstance(reference, MathReference) and reference.is_guess
 
 
 async def _check_code_row(

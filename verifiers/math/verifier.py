@@ -14,6 +14,7 @@ from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.comparison import same_answer
+from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
@@ -21,6 +22,7 @@ from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
+from verifiers.math.words import unstyled
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
@@ -49,6 +51,11 @@ class MathReference:
     """The letter, when the gold is a multiple choice letter."""
 
     @property
+    def is_guess(self) -> bool:
+        """Whether a gold of letters alone may be a word or a product: each is accepted."""
+        return any(answer.letters is LettersAre.GUESS for answer in self.answers)
+
+    @property
     def key(self) -> str:
         """All that a verdict depends on: (C) 42 and 42 are different golds."""
         return "\x00".join((self.choice or "", *(answer.text for answer in self.answers)))
@@ -56,6 +63,9 @@ class MathReference:
 
 class MathVerifier:
     r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer.
+
+    `letters`: how a gold of letters alone is read, see `verifiers.math.letters`: "word" compares it as text,
+    "product" as a product of its letters, "auto" as what it looks like.
 
     `operations`: "as_gold" counts an answer that leaves an operation to be computed (17 \cdot 23, 5!,
     \gcd(32, 48)) only where the gold has one of its kind, see `verifiers.math.operations`; "any" counts
@@ -67,10 +77,12 @@ class MathVerifier:
         fallbacks: tuple[Fallback, ...] = (),
         think: Think = "optional",
         operations: Literal["as_gold", "any"] = "as_gold",
+        letters: Letters = "auto",
     ) -> None:
         self._fallbacks = fallbacks
         self._think = think
         self._any_operation = operations == "any"
+        self._letters: Letters = letters
         self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
@@ -85,8 +97,7 @@ class MathVerifier:
         match = _CHOICE_GOLD.fullmatch(answers[0].text.strip()) if len(answers) == 1 else None
         return MathReference(answers, match.group(1) if match else None)
 
-    @staticmethod
-    def _read_gold(gold: object) -> Answer:
+    def _read_gold(self, gold: object) -> Answer:
         if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
             raise ValueError(
                 f"The gold answer is {gold!r}, expected a string or a number (or a list of them)."
@@ -94,12 +105,12 @@ class MathVerifier:
         text = str(gold)
         if "####" in text:
             text = text.rpartition("####")[2]
-        answer = read_answer(text)
+        answer = read_answer(text, letters=self._letters, is_gold=True)
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
         if not answer.readings and (labelled := split_label(answer.text)) is not None:
             # 3 (more apples): a gold's label that names no unit is not compared.
-            answer = read_answer(labelled[0])
+            answer = read_answer(labelled[0], is_gold=True)
         if not answer.readings:
             if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
                 _TEXT_COMMAND.sub("", answer.text).casefold()
@@ -180,7 +191,7 @@ class MathVerifier:
                 if letter == reference.choice:
                     return correct(extracted=answer, detail="the same choice")
                 return wrong(extracted=answer, detail=f"chose {letter}, not {reference.choice}")
-        response = read_answer(answer)
+        response = read_answer(answer, letters=self._letters)
         undone: str | None = None
         for gold in reference.answers:
             found = _match(gold, response, any_operation=self._any_operation)
@@ -219,6 +230,8 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     """ "" when the response is the gold, None when it is not, and the kind of operation when it has the value
     but leaves that operation undone."""
     if gold.words and gold.words == response.words and _is_words(gold):
+        return ""
+    if gold.letters is not None and unstyled(response.text) == gold.text:
         return ""
     ratio = ratio_of_units(gold.unit, response.unit)
     if ratio is None:
