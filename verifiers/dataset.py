@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verifiers.choice import ChoiceReference
 from verifiers.code.stubs import stubs
 from verifiers.code.tests import CodeReference
 from verifiers.gym.verifier import GymReference, own_response
@@ -116,6 +117,9 @@ async def _check_row(
     if isinstance(reference, CodeReference):
         await _check_code_row(row, reference, pool, folder, report)
         return
+    if isinstance(reference, ChoiceReference) and reference.options:
+        await _check_choice_row(row, reference, pool, folder, report)
+        return
     if row.verifier_name in _NO_SELF_ANSWER or not isinstance(row.gold, (str, int, float)):
         return
     report.num_checked += 1
@@ -212,6 +216,35 @@ async def _check_gym_row(
             if passes:
                 report.num_accepted[kind] += 1
                 report.accepted_mutants.append(f"{row.where}: {kind} passes")
+
+
+async def _check_choice_row(
+    row: GoldRow, reference: ChoiceReference, pool: VerifierPool, folder: Path | None, report: DataReport
+) -> None:
+    """Its letters must be right, alone and with the option's own text; other letters and texts must not."""
+    own = ", ".join(sorted(reference.letters))
+    asked = [("own answer", own)]
+    asked += [("another letter", letter) for letter, _ in reference.options if letter != own]
+    if len(reference.letters) == 1:
+        asked.append(("own answer", f"{own}) {reference.text_of(own)}"))
+        asked += [
+            ("another option's text", f"{own}) {text}") for known, text in reference.options if known != own
+        ]
+    report.num_checked += 1
+    for kind, text in asked:
+        response = f"\\boxed{{{text}}}"
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        passes = verdict.outcome is Outcome.CORRECT
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        elif kind == "own answer":
+            if not passes:
+                report.refused.append(f"{row.where}: its own answer {text!r} is {verdict.outcome.value}")
+        else:
+            report.num_mutants[kind] += 1
+            if passes:
+                report.num_accepted[kind] += 1
+                report.accepted_mutants.append(f"{row.where}: {text!r} ({kind}) passes for the gold {own!r}")
 
 
 async def _accepts(pool: VerifierPool, row: GoldRow, gold: str, response: str, folder: Path | None) -> bool:

@@ -20,7 +20,8 @@ from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import TEN_POWERS, clean_words
 
 _PREFIX = re.compile(
-    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)",
+    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?![A-Za-z])(?:\s+is)?\s*[:=]?\s*\}?\s*"
+    r"(?=[^\s}])",
     re.IGNORECASE,
 )
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal
 
 from verifiers.extract import Extraction, Fallback, Think, extract_answer
-from verifiers.hedges import offers_another
+from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
@@ -27,10 +27,7 @@ from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
-_CHOICE_ANSWER = re.compile(
-    r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)",
-    re.DOTALL | re.IGNORECASE,
-)
+_LETTERS = "ABCDEFGHIJ"
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 # By 1 it leaves nothing to compute.
@@ -49,6 +46,8 @@ class MathReference:
     answers: tuple[Answer, ...]
     choice: str | None
     """The letter, when the gold is a multiple choice letter."""
+    is_option_known: bool = False
+    """The gold has the text of its option, too, which `answers` hold: (C) 42."""
 
     @property
     def is_guess(self) -> bool:
@@ -92,7 +91,7 @@ class MathVerifier:
             raise ValueError("The gold answer is an empty list, expected at least one acceptable answer.")
         both = _CHOICE_AND_VALUE.fullmatch(str(golds[0]).strip()) if len(golds) == 1 else None
         if both is not None:
-            return MathReference((self._read_gold(both.group(2)),), both.group(1))
+            return MathReference((self._read_gold(both.group(2)),), both.group(1), is_option_known=True)
         answers = tuple(self._read_gold(gold) for gold in golds)
         match = _CHOICE_GOLD.fullmatch(answers[0].text.strip()) if len(answers) == 1 else None
         return MathReference(answers, match.group(1) if match else None)
@@ -186,12 +185,26 @@ class MathVerifier:
         answer = extraction.answer
         assert answer is not None
         if reference.choice is not None and not extraction.candidates:
-            letter = _chosen_letter(answer)
-            if letter is not None:
-                if letter == reference.choice:
-                    return correct(extracted=answer, detail="the same choice")
-                return wrong(extracted=answer, detail=f"chose {letter}, not {reference.choice}")
-        response = read_answer(answer, letters=self._letters)
+            verdict = self._compare_choice(answer, reference, reference.choice)
+            if verdict is not None:
+                return verdict
+        return self._compare_value(answer, answer, reference)
+
+    def _compare_choice(self, answer: str, reference: MathReference, gold: str) -> Verdict | None:
+        """None when the answer chooses no letter: it may be the value."""
+        choice = read_choice(answer, _LETTERS)
+        if choice is None:
+            return None
+        if choice.letters != {gold}:
+            return wrong(extracted=answer, detail=f"chose {', '.join(sorted(choice.letters))}, not {gold}")
+        if choice.text and reference.is_option_known:
+            return self._compare_value(answer, choice.text, reference)
+        if not choice.may_stand(_LETTERS):
+            return wrong(extracted=answer, detail=f"the text after {gold} is not that of an option")
+        return correct(extracted=answer, detail="the same choice")
+
+    def _compare_value(self, answer: str, text: str, reference: MathReference) -> Verdict:
+        response = read_answer(text, letters=self._letters)
         undone: str | None = None
         for gold in reference.answers:
             found = _match(gold, response, any_operation=self._any_operation)
@@ -268,23 +281,6 @@ def _is_other_kind(node: Node, unit: Unit | None) -> bool:
 
 def _is_words(gold: Answer) -> bool:
     return all(isinstance(reading, Text) for reading in gold.readings) or not gold.readings
-
-
-def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None of anything else and of several letters."""
-    text = strip_wrapping(answer)
-    text = re.sub(
-        r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text
-    ).strip()
-    match = _CHOICE_ANSWER.fullmatch(text)
-    if match is None:
-        return None
-    letter, rest = (match.group(1) or match.group(2)).upper(), match.group(3)
-    if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(
-        r"\([A-J]\)", rest
-    ):
-        return None
-    return None if offers_another(letter, rest) else letter
 
 
 def _shown(reference: MathReference) -> str:
