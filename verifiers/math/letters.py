@@ -5,6 +5,7 @@ A run of letters is a word when it
 - repeats a letter: odd, SSS, HHT; a product writes a power;
 - holds a small o, which is no variable: it looks like zero;
 - is a Roman numeral in capitals: IV is not VI;
+- is N/A, which is no fraction, or
 - is a name by its capital and a vowel, with three letters: Kai.
 
 It is clearly a product when it is no word and
@@ -43,6 +44,8 @@ _NAMES_OF_POINTS = frozenset("ABCDEFGH")
 
 def letters_are(text: str) -> LettersAre | None:
     """The kind of a text of letters alone; None for any other text, and for letters that stand alone: x y."""
+    if text.casefold() == "n/a":
+        return LettersAre.WORD
     if not _LETTERS_ONLY.fullmatch(text):
         return None
     kinds = {run_is(run) for run in _runs(text)} - {None}
