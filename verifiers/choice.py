@@ -1,26 +1,33 @@
 """Multiple choice: which letters the response chose."""
 
-import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from verifiers.exact import Source, TextAnswer, answer_text
 from verifiers.extract import Fallback, Think
-from verifiers.hedges import offers_another
-from verifiers.math.words import clean_words
-from verifiers.verdict import Verdict, correct, no_answer, wrong
+from verifiers.letter_choice import LetterChoice, chosen_letters, read_choice, without_markup
+from verifiers.math.verifier import MathVerifier
+from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
-_STYLE = re.compile(
-    r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|fbox|bf|rm)(?![A-Za-z])\s*"
-    r"|[{}$*~`]|\\[ ,;!]"
-)
-_LETTER = re.compile(
-    r"(?:(?:the\s+)?(?:correct\s+|final\s+)?(?:option|choice|answer)s?\s*(?:is|are|:)?\s*)?(.*)", re.I | re.S
-)
-_LIST = re.compile(r"\(?\s*[A-Za-z]\s*\)?(?:\s*(?:,|;|&|/|and|,\s*and)?\s*\(?\s*[A-Za-z]\s*\)?)*", re.I)
-_ONE_AND_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(.*)", re.S)
+_MAX_ANSWER_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceReference:
+    letters: frozenset[str]
+    options: tuple[tuple[str, str], ...] = ()
+    """(letter, text) of each option; empty when the row does not say them."""
+
+    def text_of(self, letter: str) -> str | None:
+        return next((text for known, text in self.options if known == letter), None)
 
 
 class ChoiceVerifier:
-    """The gold is a letter, or several ("A,C"); the response must choose exactly those."""
+    """The gold is a letter, or several ("A,C"); the response must choose exactly those.
+
+    A gold {"letter": "B", "options": {"A": "Paris", "B": "Rome"}} says the options, too (or their texts in a
+    list, from A on): then the text after a letter must be that option's. Without them it must be a formula or
+    a name, see `verifiers.option_text`."""
 
     def __init__(
         self,
@@ -36,8 +43,20 @@ class ChoiceVerifier:
                 f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters."
             )
         self._where = TextAnswer(source, fallbacks, think)
+        self._math = MathVerifier()
 
-    def parse_reference(self, raw: object) -> frozenset[str]:
+    def parse_reference(self, raw: object) -> ChoiceReference:
+        if not isinstance(raw, Mapping):
+            return ChoiceReference(self._read_letters(raw))
+        if raw.keys() != {"letter", "options"}:
+            raise ValueError(f"The gold answer is {raw!r}, expected an object with 'letter' and 'options'.")
+        options = self._read_options(raw["options"])
+        letters = self._read_letters(raw["letter"])
+        if not letters <= {letter for letter, _ in options}:
+            raise ValueError(f"The gold answer is {raw['letter']!r}, expected a letter of 'options'.")
+        return ChoiceReference(letters, options)
+
+    def _read_letters(self, raw: object) -> frozenset[str]:
         text = ",".join(map(str, raw)) if isinstance(raw, (list, tuple)) else raw
         chosen = chosen_letters(text, self._letters) if isinstance(text, str) else None
         if not chosen:
@@ -47,46 +66,59 @@ class ChoiceVerifier:
             )
         return chosen
 
-    def verify(self, response: str, reference: frozenset[str]) -> Verdict:
+    def _read_options(self, raw: object) -> tuple[tuple[str, str], ...]:
+        pairs = list(raw.items()) if isinstance(raw, Mapping) else []
+        if isinstance(raw, Sequence) and not isinstance(raw, str):
+            pairs = list(zip(self._letters, raw, strict=False)) if len(raw) <= len(self._letters) else []
+        options = tuple(
+            (str(letter).upper(), str(text).strip()) for letter, text in pairs if text is not None
+        )
+        known = {letter for letter, _ in options}
+        if not options or len(known) < len(options) or not known <= set(self._letters):
+            raise ValueError(
+                f"The options of the gold are {raw!r}, expected the text of each letter, or a list of texts; "
+                f"letters: {self._letters} (another set: option 'letters')."
+            )
+        return options
+
+    def verify(self, response: str, reference: ChoiceReference) -> Verdict:
         answer, method, reason = answer_text(response, self._where)
         if answer is None:
             return no_answer(reason)
         shown = answer.strip()[:500]
-        chosen = chosen_letters(answer[:4000], self._letters)
-        if chosen is None:
+        letters = "".join(letter for letter, _ in reference.options) or self._letters
+        choice = read_choice(answer[:_MAX_ANSWER_CHARACTERS], letters)
+        if choice is None:
             return wrong(extracted=shown, detail="is not a choice of letters", method=method)
-        if chosen == reference:
-            return correct(extracted=shown, detail="the same choice", method=method)
-        return wrong(extracted=shown, detail=f"chose {', '.join(sorted(chosen))}", method=method)
+        if choice.letters != reference.letters:
+            return wrong(extracted=shown, detail=f"chose {', '.join(sorted(choice.letters))}", method=method)
+        if not self._may_stand(choice, reference, letters):
+            detail = f"the text after {min(choice.letters)} is not that of an option"
+            return wrong(extracted=shown, detail=detail, method=method)
+        return correct(extracted=shown, detail="the same choice", method=method)
 
-    def verify_fast(self, response: str, reference: frozenset[str]) -> Verdict | None:
-        return self.verify(response, reference) if len(response) < 2000 else None
+    def verify_fast(self, response: str, reference: ChoiceReference) -> Verdict | None:
+        # Texts of options may be compared as mathematics, which takes a worker.
+        return self.verify(response, reference) if len(response) < 2000 and not reference.options else None
+
+    def _may_stand(self, choice: LetterChoice, reference: ChoiceReference, letters: str) -> bool:
+        if not choice.text:
+            return True
+        (letter,) = choice.letters
+        option = reference.text_of(letter)
+        if option is None:
+            return choice.may_stand(letters)
+        return _squeezed(option) == _squeezed(choice.text) or self._is_same_value(option, choice.text)
+
+    def _is_same_value(self, option: str, text: str) -> bool:
+        r"""Whether both are one formula: \frac12 for 1/2."""
+        try:
+            gold = self._math.parse_reference(without_markup(option))
+        except ValueError:
+            return False
+        return self._math.verify(f"\\boxed{{{text}}}", gold).outcome is Outcome.CORRECT
 
 
-def chosen_letters(text: str, letters: str) -> frozenset[str] | None:
-    """The letters that `text` chooses: "B", "(B)", "\\text{B}", "B. because ...", "A and C"; None
-    when it is unclear."""
-    plain = " ".join(_STYLE.sub(" ", text).split()).strip(" .,;:")
-    match = _LETTER.fullmatch(plain)
-    plain = match.group(1) if match else plain
-    if len(plain) < 60 and _LIST.fullmatch(plain):
-        marks = re.sub(r"\band\b", " ", plain, flags=re.I)
-        runs = re.findall(r"[A-Za-z]+", marks)
-        # "AC" chooses two, "ac" and "because" are words.
-        if all(len(run) == 1 for run in runs) or plain.isupper():
-            chosen = "".join(runs).upper()
-            return frozenset(chosen) if chosen and set(chosen) <= set(letters) else None
-    one = _ONE_AND_TEXT.fullmatch(plain)
-    if one is None:
-        return None
-    letter = (one.group(1) or one.group(2)).upper()
-    rest = clean_words(one.group(3))
-    # "(A) or (B)", "A) B)": more than one candidate.
-    if (
-        letter not in letters
-        or re.match(r"(?:or|and)\b", rest)
-        or re.search(r"\([a-z]\)|(?:^|\s)[a-z]\)", rest)
-        or offers_another(letter, one.group(3))
-    ):
-        return None
-    return frozenset(letter)
+def _squeezed(text: str) -> str:
+    """What makes a text the option's: no markup, case, space and braces, no punctuation at its ends."""
+    return "".join(without_markup(text).split()).replace("{", "").replace("}", "").strip(".,;:!").casefold()

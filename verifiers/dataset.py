@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verifiers.choice import ChoiceReference
 from verifiers.code.stubs import stubs
 from verifiers.code.tests import CodeReference
 from verifiers.gym.verifier import GymReference, own_response
+from verifiers.math.verifier import MathReference
 from verifiers.mutants import mutants
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome, Verdict
@@ -49,6 +51,8 @@ class DataReport:
     num_mutants: Counter[str] = field(default_factory=Counter)
     num_accepted: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    guesses: list[str] = field(default_factory=list)
+    """Golds of letters that may be a word or a product; no fault of the row, so they leave it clean."""
 
     @property
     def false_negative_rate(self) -> float:
@@ -78,7 +82,13 @@ async def check_rows(
         chunk = range(start, min(start + _ROWS_AT_ONCE, len(rows)))
         await asyncio.gather(*(_check_row(rows, at, pool, folder, report) for at in chunk))
         progress(chunk.stop, len(rows))
-    for complaints in (report.unreadable, report.refused, report.accepted_mutants, report.faults):
+    for complaints in (
+        report.unreadable,
+        report.refused,
+        report.accepted_mutants,
+        report.faults,
+        report.guesses,
+    ):
         complaints.sort(key=_place)
     return report
 
@@ -98,11 +108,19 @@ async def _check_row(
     except ValueError as error:
         report.unreadable.append(f"{row.where}: {error}")
         return
+    if _is_guess(reference):
+        report.guesses.append(
+            f"{row.where}: {row.gold!r} counts as text and as a product of its letters; "
+            "option letters: word or product decides"
+        )
     if isinstance(reference, GymReference):
         await _check_gym_row(row, reference, pool, folder, report)
         return
     if isinstance(reference, CodeReference):
         await _check_code_row(row, reference, pool, folder, report)
+        return
+    if isinstance(reference, ChoiceReference) and reference.options:
+        await _check_choice_row(row, reference, pool, folder, report)
         return
     golds = _own_answers(row)
     report.num_checked += bool(golds)
@@ -165,6 +183,13 @@ async def _check_answer(
             report.accepted_mutants.append(
                 f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
             )
+
+
+def _is_guess(reference: object) -> bool:
+    """Whether the reading of a mathematical gold, or of one of the parts of a weighted one, is a guess."""
+    if isinstance(reference, tuple):
+        return any(map(_is_guess, reference))
+    return isinstance(reference, MathReference) and reference.is_guess
 
 
 async def _check_code_row(
@@ -231,6 +256,35 @@ async def _is_right(
         if other != gold and await _accepts(pool, row, [other], template % text, folder):
             return True
     return False
+
+
+async def _check_choice_row(
+    row: GoldRow, reference: ChoiceReference, pool: VerifierPool, folder: Path | None, report: DataReport
+) -> None:
+    """Its letters must be right, alone and with the option's own text; other letters and texts must not."""
+    own = ", ".join(sorted(reference.letters))
+    asked = [("own answer", own)]
+    asked += [("another letter", letter) for letter, _ in reference.options if letter != own]
+    if len(reference.letters) == 1:
+        asked.append(("own answer", f"{own}) {reference.text_of(own)}"))
+        asked += [
+            ("another option's text", f"{own}) {text}") for known, text in reference.options if known != own
+        ]
+    report.num_checked += 1
+    for kind, text in asked:
+        response = f"\\boxed{{{text}}}"
+        verdict = await pool.verify(row.verifier_name, row.options, response, reference, folder=folder)
+        passes = verdict.outcome is Outcome.CORRECT
+        if verdict.outcome is Outcome.FAULT:
+            report.faults.append(f"{row.where}: {verdict.detail}")
+        elif kind == "own answer":
+            if not passes:
+                report.refused.append(f"{row.where}: its own answer {text!r} is {verdict.outcome.value}")
+        else:
+            report.num_mutants[kind] += 1
+            if passes:
+                report.num_accepted[kind] += 1
+                report.accepted_mutants.append(f"{row.where}: {text!r} ({kind}) passes for the gold {own!r}")
 
 
 async def _accepts(

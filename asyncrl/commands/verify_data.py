@@ -3,7 +3,8 @@
 Every gold must grade correct as its own answer, and wrong answers made from it (a changed digit, the sign,
 swapped places, another row's gold) must not. The tests of a code row must pass its own solution, if its gold
 has one, and fail programs that do nothing useful. Lists all rows that cannot be verified, by source, and
-reports both error rates. In place of a recipe it takes a data file.
+reports both error rates; golds of letters that may be a word or a product are listed too, and are no
+complaint. In place of a recipe it takes a data file.
 """
 
 import argparse
@@ -109,7 +110,9 @@ def _print_report(name: str, report: DataReport, limit: int) -> None:
     print(f"  false positives  {accepted} of {total} wrong answers pass ({report.false_positive_rate:.2%})")
     for kind, count in sorted(report.num_mutants.items()):
         print(f"    {kind:<20} {report.num_accepted[kind]} of {count}")
+    print(f"  guessed readings {len(report.guesses)} golds of letters may be a word or a product")
     for title, complaints in (
+        ("guess", report.guesses),
         ("gold refused", report.refused),
         ("wrong answer accepted", report.accepted_mutants),
         ("fault", report.faults),

@@ -56,6 +56,19 @@ async def test_rows_that_cannot_be_verified_are_listed_with_their_place() -> Non
     assert not report.is_clean
 
 
+async def test_golds_whose_letters_may_be_a_word_or_a_product_are_listed_and_are_no_complaint() -> None:
+    golds = ["no", "at", "xy", "2at", ["3", "AC"]]
+    report = await check(golds)
+    assert report.is_clean, report
+    assert [guess.partition(" counts")[0] for guess in report.guesses] == [
+        "data.jsonl:2: 'at'",
+        "data.jsonl:5: ['3', 'AC']",
+    ]
+    assert (await check(golds, options={"letters": "product"})).guesses == []
+    parts = {"parts": [{"name": "math"}]}
+    assert len((await check(golds, "weighted", parts)).guesses) == 2
+
+
 LENIENT = """
 from verifiers.verdict import Outcome, Verdict
 class Lenient:
@@ -189,6 +202,10 @@ def test_the_command_reads_a_recipe_and_reports_its_data(
     code, out, err = verify_data("good")
     assert code == 0, out + err
     assert "2 rows, 2 golds" in out and "false positives" in out
+    assert "guessed readings 0 golds" in out
+    (tmp_path / "guess.jsonl").write_text(json.dumps({"prompt": "?", "answer": "at"}) + "\n")
+    code, out, _ = verify_data("guess")
+    assert code == 0 and "guessed readings 1 golds" in out and "guess.jsonl:1: 'at'" in out
     code, out, _ = verify_data("bad")
     assert code == 1 and f"{tmp_path}/bad.jsonl:1" in out
     code, _, err = verify_data("none")

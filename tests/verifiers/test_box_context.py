@@ -4,9 +4,7 @@ import time
 
 import pytest
 
-from verifiers.choice import ChoiceVerifier
 from verifiers.extract import extract_answer, last_box
-from verifiers.hedges import offers_another
 
 
 def test_a_sign_and_a_base_outside_the_box_are_read_with_it() -> None:
@@ -56,21 +54,3 @@ def test_hostile_surroundings_are_read_in_linear_time(response: str) -> None:
     extract_answer(response)
     # Milliseconds when measured; quadratic reading would take minutes.
     assert time.thread_time() - started < 5
-
-
-@pytest.mark.parametrize(
-    ("rest", "hedged"),
-    [
-        ("C or D", True), ("because it is C", True), ("maybe C", True), ("42 or C", True), ("C", True),
-        ("the answer is B", False), ("x = 5", False), ("A cat", False), ("Both A and C", False),
-        ("I think D is also fine", True), ("Alternatively, choose D.", True), ("D seems right as well", True),
-        ("x or y", False), ("x or c", True), ("I think so", False), ("A is true but R is false", False),
-        ("Only I is correct", False), ("A is a matrix", False),
-        ("5 A", False), ("10 or 12", False), ("", False),
-    ],
-)  # fmt: skip
-def test_words_after_a_letter_offer_another_or_not(rest: str, hedged: bool) -> None:
-    assert offers_another("B", rest) is hedged
-    choice = ChoiceVerifier()
-    verdict = choice.verify(f"\\boxed{{(B) {rest}}}", choice.parse_reference("B"))
-    assert (verdict.outcome.value == "correct") is not hedged

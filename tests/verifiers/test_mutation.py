@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from verifiers.letter_choice import LetterChoice
 from verifiers.math.functions import NUMERIC_FUNCTIONS
 from verifiers.math.verifier import MathVerifier
 
@@ -66,8 +67,8 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("ratios", "verifiers.math.comparison", "same_ratio", always(True)),
     ("families", "verifiers.math.families", "_same_lattice", always(False)),
     ("families", "verifiers.math.families", "_same_lattice", always(True)),
-    ("choice", "verifiers.math.verifier", "_chosen_letter", always(None)),
-    ("choice", "verifiers.math.verifier", "_chosen_letter", always("C")),
+    ("choice", "verifiers.math.verifier", "read_choice", always(None)),
+    ("choice", "verifiers.math.verifier", "read_choice", always(LetterChoice(frozenset("C")))),
     ("polynomials", "verifiers.math.scalars", "_same_function", always(True)),
     ("polynomials", "verifiers.math.scalars", "_same_function", always(False)),
     ("hostile", "verifiers.math.algebra", "proves_equal", always(True)),
@@ -76,7 +77,13 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("fractions", "verifiers.math.parser", "is_proper_fraction", always(False)),
     ("logs", "verifiers.math.arithmetic", "NUMERIC_FUNCTIONS",
      NUMERIC_FUNCTIONS | {"log": first, "ln": first}),
-    ("text", "verifiers.math.answer", "_is_prose", always(False)),
+    ("words", "verifiers.math.letters", "_is_short_word", always(False)),
+    ("words", "verifiers.math.letters", "_is_short_word", always(True)),
+    ("words", "verifiers.math.letters", "_are_neighbours", always(True)),
+    ("words", "verifiers.math.verifier", "unstyled", always("")),
+    ("words", "verifiers.math.answer", "letters_are", always(None)),
+    ("dates", "verifiers.math.answer", "date_of", always(None)),
+    ("number_words", "verifiers.math.number_words", "_below_hundred", always(None)),
     ("noise", "verifiers.math.comparison", "_same_modulo", always(False)),
     ("echoes", "verifiers.math.verifier", "foreign_operation", always(None)),
     ("echoes", "verifiers.math.verifier", "foreign_operation", always("trigonometry")),
@@ -97,8 +104,10 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("spelling_of_groups", "verifiers.math.relations", "_reversed", lambda chain: chain),
     ("word_lists", "verifiers.math.comparison", "list_of_words", always(None)),
     ("word_lists", "verifiers.math.comparison", "with_constant_of", lambda gold, response: response),
-    ("choice", "verifiers.math.verifier", "offers_another", always(False)),
-    ("choice", "verifiers.math.verifier", "offers_another", always(True)),
+    ("choice", "verifiers.letter_choice", "is_option_text", always(False)),
+    ("choice", "verifiers.letter_choice", "is_option_text", always(True)),
+    ("choice", "verifiers.option_text", "_claims", always(False)),
+    ("choice", "verifiers.option_text", "_names_another", always(False)),
     ("surroundings", "verifiers.extract", "boxed_in_context", lambda text, start, stop, content: content),
     ("surroundings", "verifiers.extract", "is_denied", always(False)),
     ("surroundings", "verifiers.box_context", "_is_invisible", always(False)),

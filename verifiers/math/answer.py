@@ -8,16 +8,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
+from verifiers.math.dates import date_of
+from verifiers.math.letters import Letters, LettersAre, has_short_word, is_prose, letters_are, spaced_letters
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.notation import split_label, usual_notation
+from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
-from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
+from verifiers.math.words import TEN_POWERS, clean_words
 
 _PREFIX = re.compile(
-    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?:\s+is)?\s*[:=]?\s*\}?\s*(?=\S)",
+    r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?![A-Za-z])(?:\s+is)?\s*[:=]?\s*\}?\s*"
+    r"(?=[^\s}])",
     re.IGNORECASE,
 )
 _PLAIN_NUMBER = re.compile(r"([-+−]?)(\d{1,400})(?:\.(\d{1,400}))?(?:/(\d{1,200}))?")
@@ -26,7 +30,6 @@ _MAX_UNIT_TOKENS = 14
 _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
-_LETTERS_ONLY = re.compile(r"[A-Za-z][A-Za-z\s'.,\-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Answer:
     """Empty when no reading was possible; `problem` says why."""
     unit: Unit | None
     problem: str = ""
+    letters: LettersAre | None = None
+    """The kind of an answer of letters alone: of a gold, whether its reading is a guess."""
 
 
 def strip_wrapping(text: str) -> str:
@@ -91,7 +96,9 @@ _FRACTION_OF_UNITS = re.compile(
 )
 
 
-def read_answer(raw: str) -> Answer:
+def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -> Answer:
+    """The answer with its readings. Letters alone are read as text and as a product; for a gold only as what
+    they are, by `letters` or else by `letters_are`."""
     text = strip_wrapping(usual_notation(plain_characters(raw)))
     if "frac" in text and ("\\text" in text or "\\mathrm" in text):
         text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
@@ -104,23 +111,56 @@ def read_answer(raw: str) -> Answer:
     if "m" in text or "M" in text:
         text = _CLOCK.sub(r"\1m", text)
     words = clean_words(text)
-    readings: list[Node] = []
-    unit: Unit | None = None
-    problem = ""
-    if _is_prose(text):
-        return Answer(text, None, words, (Text(words),), None)
     labelled = split_label(text) if text.endswith(")") else None
     if labelled is not None and (label := parse_unit(labelled[1])) is not None:
         value = read_answer(labelled[0])
         return Answer(text, None, words, value.readings, label, value.problem)
-    try:
-        node, unit = _read(text)
-        readings.append(node)
-    except Unreadable as error:
-        problem = str(error)
+    kind = letters_are(text)
+    spoken = _spoken(words)
+    if kind is None and spoken is None:
+        ways = (True, False) if has_short_word(text) else (True,)
+        if is_gold:
+            ways = (letters != "product",)
+        readings, unit, problem = _formulas(text, ways)
+        return Answer(text, number, words, readings, unit, problem)
+    spaced = spaced_letters(text) if letters == "product" else None
+    formulas, unit, problem = _formulas(spaced or text, () if spaced is None and is_prose(text) else (False,))
+    if is_gold:
+        kind = _kind_of_gold(kind, letters, is_text=spoken is not None or not formulas)
+    as_text = () if kind is LettersAre.PRODUCT and is_gold else (spoken or Text(words),)
+    as_formula = () if kind is LettersAre.WORD and is_gold else formulas
+    return Answer(text, None, words, (*as_text, *as_formula), unit if as_formula else None, problem, kind)
+
+
+def _kind_of_gold(found: LettersAre | None, letters: Letters, *, is_text: bool) -> LettersAre | None:
+    if is_text or letters == "word":
+        return LettersAre.WORD
+    return LettersAre.PRODUCT if letters == "product" else found
+
+
+def _spoken(words: str) -> Node | None:
+    """A number in words, or a date as `Text` in its one spelling; None for any other text."""
+    number = number_in_words(words)
+    if number is not None:
+        return Number(Fraction(number))
+    date = date_of(words)
+    return None if date is None else Text(date)
+
+
+def _formulas(text: str, short_words: tuple[bool, ...]) -> tuple[tuple[Node, ...], Unit | None, str]:
+    """(readings, unit, problem) of the text as mathematics, one reading for each way to read short words."""
+    readings: list[Node] = []
+    unit: Unit | None = None
+    problem = ""
+    for way in short_words:
+        try:
+            node, unit = _read(text, short_words=way)
+            readings.append(node)
+        except Unreadable as error:
+            problem = str(error)
     if not readings and "\\" in text and (spelling := opaque_spelling(text)):
         readings.append(Opaque(spelling))
-    return Answer(text, number, words, tuple(readings), unit, problem)
+    return tuple(readings), unit, problem
 
 
 _UNKNOWN_FORMULA = re.compile(
@@ -151,18 +191,6 @@ def _is_balanced(text: str) -> bool:
     return depth == 0
 
 
-def _is_prose(text: str) -> bool:
-    """Whether a text of letters alone holds an ordinary word, so that it is not a product of letters."""
-    if not _LETTERS_ONLY.fullmatch(text):
-        return False
-    words = [word for word in re.split(r"[\s.,\-']+", text) if word]
-    return any(len(word) > 3 and not _is_mathematical(word) for word in words)
-
-
-def _is_mathematical(word: str) -> bool:
-    return word in FUNCTIONS or word in CONSTANTS or word in GREEK or known_unit(word)
-
-
 def _plain_node(text: str, number: Fraction) -> Node:
     if "/" not in text:
         return Number(number)
@@ -170,7 +198,7 @@ def _plain_node(text: str, number: Fraction) -> Node:
     return node
 
 
-def _read(text: str) -> tuple[Node, Unit | None]:
+def _read(text: str, *, short_words: bool = True) -> tuple[Node, Unit | None]:
     tokens = tokenize(text)
     if "," in text and any(
         _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
@@ -185,7 +213,7 @@ def _read(text: str) -> tuple[Node, Unit | None]:
     tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
-    return parse_tokens(tokens), unit or currency
+    return parse_tokens(tokens, short_words=short_words), unit or currency
 
 
 def _has_leading_zero(token: Token, before: Token) -> bool:

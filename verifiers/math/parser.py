@@ -39,6 +39,7 @@ from verifiers.math.calculus import (
     take_side,
 )
 from verifiers.math.cursor import Cursor
+from verifiers.math.letters import LettersAre, run_is
 from verifiers.math.literals import (
     based,
     is_proper_fraction,
@@ -111,9 +112,12 @@ def parse_answer(text: str) -> Node:
     return parse_tokens(tokens)
 
 
-def parse_tokens(tokens: list[Token]) -> Node:
-    """The tree of all of these tokens, which are changed on the way. Raises Unreadable."""
-    parser = Parser(tokens)
+def parse_tokens(tokens: list[Token], *, short_words: bool = True) -> Node:
+    """The tree of all of these tokens, which are changed on the way. Raises Unreadable.
+
+    `short_words`: whether a word of two or three letters that is an item of a list, or all there is, is
+    text; else it is a product of letters."""
+    parser = Parser(tokens, short_words=short_words)
     node = parser.whole()
     parser.expect_end()
     return node
@@ -122,8 +126,16 @@ def parse_tokens(tokens: list[Token]) -> Node:
 class Parser(Cursor):
     """Each method takes the tokens of the production that it is named after, and returns its tree."""
 
-    def __init__(self, tokens: list[Token], *, depth: int = 0, index_letters: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokens: list[Token],
+        *,
+        depth: int = 0,
+        index_letters: tuple[str, ...] = (),
+        short_words: bool = True,
+    ) -> None:
         super().__init__(tokens)
+        self._short_words = short_words
         self._depth = depth
         self._bars = 0
         """Open | at this level: the next one closes."""
@@ -469,7 +481,7 @@ class Parser(Cursor):
             self.tokens.insert(self.at, Token("symbol", word[-1], spaced=True))
             self.go_to(self.at)
             return self._function(FUNCTIONS[function])
-        if len(word) > 3 or self.sees("_"):
+        if len(word) > 3 or self.sees("_") or (self._short_words and self._is_item(word)):
             return Text(clean_words(word))
         letters = [self._letter(letter) for letter in word[:-1]]
         # The last letter takes what follows it: the subscript, the power of xy^2 is y's.
@@ -477,6 +489,19 @@ class Parser(Cursor):
         if self.take_power_sign():
             last = Power(last, self.argument())
         return Product((*letters, last))
+
+    def _is_item(self, word: str) -> bool:
+        """Whether the word that was just taken is one in the sense of `letters`, and an item of its own."""
+        before = self.tokens[self.at - 2] if self.at > 1 else None
+        begins, ends = before is None, self.here.kind == "end"
+        is_first, is_next = before is not None and _separates(before), _separates(self.here)
+        opens = before is not None and before.value in ("(", "[", r"\{")
+        closes = self.here.value in (")", "]", r"\}")
+        # (act) alone is a factor in brackets.
+        stands_alone = (
+            (begins and ends) or (is_first and (is_next or ends or closes)) or (is_next and (begins or opens))
+        )
+        return stands_alone and run_is(word) is LettersAre.WORD
 
     def _text(self, content: str) -> Node:
         name = content.strip()
@@ -794,7 +819,10 @@ class Parser(Cursor):
             take_out(self, end)
             return end.letter, self._with_letter(end.letter, self.term)
         inner = Parser(
-            self.tokens[self.at : end.at], depth=self._depth, index_letters=(*self._index_letters, end.letter)
+            self.tokens[self.at : end.at],
+            depth=self._depth,
+            index_letters=(*self._index_letters, end.letter),
+            short_words=False,
         )
         body: Node = Number(Fraction(1))
         if inner.here.kind != "end":
@@ -881,6 +909,10 @@ def _times(left: Node, right: Node) -> Node:
         case Product(factors):
             return Product((*factors, right))
     return Product((left, right))
+
+
+def _separates(token: Token) -> bool:
+    return token.value in (",", ";") or _joining_word(token) is not None
 
 
 def _joining_word(token: Token) -> str | None:

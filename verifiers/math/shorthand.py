@@ -22,8 +22,9 @@ from verifiers.math.nodes import (
     Symbol,
     Text,
 )  # fmt: skip
+from verifiers.math.number_words import number_in_words
 from verifiers.math.trees import INFINITY, has_plus_minus, negative, rebuilt, replaced, walk
-from verifiers.math.words import ALL_REALS, NO_SOLUTION, NUMBER_WORDS
+from verifiers.math.words import ALL_REALS, NO_SOLUTION
 
 
 def expand(node: Node) -> Node:
@@ -79,9 +80,10 @@ def _named_by_words(words: str) -> Node | None:
         return INFINITY
     if words in ("negative infinity", "minus infinity"):
         return negative(INFINITY)
-    if words in NUMBER_WORDS:
-        return Number(Fraction(NUMBER_WORDS[words]))
-    return NamedSet("R") if words in ALL_REALS else None
+    if words in ALL_REALS:
+        return NamedSet("R")
+    number = number_in_words(words)
+    return None if number is None else Number(Fraction(number))
 
 
 def _with_sign(node: Node, sign: int) -> Node:

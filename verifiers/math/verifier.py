@@ -12,9 +12,10 @@ from typing import Literal
 
 from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.golds import refuse_missing
-from verifiers.hedges import offers_another
+from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
 from verifiers.math.comparison import same_answer
+from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
@@ -22,14 +23,12 @@ from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
+from verifiers.math.words import unstyled
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
 
 _CHOICE_GOLD = re.compile(r"(?:\\text(?:bf)?\{)?\(?([A-J])\)?\}?[.:]?")
 _CHOICE_AND_VALUE = re.compile(r"\\text(?:bf)?\s*\{\s*\(([A-J])\)\s*\}(?:\\ |~|\s|:)*(\S.*)", re.DOTALL)
-_CHOICE_ANSWER = re.compile(
-    r"(?:option|choice|answer)?\s*(?:\(\s*([A-J])\s*\)|([A-J])\s*(?:[.):]|$))\s*(.*)",
-    re.DOTALL | re.IGNORECASE,
-)
+_LETTERS = "ABCDEFGHIJ"
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 # By 1 it leaves nothing to compute.
@@ -48,6 +47,13 @@ class MathReference:
     answers: tuple[Answer, ...]
     choice: str | None
     """The letter, when the gold is a multiple choice letter."""
+    is_option_known: bool = False
+    """The gold has the text of its option, too, which `answers` hold: (C) 42."""
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether a gold of letters alone may be a word or a product: each is accepted."""
+        return any(answer.letters is LettersAre.GUESS for answer in self.answers)
 
     @property
     def key(self) -> str:
@@ -57,6 +63,9 @@ class MathReference:
 
 class MathVerifier:
     r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer.
+
+    `letters`: how a gold of letters alone is read, see `verifiers.math.letters`: "word" compares it as text,
+    "product" as a product of its letters, "auto" as what it looks like.
 
     `operations`: "as_gold" counts an answer that leaves an operation to be computed (17 \cdot 23, 5!,
     \gcd(32, 48)) only where the gold has one of its kind, see `verifiers.math.operations`; "any" counts
@@ -68,10 +77,12 @@ class MathVerifier:
         fallbacks: tuple[Fallback, ...] = (),
         think: Think = "optional",
         operations: Literal["as_gold", "any"] = "as_gold",
+        letters: Letters = "auto",
     ) -> None:
         self._fallbacks = fallbacks
         self._think = think
         self._any_operation = operations == "any"
+        self._letters: Letters = letters
         self._cache: dict[_CacheKey, Verdict] = {}
 
     def parse_reference(self, raw: object) -> MathReference:
@@ -82,13 +93,12 @@ class MathVerifier:
             raise ValueError("The gold answer is an empty list, expected at least one acceptable answer.")
         both = _CHOICE_AND_VALUE.fullmatch(str(golds[0]).strip()) if len(golds) == 1 else None
         if both is not None:
-            return MathReference((self._read_gold(both.group(2)),), both.group(1))
+            return MathReference((self._read_gold(both.group(2)),), both.group(1), is_option_known=True)
         answers = tuple(self._read_gold(gold) for gold in golds)
         match = _CHOICE_GOLD.fullmatch(answers[0].text.strip()) if len(answers) == 1 else None
         return MathReference(answers, match.group(1) if match else None)
 
-    @staticmethod
-    def _read_gold(gold: object) -> Answer:
+    def _read_gold(self, gold: object) -> Answer:
         if isinstance(gold, bool) or not isinstance(gold, (str, int, float, Fraction)):
             raise ValueError(
                 f"The gold answer is {gold!r}, expected a string or a number (or a list of them)."
@@ -96,12 +106,12 @@ class MathVerifier:
         text = str(gold)
         if "####" in text:
             text = text.rpartition("####")[2]
-        answer = read_answer(text)
+        answer = read_answer(text, letters=self._letters, is_gold=True)
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
         if not answer.readings and (labelled := split_label(answer.text)) is not None:
             # 3 (more apples): a gold's label that names no unit is not compared.
-            answer = read_answer(labelled[0])
+            answer = read_answer(labelled[0], is_gold=True)
         if not answer.readings:
             if _TEXT_ONLY.fullmatch(answer.words) and _TEXT_ONLY.fullmatch(
                 _TEXT_COMMAND.sub("", answer.text).casefold()
@@ -177,12 +187,26 @@ class MathVerifier:
         answer = extraction.answer
         assert answer is not None
         if reference.choice is not None and not extraction.candidates:
-            letter = _chosen_letter(answer)
-            if letter is not None:
-                if letter == reference.choice:
-                    return correct(extracted=answer, detail="the same choice")
-                return wrong(extracted=answer, detail=f"chose {letter}, not {reference.choice}")
-        response = read_answer(answer)
+            verdict = self._compare_choice(answer, reference, reference.choice)
+            if verdict is not None:
+                return verdict
+        return self._compare_value(answer, answer, reference)
+
+    def _compare_choice(self, answer: str, reference: MathReference, gold: str) -> Verdict | None:
+        """None when the answer chooses no letter: it may be the value."""
+        choice = read_choice(answer, _LETTERS)
+        if choice is None:
+            return None
+        if choice.letters != {gold}:
+            return wrong(extracted=answer, detail=f"chose {', '.join(sorted(choice.letters))}, not {gold}")
+        if choice.text and reference.is_option_known:
+            return self._compare_value(answer, choice.text, reference)
+        if not choice.may_stand(_LETTERS):
+            return wrong(extracted=answer, detail=f"the text after {gold} is not that of an option")
+        return correct(extracted=answer, detail="the same choice")
+
+    def _compare_value(self, answer: str, text: str, reference: MathReference) -> Verdict:
+        response = read_answer(text, letters=self._letters)
         undone: str | None = None
         for gold in reference.answers:
             found = _match(gold, response, any_operation=self._any_operation)
@@ -222,6 +246,8 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     but leaves that operation undone."""
     if gold.words and gold.words == response.words and _is_words(gold):
         return ""
+    if gold.letters is not None and unstyled(response.text) == gold.text:
+        return ""
     ratio = ratio_of_units(gold.unit, response.unit)
     if ratio is None:
         return None
@@ -257,23 +283,6 @@ def _is_other_kind(node: Node, unit: Unit | None) -> bool:
 
 def _is_words(gold: Answer) -> bool:
     return all(isinstance(reading, Text) for reading in gold.readings) or not gold.readings
-
-
-def _chosen_letter(answer: str) -> str | None:
-    """The letter of "C", "(C)", "\\textbf{(C)} 42", "C. 42"; None of anything else and of several letters."""
-    text = strip_wrapping(answer)
-    text = re.sub(
-        r"\\(?:text(?:bf|rm|it|sf|tt)?|math(?:rm|bf|sf|it)|mbox|boxed|bf|rm)\s*|[{}$*~]|\\[ ,;!]", "", text
-    ).strip()
-    match = _CHOICE_ANSWER.fullmatch(text)
-    if match is None:
-        return None
-    letter, rest = (match.group(1) or match.group(2)).upper(), match.group(3)
-    if re.match(r"\s*(?:or|and|,|/|;|&)\b|\s*[,/;&]|\s*\(?[A-J]\)?\s*$", rest) or re.search(
-        r"\([A-J]\)", rest
-    ):
-        return None
-    return None if offers_another(letter, rest) else letter
 
 
 def _shown(reference: MathReference) -> str:

@@ -79,13 +79,6 @@ NO_SOLUTION = {
 }  # fmt: skip
 # 5 million: the exponent of ten.
 TEN_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-NUMBER_WORDS = {
-    word: number
-    for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-        "sixteen seventeen eighteen nineteen twenty".split()
-    )
-}
 ALL_REALS = {
     "all real numbers",
     "all reals",
@@ -96,7 +89,8 @@ ALL_REALS = {
 }
 
 _TEXT_COMMAND = re.compile(
-    r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname\*?|bf|rm|it)(?![A-Za-z])\s*"
+    r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname\*?|emph|underline|bf|rm|it)(?![A-Za-z])\s*"
+    r"|\\(?:text)?color\s*\{[^{}]*\}"
 )
 _SPACE_COMMAND = re.compile(r"\\(?:quad|qquad|left|right|displaystyle)(?![A-Za-z])|\\[,;:!> ]|[~\s]+")
 
@@ -106,10 +100,15 @@ def fused_function(word: str) -> str | None:
     return next((name for name in _FUSED if word.startswith(name) and len(word) == len(name) + 1), None)
 
 
-def clean_words(text: str) -> str:
-    """Words without styles, braces, quotes and end punctuation, in lower case with single spaces."""
+def unstyled(text: str) -> str:
+    """Words without styles, braces, quotes and end punctuation, with single spaces."""
     text = _TEXT_COMMAND.sub("", text)
     text = _SPACE_COMMAND.sub(" ", text)
     text = text.replace("{", "").replace("}", "").replace("$", "").replace("\\", "")
     text = text.replace("’", "'").replace("`", "").replace('"', "").replace("“", "").replace("”", "")
-    return " ".join(text.split()).strip(" .,;:!?'*_").casefold()
+    return " ".join(text.split()).strip(" .,;:!?'*_")
+
+
+def clean_words(text: str) -> str:
+    """`unstyled`, in lower case."""
+    return unstyled(text).casefold()

@@ -1,0 +1,63 @@
+"""Dates as answers: July 4, the 4th of July, July 4, 2024, 2024-07-04. Owns their spellings.
+
+A date is what both sides write of it: with a year on one side alone they differ, and so does a weekday.
+7/4/2024 is no date, since half of the world reads it as April 7."""
+
+import calendar
+import re
+
+# Not from `calendar`, whose names are of the machine's language.
+_MONTHS = {
+    spelling: number
+    for number, names in enumerate(
+        "january jan|february feb|march mar|april apr|may|june jun|july jul|august aug|september sept sep|"
+        "october oct|november nov|december dec".split("|"),
+        start=1,
+    )
+    for spelling in names.split()
+}
+_WEEKDAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
+_MONTH = rf"(?P<month>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})\.?"
+_DAY = r"(?P<day>\d{1,2})(?:\s?\^?\s?(?:st|nd|rd|th))?"
+_YEAR = r"(?:\s?,?\s(?P<year>\d{4}))?"
+_WEEKDAY = rf"(?:(?P<weekday>{_WEEKDAYS}),?\s)?"
+_SPELLINGS = [
+    re.compile(spelling, re.IGNORECASE)
+    for spelling in (
+        rf"{_WEEKDAY}{_MONTH}\s(?:the\s)?{_DAY}{_YEAR}",
+        rf"{_WEEKDAY}(?:the\s)?{_DAY}\s(?:day\s)?(?:of\s)?{_MONTH}{_YEAR}",
+        rf"{_MONTH}(?:\sof|,)?\s(?P<year>\d{{4}})",
+        r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)",
+    )
+]
+_LEAP_YEAR = 2000
+_MAX_CHARACTERS = 60
+
+
+def date_of(words: str) -> str | None:
+    """The date in the manner of ISO 8601 (2024-07-04, --07-04, 2024-07), after its weekday if it has one;
+    None for any other text, and for a day that its month does not have.
+
+    `words` as `clean_words` makes them."""
+    if len(words) > _MAX_CHARACTERS:
+        return None
+    words = re.sub(r"\s*\^\s*(?=(?:st|nd|rd|th)\b)", "", words)
+    for spelling in _SPELLINGS:
+        match = spelling.fullmatch(words)
+        if match is not None:
+            return _spelled(match.groupdict())
+    return None
+
+
+def _spelled(parts: dict[str, str | None]) -> str | None:
+    month = parts["month"] or ""
+    number = int(month) if month.isdecimal() else _MONTHS[month.casefold()]
+    year, day = parts.get("year"), parts.get("day")
+    if not 1 <= number <= 12:
+        return None
+    if day is None:
+        return f"{year}-{number:02}"
+    if year == "0000" or not 1 <= int(day) <= calendar.monthrange(int(year or _LEAP_YEAR), number)[1]:
+        return None
+    weekday = (parts.get("weekday") or "").casefold()
+    return f"{weekday} {year or '-'}-{number:02}-{int(day):02}".strip()
