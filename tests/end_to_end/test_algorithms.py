@@ -5,7 +5,9 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from fakes.whole_run import WholeRun
+from safetensors.torch import load_file
 
 ALGORITHM = {
     "advantage": "remax",
@@ -89,6 +91,33 @@ def test_an_own_advantage_that_breaks_ends_the_run_and_a_mended_one_trains_what_
     counters = dict(run.query("SELECT name, value FROM counters"))
     assert counters["tokens_generated"] == counters["tokens_trained"]
     assert any(row["optimizer_steps"] for row in run.steps())
+
+
+@pytest.mark.slow
+def test_a_run_of_which_no_token_survives_says_so_and_keeps_its_weights(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    (tmp_path / "own.py").write_text("def none(inputs, algorithm): return inputs.behavior < -1e9\n")
+    run = WholeRun(
+        tmp_path,
+        algorithm={"rejection": [f"{tmp_path}/own.py:none"]},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4},
+        trainer={"num_steps": 3, "checkpoint_every_steps": 1, "optimizer_steps_per_batch": 2},
+        serving=elsewhere,
+    ).start()
+    assert run.finish() == 0, run.output()
+    steps = run.steps()
+    assert [(row["step"], row["surviving_tokens"], row["optimizer_steps"]) for row in steps] == [
+        (1, 0.0, 0.0),
+        (2, 0.0, 0.0),
+        (3, 0.0, 0.0),
+    ]
+    assert "alarm left_out_tokens: step 1 trained no token" in " ".join(run.output().split())
+    # The batches are used up all the same, each once.
+    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12)]
+    (newest,) = (run.run_folder / "checkpoints").glob("step-*3/hf/model.safetensors")
+    base, trained = (load_file(path) for path in (tmp_path / "model" / "model.safetensors", newest))
+    assert all(torch.equal(base[name], tensor) for name, tensor in trained.items())
 
 
 @pytest.mark.slow
