@@ -10,6 +10,7 @@ from verifiers.options import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
+from verifiers.weighted_sum import weighted_sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class WeightedVerifier:
         if not parts:
             raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
         self._parts = [_part(folder=folder, **part) for part in parts]
-        self._total = sum(part.weight for part in self._parts if not part.shaping)
+        self._total = weighted_sum((1.0, part.weight) for part in self._parts if not part.shaping)
         if self._total <= 0:
             raise ValueError(
                 "Verifier 'weighted' has no part that scores, expected one with a weight above 0."
@@ -128,11 +129,14 @@ class WeightedVerifier:
         )
         if any(verdict.score is None for verdict in verdicts):
             return Verdict(Outcome.FAULT, None, detail=detail)
-        shaping = sum(verdict.shaping for verdict in verdicts) + sum(
-            part.weight * (verdict.score or 0.0) for part, verdict in pairs if part.shaping
+        shaping = weighted_sum(
+            [(1.0, verdict.shaping) for verdict in verdicts]
+            + [(part.weight, verdict.score or 0.0) for part, verdict in pairs if part.shaping]
         )
         scored = [(part, verdict) for part, verdict in pairs if not part.shaping]
-        score = sum(part.weight * (verdict.score or 0.0) for part, verdict in scored) / self._total
+        score = weighted_sum(
+            [(part.weight, verdict.score or 0.0) for part, verdict in scored], divisor=self._total
+        )
         failed = any(part.required and verdict.outcome is not Outcome.CORRECT for part, verdict in pairs)
         counted = [verdict for part, verdict in scored if part.weight > 0 or part.required]
         main = next((verdict for verdict in counted if verdict.extracted is not None), counted[0])

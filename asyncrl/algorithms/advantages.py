@@ -9,8 +9,9 @@ same advantages. Below, r are a group's rewards, n their number.
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import cast
 
 from asyncrl.errors import InputError
@@ -19,6 +20,8 @@ from asyncrl.recipe.algorithm import WHITENED_ADVANTAGES, Algorithm
 from asyncrl.records import Batch, PolicyVersion
 from asyncrl.records import Sequence as ScoredSequence
 
+LARGEST = 3.4028234663852886e38
+"""Of a float32, in which the trainer computes."""
 STD_EPSILON = 1e-6
 """Keeps grpo finite where a group's rewards are all equal; its advantages are then zero."""
 
@@ -172,24 +175,41 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def find_advantage(algorithm: Algorithm) -> Advantage:
-    """The recipe's advantage, one of its own checked on a small group. Raises InputError."""
+    """The recipe's advantage, one of its own checked on small groups. Raises InputError."""
     if algorithm.advantage in ADVANTAGES:
         return ADVANTAGES[algorithm.advantage]
     advantage = cast(Advantage, load_object(algorithm.advantage))
-    where = f"algorithm.advantage {algorithm.advantage}"
     for group in (GroupRewards([0.0, 1.0, 0.5], [3, 1, 2]), GroupRewards([1.0, 1.0], [1, 1])):
-        call = f"called with GroupRewards(rewards={group.rewards}, lengths={group.lengths}) and Algorithm"
-        try:
-            found = advantage(group, algorithm)
-        except Exception as error:
-            raise InputError(f"{where}, {call}, raised {type(error).__name__}: {error}") from error
-        if not isinstance(found, list) or len(found) != len(group.rewards):
-            raise InputError(
-                f"{where}, {call}, gave {found!r}; expected a list of {len(group.rewards)} floats."
-            )
-        if not all(isinstance(x, int | float) and math.isfinite(x) for x in found):
-            raise InputError(f"{where}, {call}, gave {found!r}; expected finite floats.")
+        group_advantages(group, advantage, algorithm)
     return advantage
+
+
+def group_advantages(group: GroupRewards, advantage: Advantage, algorithm: Algorithm) -> list[float]:
+    """One finite float32 number per trajectory: the only way in which an advantage is called.
+
+    Rewards closer together than `algorithm.least_reward_spread` are equal to the advantage. Raises
+    InputError, with the key, the call and the value, for an advantage that raises or gives anything else.
+    """
+    group = _with_equal_rewards(group, algorithm)
+    where = (
+        f"algorithm.advantage {algorithm.advantage}, called with GroupRewards(rewards={list(group.rewards)}, "
+        f"lengths={list(group.lengths)}) and Algorithm,"
+    )
+    try:
+        found = advantage(group, algorithm)
+    except Exception as error:  # the boundary: whatever an advantage of the recipe's own raises
+        raise InputError(f"{where} raised {type(error).__name__}: {error}.") from error
+    count = len(group.rewards)
+    if not isinstance(found, list) or len(found) != count:
+        raise InputError(f"{where} gave {found!r}; expected a list of {count} floats.")
+    for place, value in enumerate(found):
+        # Written so that NaN is refused, too.
+        if not isinstance(value, Real) or not abs(value) <= LARGEST:
+            raise InputError(
+                f"{where} gave {found!r}, {value!r} at place {place}; expected finite floats of at most "
+                f"{LARGEST:.3g} (float32)."
+            )
+    return [float(value) for value in found]
 
 
 def has_signal(group: GroupRewards, advantage: Advantage, algorithm: Algorithm) -> bool:
@@ -197,14 +217,33 @@ def has_signal(group: GroupRewards, advantage: Advantage, algorithm: Algorithm) 
 
     Under an advantage whose zero is only known in the batch, or to the critic, every group has.
     """
-    return algorithm.always_teaches() or any(advantage(group, algorithm))
+    return algorithm.always_teaches() or any(group_advantages(group, advantage, algorithm))
+
+
+def is_flat(values: Iterable[float], algorithm: Algorithm) -> bool:
+    """Whether `values` are closer together than `algorithm.least_reward_spread` of the largest of them, or
+    of 1, the scale of scores."""
+    lowest, highest = min(values := list(values)), max(values)
+    scale = max(1.0, abs(lowest), abs(highest))
+    return highest - lowest < algorithm.least_reward_spread * scale
+
+
+def _with_equal_rewards(group: GroupRewards, algorithm: Algorithm) -> GroupRewards:
+    """The group with one reward in the place of all, where they are as good as equal; a group whose rewards
+    only mean something in the batch, or to the critic, as it is."""
+    known = [*group.rewards, *([] if group.greedy_reward is None else [group.greedy_reward])]
+    if algorithm.always_teaches() or not is_flat(known, algorithm):
+        return group
+    greedy = None if group.greedy_reward is None else known[0]
+    return dataclasses.replace(group, rewards=[known[0]] * len(group.rewards), greedy_reward=greedy)
 
 
 def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | None = None) -> Batch:
     """The batch with its advantages normalised over all its tokens, where the advantage asks for it.
 
     Over the tokens that the loss counts, also those that a rejection takes out of it, which may look at the
-    advantages itself. With KL in the reward this is left to the trainer, which takes the KL off first.
+    advantages itself. All are 0 where they are as good as equal (`is_flat`). With KL in the reward this
+    is left to the trainer, which takes the KL off first.
     """
     if algorithm.advantage not in WHITENED_ADVANTAGES or algorithm.has_kl_reward():
         return batch
@@ -214,6 +253,9 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
         return batch
     weights = [count / total for count in counts]
     values = [sequence.advantage for sequence in batch.sequences]
+    if is_flat((x for x, count in zip(values, counts, strict=True) if count), algorithm):
+        sequences = [dataclasses.replace(sequence, advantage=0.0) for sequence in batch.sequences]
+        return dataclasses.replace(batch, sequences=sequences)
     mean = math.fsum(w * x for w, x in zip(weights, values, strict=True))
     std = math.sqrt(math.fsum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)))
     sequences = [

@@ -1,112 +1,95 @@
 """The contract of terms that a recipe brings along, checked on small inputs before a run does any work.
 
 A weight, a rejection and a surrogate are called as term(LossInputs, Algorithm) and give [T]; an advantage is
-checked where it is found (`advantages.find_advantage`), without torch.
+checked where it is found (`advantages.find_advantage`), without torch. What a term gives during the run is
+checked at each call (`own_terms`, `advantages.group_advantages`): examples show only what they hold.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.algorithms.losses import Term, find_term
+from asyncrl.algorithms.own_terms import OwnTerm, Term
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.errors import InputError
+from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
 
 
 def check_terms(algorithm: Algorithm) -> None:
     """Raises InputError for the first term of the recipe's own that breaks the contract."""
-    if algorithm.importance_weight not in WEIGHTS:
-        term: Term = find_term(algorithm.importance_weight, WEIGHTS)
-        check_weight(f"algorithm.importance_weight {algorithm.importance_weight}", term, algorithm)
-    for name in algorithm.rejection:
-        if name not in REJECTIONS:
-            check_rejection(f"algorithm.rejection {name}", find_term(name, REJECTIONS), algorithm)
-    if algorithm.surrogate not in SURROGATES:
-        check_surrogate(
-            f"algorithm.surrogate {algorithm.surrogate}",
-            find_term(algorithm.surrogate, SURROGATES),
-            algorithm,
-        )
+    for key, names, builtin, check in (
+        ("importance_weight", [algorithm.importance_weight], WEIGHTS, check_weight),
+        ("rejection", algorithm.rejection, REJECTIONS, check_rejection),
+        ("surrogate", [algorithm.surrogate], SURROGATES, check_surrogate),
+    ):
+        for name in names:
+            if name not in builtin:
+                check(OwnTerm(key, name, cast(Term, load_object(name))), algorithm)
 
 
-def check_weight(where: str, term: Term, algorithm: Algorithm) -> None:
+def check_weight(term: OwnTerm, algorithm: Algorithm) -> None:
     """A finite, non-negative number per token, no gradient, each sequence by itself."""
-    found = _per_token(where, term, algorithm)
+    found = _per_token(term, algorithm)
     if found.requires_grad:
         raise InputError(
-            f"{where} gave a tensor with a gradient; a weight has none. Compute it from inputs.proximal and "
-            f"inputs.behavior."
+            f"{term.where} gave a tensor with a gradient; a weight has none. Compute it from inputs.proximal "
+            f"and inputs.behavior."
         )
     if (found < 0).any():
-        raise InputError(f"{where} gave {found.tolist()}; expected weights of at least 0.")
+        raise InputError(f"{term.where} gave {found.tolist()}; expected weights of at least 0.")
 
 
-def check_rejection(where: str, term: Term, algorithm: Algorithm) -> None:
+def check_rejection(term: OwnTerm, algorithm: Algorithm) -> None:
     """A bool per token, True for kept, each sequence by itself."""
-    found = _per_token(where, term, algorithm)
-    if found.dtype is not torch.bool:
-        raise InputError(f"{where} gave {found.dtype}; expected torch.bool, True for tokens that are kept.")
+    _per_token(term, algorithm)
 
 
-def check_surrogate(where: str, term: Term, algorithm: Algorithm) -> None:
+def check_surrogate(term: OwnTerm, algorithm: Algorithm) -> None:
     """A finite number per token with a finite gradient through inputs.current.
 
     A token that the mask leaves out (its weight is 0, it was rejected) has no gradient by others' losses.
     """
-    found = _per_token(where, term, algorithm)
-    if not found.requires_grad:
-        raise InputError(
-            f"{where} gave a tensor without a gradient; a surrogate has one through inputs.current."
-        )
+    _per_token(term, algorithm)
     inputs = _example()
-    losses = _call(where, term, inputs, algorithm)
+    losses = _call(term, inputs, algorithm)
     (gradient,) = torch.autograd.grad(losses[inputs.mask].sum(), inputs.current)
     if not gradient.isfinite().all():
-        raise InputError(f"{where} has the gradient {gradient.tolist()}; expected finite numbers.")
+        raise InputError(f"{term.where} has the gradient {gradient.tolist()}; expected finite numbers.")
     if gradient[~inputs.mask].any():
         raise InputError(
-            f"{where} has the gradient {gradient.tolist()} where inputs.mask is {inputs.mask.tolist()}: a "
-            f"token that was rejected would be trained by its neighbours. Take means over a sequence by "
+            f"{term.where} has the gradient {gradient.tolist()} where inputs.mask is {inputs.mask.tolist()}: "
+            f"a token that was rejected would be trained by its neighbours. Take means over a sequence by "
             f"asyncrl.algorithms.inputs.sequence_mean, which leaves it out."
         )
 
 
-def _per_token(where: str, term: Term, algorithm: Algorithm) -> Tensor:
+def _per_token(term: OwnTerm, algorithm: Algorithm) -> Tensor:
     """The term's values on two sequences, found to be those that each sequence gives alone."""
     inputs = _example()
-    found = _call(where, term, inputs, algorithm)
+    found = _call(term, inputs, algorithm)
     nothing = _select(inputs, torch.zeros(len(inputs.mask), dtype=torch.bool))
-    _call(where, term, nothing, algorithm)
-    parts = [_call(where, term, _select(inputs, inputs.sequence_ids == i), algorithm) for i in (0, 1)]
+    _call(term, nothing, algorithm)
+    parts = [_call(term, _select(inputs, inputs.sequence_ids == i), algorithm) for i in (0, 1)]
     if not torch.allclose(torch.cat(parts).float(), found.float(), rtol=1e-4, atol=1e-5):
         raise InputError(
-            f"{where} gave {found.tolist()} for two sequences together and {torch.cat(parts).tolist()} for "
-            f"each alone; a token may depend on its own sequence only, or packing would change the loss."
+            f"{term.where} gave {found.tolist()} for two sequences together and "
+            f"{torch.cat(parts).tolist()} for each alone; a token may depend on its own sequence only, or "
+            f"packing would change the loss."
         )
     return found
 
 
-def _call(where: str, term: Term, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    size = len(inputs.mask)
-    try:
-        found = term(inputs, algorithm)
-    except Exception as error:
+def _call(term: OwnTerm, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    found = term(inputs, algorithm)
+    if not found[inputs.mask].float().isfinite().all():
         raise InputError(
-            f"{where}, called with (LossInputs of {size} tokens, Algorithm), raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(found, Tensor) or found.shape != (size,):
-        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"{where} gave {shape} for {size} tokens; expected a tensor of shape ({size},).")
-    if not found[inputs.mask].isfinite().all():
-        raise InputError(
-            f"{where} gave {found.tolist()}; expected finite numbers. Bound log-ratios before exp: they "
+            f"{term.where} gave {found.tolist()}; expected finite numbers. Bound log-ratios before exp: they "
             f"reach hundreds where engines disagree (asyncrl.algorithms.inputs.bounded_ratio)."
         )
     return found

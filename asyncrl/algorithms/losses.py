@@ -11,22 +11,20 @@ and denominator are summed over micro-batches and ranks first. Shapes: T respons
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
+from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.plugins import load_object
 from asyncrl.recipe import Algorithm
-
-Term = Callable[[LossInputs, Algorithm], Tensor]
-"""[T] per token: a weight or a rejection (no gradient), or a surrogate (with one through `current`)."""
 
 
 class LossParts(NamedTuple):
@@ -40,37 +38,49 @@ class LossParts(NamedTuple):
     """[T] what multiplies the surrogate: the weights, under gmpo their geometric mean over the survivors."""
     clipped: Tensor | None
     """[T] bool, the survivors that the surrogate clipped; None of a surrogate that does not tell."""
+    faults: list[Faults]
+    """What each term of the recipe's own gave that is no number for a loss."""
 
 
 Loss = Callable[[LossInputs], LossParts]
-Found = TypeVar("Found")
 
 
-def find_term(name: str, builtin: Mapping[str, Found]) -> Found:
-    """A built-in by name, or the object that "package.module:name" names. Raises InputError."""
-    return builtin[name] if name in builtin else cast(Found, load_object(name))
+def find_term(key: str, name: str, builtin: Mapping[str, Term]) -> Term:
+    """A built-in by name, or the object that "package.module:name" names, checked at each call. Raises
+    InputError."""
+    return builtin[name] if name in builtin else OwnTerm(key, name, cast(Term, load_object(name)))
 
 
 def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
     """The loss of a recipe. Raises InputError when a term of its own cannot be loaded."""
-    importance_weight: Term = find_term(algorithm.importance_weight, WEIGHTS)
-    rejections: list[Term] = [find_term(name, REJECTIONS) for name in algorithm.rejection]
-    surrogate: Term = find_term(algorithm.surrogate, SURROGATES)
+    importance_weight = find_term("importance_weight", algorithm.importance_weight, WEIGHTS)
+    rejections = [find_term("rejection", name, REJECTIONS) for name in algorithm.rejection]
+    surrogate = find_term("surrogate", algorithm.surrogate, SURROGATES)
     reduction = REDUCTIONS[algorithm.reduction]
 
     def loss(inputs: LossInputs) -> LossParts:
-        weights = importance_weight(inputs, algorithm).detach()
+        faults: list[Faults] = []
+        weights = _call(importance_weight, inputs, algorithm, faults).detach()
         for rejection in rejections:
-            weights = torch.where(rejection(inputs, algorithm), weights, torch.zeros_like(weights))
+            is_kept = _call(rejection, inputs, algorithm, faults)
+            weights = torch.where(is_kept, weights, torch.zeros_like(weights))
         survivors = dataclasses.replace(inputs, mask=inputs.mask & (weights != 0))
         applied = _applied(weights, survivors, algorithm)
-        losses = applied * surrogate(survivors, algorithm) + _penalty(inputs, algorithm)
+        losses = applied * _call(surrogate, survivors, algorithm, faults) + _penalty(inputs, algorithm)
         scale, denominator = reduction(inputs, max_new_tokens)
         # Select, never multiply by zero: 0 x NaN would be NaN.
         total = torch.where(survivors.mask, losses * scale, 0.0).sum()
-        return LossParts(total, denominator, weights, applied, _clipped(survivors, algorithm))
+        return LossParts(total, denominator, weights, applied, _clipped(survivors, algorithm), faults)
 
     return loss
+
+
+def _call(term: Term, inputs: LossInputs, algorithm: Algorithm, faults: list[Faults]) -> Tensor:
+    """[T]; what a term of the recipe's own gets wrong joins `faults`."""
+    found = term(inputs, algorithm)
+    if isinstance(term, OwnTerm) and term.key != "rejection":
+        faults.append(term.faults(found, inputs))
+    return found
 
 
 def _applied(weights: Tensor, survivors: LossInputs, algorithm: Algorithm) -> Tensor:

@@ -10,11 +10,15 @@ lines {"stage", "done", "total"}; what the user can correct goes to stderr, with
 import argparse
 import fcntl
 import json
+import operator
+import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from asyncrl.disk import writing
 from asyncrl.errors import AsyncrlError, InputError
@@ -33,11 +37,16 @@ def main() -> int:
     parser.add_argument("--recipe", type=Path, required=True)
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     arguments = parser.parse_args()
+    lines = _own_output()
+
+    def tell(stage: str, done: int, total: int) -> None:
+        print(json.dumps({"stage": stage, "done": done, "total": total}), file=lines, flush=True)
+
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
         if recipe.prepare is None:
             raise InputError(f"{arguments.recipe} has no section prepare: there is nothing to make.")
-        make_folder(recipe.prepare, _print_progress)
+        make_folder(recipe.prepare, tell)
     except AsyncrlError as error:
         print(error, file=sys.stderr)
         return 2
@@ -70,13 +79,43 @@ def make_folder(section: Prepare, progress: Progress) -> None:
         making.mkdir()
         try:
             with writing(f"The output of {section.target}", folder.parent):
-                target(making, progress, **section.options)
+                _call(target, making, progress, section)
             (making / STAMP_NAME).write_text(json.dumps(_stamp(section), indent=2) + "\n", encoding="utf-8")
             if folder.exists():
                 folder.rename(replaced)
             making.rename(folder)
         finally:
             _remove(making, replaced)
+
+
+def _call(target: Callable[..., object], folder: Path, progress: Progress, section: Prepare) -> None:
+    """Has `target` fill `folder`. Raises InputError when it raises, or leaves nothing."""
+    where = f"prepare.target {section.target}, called with (folder, progress, **{section.options!r}),"
+
+    def checked(stage: str, done: int, total: int) -> None:
+        try:
+            progress(str(stage), operator.index(done), operator.index(total))
+        except TypeError as error:
+            raise InputError(
+                f"it called progress({stage!r}, {done!r}, {total!r}); expected a text and two whole numbers."
+            ) from error
+
+    try:
+        found = target(folder, checked, **section.options)
+    except AsyncrlError:
+        raise
+    except Exception as error:  # the boundary: whatever a target of the user's own raises
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"{where} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        ) from error
+    if found is not None:
+        raise InputError(
+            f"{where} gave {found!r}; expected None and files in the folder. A generator or a coroutine has "
+            f"not run."
+        )
+    if not any(folder.iterdir()):
+        raise InputError(f"{where} left the folder empty; expected data or a model in it.")
 
 
 def _remove(*folders: Path) -> None:
@@ -112,8 +151,13 @@ def _read_stamp(section: Prepare) -> object:
         return None
 
 
-def _print_progress(stage: str, done: int, total: int) -> None:
-    print(json.dumps({"stage": stage, "done": done, "total": total}), flush=True)
+def _own_output() -> TextIO:
+    """Standard output for progress alone: what a target prints, or a program that it starts, goes to standard
+    error."""
+    lines = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return lines
 
 
 if __name__ == "__main__":

@@ -135,7 +135,11 @@ async def _open_observer(
 ) -> TerminalAndFile:
     """Who hears of the run; its alarms know what earlier starts measured and told."""
     alarms = AlarmWatch(
-        rules_of(recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch),
+        rules_of(
+            recipe.alarms,
+            groups_per_batch=recipe.rollout.groups_per_batch,
+            repeated_groups_per_batch=recipe.replay.repeated_groups_per_batch,
+        ),
         run=folder.path.absolute().name,
     )
     alarms.restore(read_metrics(folder.metrics))

@@ -101,7 +101,9 @@ class TrainerRanks:
             await asyncio.wait(others, timeout=found.loss_seconds)
         await end_tasks(*others)
         killed = (rank for rank in self.ranks if (rank.returncode() or 0) < 0)
-        return next((rank for rank in self.ranks if rank.why_lost), next(killed, found))
+        # One that says why ends the others' waits for it, too.
+        certain = (rank for rank in self.ranks if rank.returncode() in CERTAIN)
+        return next((rank for rank in self.ranks if rank.why_lost), next(killed, next(certain, found)))
 
     def kill(self, why: str) -> None:
         """Ends ranks that hang, at once; `wait` then raises."""

@@ -1,5 +1,7 @@
 """Numbers for people: short, aligned, and a dash if nothing was measured."""
 
+import math
+
 NOTHING = "-"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -22,6 +24,14 @@ def compact(value: float | None) -> str:
         if abs(value) < limit:
             return f"{value / scale:.{digits}f}{unit}"
     return f"{value / 1e9:.1f}G"
+
+
+def hundredths(value: float) -> str:
+    """Two decimals; a whole number only where it is one: 0.99999 -> "0.99", 0.001 -> "0.01"."""
+    rounded = round(value, 2)
+    if rounded == round(rounded) and rounded != value:
+        rounded += math.copysign(0.01, value - rounded)
+    return f"{rounded:.2f}"
 
 
 def percent(share: float | None) -> str:

@@ -16,6 +16,7 @@ from asyncrl.observe.formats import (
     NOTHING,
     compact,
     duration,
+    hundredths,
     percent,
     percent_with_interval,
     sparkline,
@@ -160,7 +161,7 @@ def _columns(total_steps: int) -> list[_Column]:
     return [
         _Column("step", "", step_width, 1, _step),
         _Column("reward", "", 5 + BAR_WIDTH, 2, _reward),
-        _Column("trend", "", SPARK_WIDTH, 14, _trend),
+        _Column("trend", "", SPARK_WIDTH, 15, _trend),
         _Column("held-out", "95% CI", 11, 3, _heldout),
         _Column("len", "tok", 5, 4, lambda row, _: (compact(row.get("response_tokens_mean")), "")),
         _Column("cut", "%", 3, 11, _cut),
@@ -169,10 +170,11 @@ def _columns(total_steps: int) -> list[_Column]:
         _Column("train", "tok/s", 5, 7, lambda row, _: (compact(row.get("tokens_per_second")), "")),
         _Column("mism", "KL", 5, 10, _mismatch),
         _Column("capd", "%", 4, 13, _capped),
+        _Column("mask", "%", 4, 14, _left_out),
         _Column("idle%", "tr/ro", 5, 9, _idle),
-        _Column("zero", "grps", 5, 15, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
-        _Column("entr", "nats", 5, 16, lambda row, _: (compact(row.get("entropy")), "")),
-        _Column("grad", "norm", 5, 17, lambda row, _: (compact(row.get("grad_norm")), "")),
+        _Column("zero", "grps", 5, 16, lambda row, _: (_plain(row.get("groups_zero_signal")), "")),
+        _Column("entr", "nats", 5, 17, lambda row, _: (compact(row.get("entropy")), "")),
+        _Column("grad", "norm", 5, 18, lambda row, _: (compact(row.get("grad_norm")), "")),
         _Column("s/st", "", 5, 12, lambda row, _: (compact(row.get("step_seconds")), "")),
         _Column("left", "", 7 if total_steps > 1000 else 5, 8, _left),
     ]
@@ -189,7 +191,7 @@ def _reward(row: Row, state: _State) -> tuple[str, str]:
     # The bar is the share of correct responses: a shaped reward may leave [0, 1].
     correct = row.get("correct_mean")
     bar = tiny_bar(reward if correct is None else correct, width=BAR_WIDTH, is_unicode=state.is_unicode)
-    return f"{reward:.2f} {bar}", "green"
+    return f"{hundredths(reward)} {bar}", "green"
 
 
 def _trend(row: Row, state: _State) -> tuple[str, str]:
@@ -227,12 +229,18 @@ def _mismatch(row: Row, state: _State) -> tuple[str, str]:
 
 
 def _capped(row: Row, state: _State) -> tuple[str, str]:
-    share = row.get("capped_share")
+    return _share(row.get("capped_share"), state.limits.capped_share)
+
+
+def _left_out(row: Row, state: _State) -> tuple[str, str]:
+    """Share of the tokens that the loss leaves out: too stale, masked, rejected, without a log-prob."""
+    return _share(row.get("left_out_share"), state.limits.left_out_share)
+
+
+def _share(share: float | None, limit: float | None) -> tuple[str, str]:
     if share is None:
         return NOTHING, ""
-    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(
-        share, state.limits.capped_share
-    )
+    return f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}", _noticed(share, limit)
 
 
 def _idle(row: Row, _: _State) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from asyncrl.observe.formats import NOTHING, compact, duration, percent, percent_with_interval
+from asyncrl.observe.formats import NOTHING, compact, duration, hundredths, percent, percent_with_interval
 from asyncrl.observe.live import printable
 from asyncrl.observe.run_now import GONE, Accuracy, RunNow
 from asyncrl.run_status import ServerStatus
@@ -77,7 +77,7 @@ def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
     if run.last_accuracy is not None:
         yield "held-out", _accuracy(run), ""
     if run.reward_mean is not None:
-        yield "reward", f"{run.reward_mean:.2f} at the last step", ""
+        yield "reward", f"{hundredths(run.reward_mean)} at the last step", ""
     if run.is_running:
         yield from _moment(run)
     if run.report is not None:

@@ -42,6 +42,13 @@ class Alarms(Section):
     clipped_share: Fraction | None = 0.3
     """Share of the tokens whose gradient the surrogate clips. Token-level clips take few percent,
     sequence-level ones (GSPO) around 15%; more means that the step is too large for what is left of it."""
+    left_out_share: Fraction | None = 0.5
+    """Share of the tokens that the loss leaves out: staler than rollout.mask_staleness, masked or rejected by
+    their weight, or without a finite log-prob; and any step that no token is left of, which leaves the
+    weights as they are. The live line colours a larger share."""
+    repeated_share: Fraction | None = 0.1
+    """Share of replay.repeated_groups_per_batch that batches repeat, below this: groups that are trained at
+    the largest lag of rollout.max_staleness are too old to be trained again."""
     dead_group_share: Fraction | None = 0.9
     """Share of the groups of a batch whose advantages are all zero (with replay.drops_no_signal: share of the
     tokens that are dropped for that), while a twentieth of the responses or more is wrong: the step learns

@@ -60,6 +60,11 @@ class Algorithm(Section):
     gae: PPO with a critic (section `critic`)."""
     pass_k: Annotated[int, Field(ge=2)] = 4
     """k of pass_at_k. Must not exceed rollout.samples_per_group."""
+    least_reward_spread: Annotated[float, Field(ge=0, lt=1)] = 1e-3
+    """Rewards of a group that are closer together than this count as equal, so that no normalisation turns
+    rounding into advantages of +-1: as a share of the largest |reward| in the group, or of 1 if that is
+    larger. The same holds for the batch that reinforce_pp, reinforce_pp_baseline and gae whiten. The default
+    is the score of one test in a thousand; rounding is far below. 0: every difference counts."""
     gae_lambda: Fraction = 1.0
     """Lambda of gae. 1: Monte Carlo, no bias from the critic. 0: one-step TD."""
     gae_gamma: Fraction = 1.0
@@ -158,7 +163,7 @@ class Algorithm(Section):
 
     def min_group_size(self) -> int:
         """Smallest number of graded trajectories that gives a group advantages."""
-        return 1 if self.needs_critic() else 2
+        return 1 if self.always_teaches() or self.needs_greedy() else 2
 
     def always_teaches(self) -> bool:
         """Whether a group has a gradient even if all its rewards are equal."""
@@ -215,4 +220,23 @@ class Algorithm(Section):
                 f"{self.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
                 f"algorithm.importance_weight to truncated or sequence_truncated."
             )
+        self._check_ratio_of_one()
         return self
+
+    def _check_ratio_of_one(self) -> None:
+        """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""
+        for key, low, high in (
+            ("mask_low", self.mask_low, 1.0),
+            ("mask_high", 1.0, self.mask_high),
+            ("geometric_low", self.geometric_low, 1.0),
+            ("geometric_high", 1.0, self.geometric_high),
+            ("importance_cap", 1.0, self.importance_cap),
+            ("importance_floor", self.importance_floor, 1.0),
+            ("veto_low", self.veto_low, 1.0),
+        ):
+            if low > high:
+                side, verb = ("at least", "Raise") if low == 1.0 else ("at most", "Lower")
+                raise ValueError(
+                    f"algorithm.{key} is {getattr(self, key)}, which excludes a ratio of 1: that of every "
+                    f"token of the current policy. Expected {side} 1. {verb} algorithm.{key}."
+                )

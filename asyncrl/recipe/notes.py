@@ -9,6 +9,9 @@ def notes(recipe: Recipe) -> list[str]:
         *_clip_notes(recipe),
         *_length_notes(recipe),
         *_critic_notes(recipe),
+        *_masking_notes(recipe),
+        *_repetition_notes(recipe),
+        *_divergence_notes(recipe),
     ]
 
 
@@ -43,4 +46,40 @@ def _critic_notes(recipe: Recipe) -> list[str]:
         f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
         f"ended for the critic: no value is expected after the cut. "
         f"Raise rollout.max_new_tokens if many are cut off."
+    ]
+
+
+def _masking_notes(recipe: Recipe) -> list[str]:
+    limit, most = recipe.rollout.mask_staleness, recipe.rollout.max_staleness
+    if limit is None:
+        return []
+    return [
+        f"rollout.mask_staleness {limit} is below rollout.max_staleness {most}: where servers are faster "
+        f"than the trainer, most tokens are trained at a staleness near {most}, so steps may lose most of "
+        f"their tokens or all (alarms.left_out_share). What is left are the last tokens of the longest "
+        f"responses, whose advantages no longer have mean 0. Lower rollout.max_staleness to {limit + 1}, or "
+        f"correct by algorithm.importance_weight and remove rollout.mask_staleness."
+    ]
+
+
+def _repetition_notes(recipe: Recipe) -> list[str]:
+    repeated, most = recipe.replay.repeated_groups_per_batch, recipe.rollout.max_staleness
+    if not repeated:
+        return []
+    return [
+        f"replay.repeated_groups_per_batch {repeated}: a group is only repeated while its oldest token is at "
+        f"most {most} versions old (rollout.max_staleness). Where servers outpace the trainer, groups "
+        f"reach that age before they are trained first, however large it is, and few or none are repeated "
+        f"(metric: repeated_groups; alarms.repeated_share). Set rollout.oversampling, such as 1.5, which "
+        f"generates no further ahead than the next batch."
+    ]
+
+
+def _divergence_notes(recipe: Recipe) -> list[str]:
+    algorithm = recipe.algorithm
+    if not algorithm.kl_coefficient or algorithm.kl_in != "loss" or algorithm.kl_estimator != "k1":
+        return []
+    return [
+        "algorithm.kl_estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
+        "samples is zero. Set algorithm.kl_estimator to k2 or k3, or algorithm.kl_in to reward."
     ]

@@ -167,7 +167,8 @@ class Recipe(Section):
             raise ValueError(
                 f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
                 f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
-                f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae."
+                f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
+                f"remax."
             )
 
     def _check_critic(self) -> None:
@@ -194,7 +195,7 @@ class Recipe(Section):
     def _check_drops(self) -> None:
         if not self.replay.drops_no_signal:
             return
-        if self.rollout.samples_per_group == 1:
+        if self.trajectories_per_group() == 1:
             raise ValueError(
                 "replay.drops_no_signal is true but rollout.samples_per_group is 1: a single trajectory has "
                 "nothing to differ from, so every group would be dropped. Set "

@@ -26,7 +26,8 @@ class Rollout(Section):
     groups_per_batch: Positive = 16
     """Tasks per batch."""
     samples_per_group: Positive = 8
-    """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae."""
+    """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae, reinforce_pp or
+    remax."""
     max_staleness: Count = 2
     """Maximum trainer version minus token version of a trained token. 0: synchronous, on-policy."""
     abort_staleness: Count | None = None

@@ -5,18 +5,19 @@ import dataclasses
 import logging
 from dataclasses import dataclass
 
-from asyncrl.algorithms.advantages import Advantage, GroupRewards
+from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
 from asyncrl.algorithms.shaping import soft_overlong
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Score, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.replay_queue import ReplayQueue
-from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
 from asyncrl.waits import Waits
 from verifiers.storable import storable
+from verifiers.weighted_sum import weighted_sum
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class GroupCompletion:
     filter: SignalFilter
 
     async def run(self, group: Group) -> None:
-        """Leaves the group ready or dropped, or still open when the run is stopping.
+        """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
+        advantage of the recipe's own that breaks its contract, with the group open.
 
         When somebody drops it meanwhile (it became too stale), this ends too.
         """
@@ -78,7 +80,8 @@ class GroupCompletion:
             limit_tokens=self.generator.limit_tokens(trajectory),
             buffer_tokens=self.algorithm.overlong_buffer_tokens,
         )
-        return dataclasses.replace(score, reward=score.reward + self.algorithm.overlong_penalty * penalty)
+        reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
+        return dataclasses.replace(score, reward=reward)
 
     def _make_ready(self, group: Group) -> None:
         sampled, rewards = [], []
@@ -95,10 +98,15 @@ class GroupCompletion:
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
             self.queue.drop(group, DropReason.FAULT)
             return
+        lengths = [trajectory.num_response_tokens() for trajectory in sampled]
+        # An advantage that fails does so here, while the group is open: it resumes once that is mended.
+        with naming(group):
+            advantages = group_advantages(
+                GroupRewards(rewards, lengths, greedy, min_size), self.advantage, self.algorithm
+            )
+        self.queue.has_signal(group)
         if not self.filter.lets_through(group):
             self.queue.drop(group, DropReason.NO_SIGNAL)
             return
-        lengths = [trajectory.num_response_tokens() for trajectory in sampled]
-        advantages = self.advantage(GroupRewards(rewards, lengths, greedy, min_size), self.algorithm)
         names = [trajectory.trajectory_id for trajectory in sampled]
         self.queue.make_ready(group, dict(zip(names, advantages, strict=True)))

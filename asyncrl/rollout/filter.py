@@ -4,10 +4,12 @@ A dropped group gives its place back, so more are admitted until the batch is fu
 dropped: no_signal. Never holds a run up: after `max_in_a_row` such groups the next one is let through.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
+from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import Group
 
@@ -33,9 +35,22 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
         min_size = algorithm.min_group_size()
         if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
             return False
-        return has_signal(GroupRewards(correctness, lengths, greedy, min_size), advantage, algorithm)
+        with naming(group):
+            return has_signal(GroupRewards(correctness, lengths, greedy, min_size), advantage, algorithm)
 
     return decide
+
+
+@contextlib.contextmanager
+def naming(group: Group) -> Iterator[None]:
+    """Adds to an InputError which group it is about, and that nothing of the group is lost."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Mend it "
+            f"and run the same command again: the run resumes with every response that it has."
+        ) from error
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from asyncrl.rollout.faults import FaultWatch
 from asyncrl.rollout.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
+from verifiers.weighted_sum import weighted_sum
 
 VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 """Seconds: from a comparison of texts to a remote judge."""
@@ -64,7 +65,9 @@ class Grader:
             self._faults.failed(task, verdict.detail)
         else:
             self._faults.gave_up(task, verdict.detail)
-        reward = None if verdict.score is None else verdict.score + verdict.shaping
+        reward = None
+        if verdict.score is not None:
+            reward = weighted_sum([(1.0, verdict.score), (1.0, verdict.shaping)])
         return Score(
             verdict.outcome.value,
             verdict.score,

@@ -14,7 +14,7 @@ def check_trackers(trackers: Sequence[Settings]) -> None:
     """Raises InputError for one whose package, or whose own function, is not there."""
     for settings in trackers:
         if not settings.is_built_in():
-            load_object(settings.name)
+            find_tracker(settings)
         elif find_spec(settings.name) is None:
             raise InputError(
                 f"trackers has {settings.name}, but the package {settings.name} is not installed. Install it "
@@ -26,4 +26,22 @@ def find_tracker(settings: Settings) -> Open:
     """What opens it. Raises InputError."""
     is_built_in = settings.is_built_in()
     target = f"asyncrl.trackers.{settings.name}:open_tracker" if is_built_in else settings.name
-    return cast(Open, load_object(target))
+    found = load_object(target)
+    if not callable(found):
+        raise InputError(
+            f"trackers names {target}, which is {found!r}; expected a function that opens a tracker."
+        )
+    return cast(Open, found)
+
+
+def check_opened(settings: Settings, tracker: object) -> None:
+    """Raises InputError for what an own function returned that is no tracker."""
+    calls = ("log", "note", "supersede", "close")
+    missing = [name for name in calls if not callable(getattr(tracker, name, None))]
+    run_id = getattr(tracker, "run_id", None)
+    if missing or not isinstance(run_id, str):
+        wrong = f"without {', '.join(missing)}" if missing else f"with the run_id {run_id!r}"
+        raise InputError(
+            f"trackers {settings.name} gave {tracker!r}, {wrong}; expected an object with log, note, "
+            f"supersede and close, and a text as run_id (asyncrl.trackers.tracker.Tracker)."
+        )

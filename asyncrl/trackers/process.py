@@ -21,7 +21,7 @@ from pathlib import Path
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run_folder import METRICS, RECIPE
-from asyncrl.trackers.catalog import find_tracker
+from asyncrl.trackers.catalog import check_opened, find_tracker
 from asyncrl.trackers.forwarder import Forwarder
 from asyncrl.trackers.position import position_path, read_position, write_position
 from asyncrl.trackers.tracker import TrackedRun, Tracker
@@ -85,7 +85,9 @@ def track(run_folder: Path, label: str, *, is_over: Callable[[], bool], stall_se
 def _open(recipe: Recipe, label: str, folder: Path, run_id: str | None) -> Tracker:
     settings = next(settings for settings in recipe.trackers if settings.label() == label)
     run = TrackedRun(recipe.name, folder, recipe.model_dump(mode="json"), run_id)
-    return find_tracker(settings)(settings, run)
+    tracker = find_tracker(settings)(settings, run)
+    check_opened(settings, tracker)
+    return tracker
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer
@@ -34,7 +33,7 @@ from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.optimizer import gather_weights, take_step
+from asyncrl.trainer.optimizer import divide_gradients, gather_weights, take_step
 from asyncrl.trainer.picked_rows import pick_rows
 from asyncrl.trainer.token_advantages import whitened, with_advantages
 from asyncrl.trainer.totals import sum_over_ranks
@@ -141,22 +140,24 @@ class CriticLearner:
         trained = own or parts
         before = [None, *(self.values(part, temperature) for part in trained[1:])]
         of_policy = [self.advantages(part, temperature) for part in parts] if own else None
-        self.schedule.step(increment=1)
-        found, sums, norms = [], [], []
+        found, sums, norms = [], [], list[float]()
         for i, micro_batches in enumerate(trained):
-            results = self.accumulate(
+            advantages, total = self.accumulate(
                 micro_batches, temperature, before=before[i], penalties=penalties[i] if penalties else None
             )
-            found.append([advantages for advantages, _ in results])
-            sums += [total for _, total in results]
-            norms.append(take_step(self.optimizer, "critic.learning_rate", self._section, step=step))
-        metrics = value_metrics(sum_over_ranks(sums, len(SUMS)))
-        metrics["critic_grad_norm"] = sum(norms) / len(norms)
-        metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"]
+            found.append(advantages)
+            sums.append(total)
+            if total[SUMS.index("tokens")] > 0:
+                if not norms:
+                    self.schedule.step(increment=1)
+                norms.append(take_step(self.optimizer, "critic.learning_rate", self._section, step=step))
+        metrics = value_metrics(torch.stack(sums).sum(0))
+        metrics["critic_grad_norm"] = sum(norms) / len(norms) if norms else 0.0
+        metrics["critic_learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
         if of_policy is not None:
             found = of_policy
         if self._algorithm.gae_is_whitened:
-            found = whitened(found, parts, mask_staleness=self._mask_staleness)
+            found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
         parts = with_advantages(parts, found)
         return parts, metrics
 
@@ -167,18 +168,15 @@ class CriticLearner:
         *,
         before: list[Tensor] | None = None,
         penalties: list[Tensor] | None = None,
-    ) -> list[tuple[Tensor, Tensor]]:
+    ) -> tuple[list[Tensor], Tensor]:
         """Leaves the gradient of the value loss over all ranks' micro-batches in the buffers; per micro-batch
-        the advantages [T] and the sums of its metrics. Without `before` the values are those of now."""
+        the advantages [T], and the sums [len(SUMS)] over all ranks. Without `before` the values are those of
+        now."""
         for chunk in self._chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        # Ranks that share the sequences all know their loss; added up, it counts once.
-        counts = int(parallel_state.get_context_parallel_rank() == 0)
 
-        def loss(
-            index: int, micro: MicroBatch, values: Tensor
-        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        def loss(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
             advantages = self._advantages(micro, known, penalties[index] if penalties else None)
             # The tokens that the policy's loss counts.
@@ -187,9 +185,12 @@ class CriticLearner:
             losses = clipped_value_loss(values, known, targets, self._section.value_clip)
             total = torch.where(mask, losses, 0.0).sum()
             sums = _micro_batch_sums(total, known[mask].double(), targets[mask].double())
-            return total, mask.sum().int() * counts, (advantages, sums)
+            return total, (advantages, sums)
 
-        return self._run(self._chunks, micro_batches, temperature, loss, forward_only=False)
+        found = self._run(self._chunks, micro_batches, temperature, loss, forward_only=False)
+        total = sum_over_ranks([sums for _, sums in found], len(SUMS))
+        divide_gradients(self._chunks, total[SUMS.index("tokens")])
+        return [advantages for advantages, _ in found], total
 
     def _advantages(self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None) -> Tensor:
         """[T] from the values before the step, and from the rewards that a micro-batch has as advantages."""
@@ -205,9 +206,8 @@ class CriticLearner:
     def advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
 
-        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            found = self._advantages(micro, values)
-            return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), found
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
+            return values.sum(), self._advantages(micro, values)
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
@@ -215,8 +215,8 @@ class CriticLearner:
     def values(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
         """[T] of each micro-batch, without gradient; empty on all pipeline stages but the last."""
 
-        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return values.sum(), torch.zeros((), dtype=torch.int, device=values.device), values
+        def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
+            return values.sum(), values
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)

@@ -16,7 +16,8 @@ from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 
-TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed")
+TOTALS = ("loss", "denominator", "tokens", "nonfinite", "too_stale", "packed", "survivors", "faults")
+"""Survivors: tokens that count and have a weight. Faults: values of own terms that are no numbers."""
 TOKEN_SUMS = (
     *("entropy", "ratio", "ratio_squared", "lag"),
     *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
@@ -55,6 +56,8 @@ def micro_batch_sums(
         (~is_finite).sum(),
         (~mask & is_finite).sum(),
         lags.new_tensor(len(micro.tokens)),
+        (mask & (parts.weights != 0)).sum(),
+        sum((faults.number for faults in parts.faults), lags.new_zeros(())),
     ]
     per_token = torch.stack(
         [
@@ -137,6 +140,11 @@ class Tally:
         self._sums = sums if self._sums is None else self._sums + sums
         self._maxima = maxima if self._maxima is None else torch.maximum(self._maxima, maxima)
 
+    def num_faults(self) -> int:
+        """Values of the recipe's own terms that are no numbers. Waits for the device."""
+        assert self._sums is not None
+        return int(self._sums[TOTALS.index("faults")].item())
+
     def metrics(self) -> dict[str, float]:
         assert self._sums is not None and self._maxima is not None
         return step_diagnostics(self._sums, self._maxima)
@@ -151,6 +159,7 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     kinds = per_kind.view(len(KINDS), len(KIND_SUMS))
     quarters = per_quarter.view(NUM_QUARTERS, len(KINDS), 2)
     first_stale = KINDS.index(LAGS[0])
+    sampled = total["tokens"] + total["nonfinite"] + total["too_stale"]
     fresh, continued, stale = kinds[0], kinds[1], kinds[first_stale:].sum(0)
     return {
         "loss": _share(total["loss"], total["denominator"], empty=0.0),
@@ -158,6 +167,8 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],
         "too_stale_tokens": total["too_stale"],
+        "surviving_tokens": total["survivors"],
+        "left_out_share": 1 - _share(total["survivors"], sampled),
         "entropy": _share(total["entropy"], total["tokens"]),
         "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
         "max_importance_ratio": largest["ratio"],

@@ -19,7 +19,9 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from asyncrl.algorithms.advantages import finish_batch
+from asyncrl.algorithms.own_terms import GradientWatch
 from asyncrl.algorithms.rejections import find_second_moment_bound
+from asyncrl.errors import Diverged
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
@@ -31,20 +33,28 @@ from asyncrl.trainer.attention_kernels import find_kernel
 from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import CriticLearner, build_critic
-from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, Tally
+from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.freed_memory import give_back_if_scarce
 from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device, rank_heads
-from asyncrl.trainer.objective import Objective, kl_penalties
-from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
+from asyncrl.trainer.objective import Judged, Objective, kl_penalties
+from asyncrl.trainer.optimizer import (
+    data_parallel,
+    divide_gradients,
+    gather_weights,
+    make_optimizer,
+    make_schedule,
+    take_step,
+)
+from asyncrl.trainer.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.reference import load_reference
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.token_record import TokenRecord
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 
 Result = TypeVar("Result")
-LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Tensor, Result]]
-"""(index of a micro-batch, it, the model's outputs) -> (sum, its share of the denominator, what to keep)."""
+LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Result]]
+"""(index of a micro-batch, it, the model's outputs) -> (sum, what to keep)."""
 
 
 class Learner:
@@ -79,6 +89,7 @@ class Learner:
         self._forward_backward = get_forward_backward_func()
         self._peak_flops = peak_flops(recipe.trainer.peak_teraflops, bfloat16_device(dtype))
         self._flops = 0.0
+        self._gradients: GradientWatch | None = None
 
     def _make_critic(self, recipe: Recipe) -> CriticLearner:
         """The base model as a critic, with an optimizer and a schedule of its own."""
@@ -122,12 +133,14 @@ class Learner:
     def step(self, batch: Batch, record: TokenRecord | None = None) -> dict[str, float]:
         """One version: one optimizer step per mini-batch; its metrics.
 
-        `record` is told of every token that the policy's loss sees. Raises Diverged when a gradient is not
-        finite.
+        A mini-batch that no token of survives takes none: no momentum, no weight decay, and where the whole
+        batch is such, no step of the learning rate's warm-up. The version counts all the same, as its batch
+        is used up. `record` is told of every token that the policy's loss sees. Raises Diverged when a
+        gradient is not finite, InputError when a term of the recipe's own breaks its contract.
         """
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
-        tally, norms = Tally(), []
+        tally, norms = Tally(), list[float]()
         proximals: list[list[Tensor] | None] = [None] * len(parts)
         penalties = None
         values: dict[str, float] = {}
@@ -155,17 +168,31 @@ class Learner:
         for i, part in enumerate(parts):
             if i and proximals[i] is None:
                 proximals[i] = self.evaluate(self.parallel_chunks, part, batch.temperature)
-        # The first step of a warm-up trains at 1 / warmup_steps of the learning rate, not at zero.
-        self.schedule.step(increment=1)
+        num_survivors = 0.0
         for micro_batches, known in zip(parts, proximals, strict=True):
             metrics = self.accumulate(
                 micro_batches, batch.temperature, proximals=known, tally=tally, record=record
             )
-            norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
+            if metrics["surviving_tokens"] > num_survivors:
+                if not norms:
+                    # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
+                    self.schedule.step(increment=1)
+                norms.append(self._take_step(batch.step))
+            num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
-        metrics["grad_norm"] = sum(norms) / len(norms)
-        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        metrics["optimizer_steps"] = float(len(norms))
+        metrics["grad_norm"] = sum(norms) / len(norms) if norms else 0.0
+        metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"] if norms else 0.0
         return metrics | values
+
+    def _take_step(self, step: int) -> float:
+        """An optimizer step; the gradient's norm. Raises Diverged, or InputError where an own surrogate made
+        a gradient that is not finite."""
+        try:
+            return take_step(self.optimizer, "trainer.learning_rate", self.section, step=step)
+        except Diverged as error:
+            explain_divergence(error, self.algorithm, self._gradients.found if self._gradients else [])
+            raise
 
     def _parts(self, batch: Batch, steps: int) -> list[list[MicroBatch]]:
         """This rank's micro-batches, by optimizer step."""
@@ -238,58 +265,51 @@ class Learner:
         for chunk in self.parallel_chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        # Ranks that share the sequences all know their loss; added up, it counts once.
-        counts = int(parallel_state.get_context_parallel_rank() == 0)
+        has_own = self.algorithm.has_own_loss_terms()
+        self._gradients = GradientWatch() if has_own else None
 
-        def loss(
-            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
-        ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Judged]:
             proximal = proximals[index] if proximals else None
             if record is not None:
                 record.note(micro_batches[index], outputs, proximal)
-            total, denominator, sums = self.objective(
+            return self.objective(
                 micro,
                 outputs,
                 proximal=proximal,
                 reference=references[index] if references else None,
                 second_moment_bound=bound,
+                gradients=self._gradients,
             )
-            return total, denominator * counts, sums
 
         num_taught = 0 if forward_only else sum(micro.teaches for micro in micro_batches)
-        sums = self._teach(micro_batches, num_taught, temperature, loss)
-        total = sum_over_ranks([each for each, _ in sums], NUM_SUMS)
-        largest = max_over_ranks([each for _, each in sums], len(MAXIMA))
+        found = self._teach(micro_batches, num_taught, temperature, loss)
+        total = sum_over_ranks([judged.sums for _, judged in found], NUM_SUMS)
+        largest = max_over_ranks([judged.maxima for _, judged in found], len(MAXIMA))
         tally = tally or Tally()
         tally.add(total, largest)
+        if has_own and tally.num_faults():
+            raise_first([(fault, micro.names) for micro, judged in found for fault in judged.faults])
+        if num_taught:
+            divide_gradients(self.parallel_chunks, total[TOTALS.index("denominator")])
         return tally.metrics()
 
     def _teach(
         self, micro_batches: list[MicroBatch], num_taught: int, temperature: float, loss: LossOf[Result]
-    ) -> list[Result]:
-        """The third value of `loss` of each micro-batch, with the gradient of the first `num_taught`.
+    ) -> list[tuple[MicroBatch, Result]]:
+        """Each micro-batch with what `loss` keeps of it, and the gradient of the first `num_taught`."""
 
-        The others' share of the denominator joins that of the first.
-        """
-        denominators: list[Tensor] = []
-
-        def measure(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Result]:
-            found = loss(num_taught + index, micro, outputs)
-            denominators.append(found[1])
-            return found
-
-        def teach(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Result]:
-            total, denominator, sums = loss(index, micro, outputs)
-            return total, denominator + sum(denominators) if index == 0 else denominator, sums
+        def measure(index: int, micro: MicroBatch, outputs: Any) -> tuple[Tensor, Result]:
+            return loss(num_taught + index, micro, outputs)
 
         taught, silent = micro_batches[:num_taught], micro_batches[num_taught:]
-        sums: list[Result] = []
+        kept: list[Result] = []
         if silent:
             with torch.no_grad():
-                sums = self._run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
+                kept = self._run(self.parallel_chunks, silent, temperature, measure, forward_only=True)
         if taught:
-            sums += self._run(self.parallel_chunks, taught, temperature, teach, forward_only=False)
-        return sums
+            kept += self._run(self.parallel_chunks, taught, temperature, loss, forward_only=False)
+        # Nothing is kept on all pipeline stages but the last.
+        return list(zip([*silent, *taught], kept, strict=True)) if kept else []
 
     def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
         """Of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
@@ -314,11 +334,9 @@ class Learner:
         Empty on the ranks of all pipeline stages but the last, which compute no loss.
         """
 
-        def logprobs(
-            index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        def logprobs(index: int, micro: MicroBatch, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             found, _ = outputs
-            return found.sum(), torch.zeros((), dtype=torch.int, device=found.device), found
+            return found.sum(), found
 
         with torch.no_grad():
             return self._run(chunks, micro_batches, temperature, logprobs, forward_only=True)
@@ -333,9 +351,10 @@ class Learner:
         forward_only: bool,
         shape: ModelShape | None = None,
     ) -> list[Result]:
-        """The third value of `loss(index, micro, outputs)` of each micro-batch, by Megatron's schedule.
+        """What `loss(index, micro, outputs)` keeps of each micro-batch, by Megatron's schedule.
 
-        Empty on all pipeline stages but the last. `shape` is that of the chunks, the policy's by default.
+        Gradients are summed, and divided by nothing. Empty on all pipeline stages but the last. `shape` is
+        that of the chunks, the policy's by default.
         """
 
         def forward(
@@ -344,7 +363,12 @@ class Learner:
             index, micro = next(iterator)
             give_back_if_scarce()
             micro = micro.to(self._device)
-            return model(micro, temperature), lambda outputs: loss(index, micro, outputs)
+
+            def judge(outputs: Any) -> tuple[Tensor, Tensor, Result]:
+                total, kept = loss(index, micro, outputs)
+                return total, torch.zeros((), dtype=torch.int, device=total.device), kept
+
+            return model(micro, temperature), judge
 
         flops = sum(micro.flops(shape or self.shape) for micro in micro_batches)
         # A backward pass is two forward passes.

@@ -6,6 +6,7 @@ evaluated and costs nothing; with several it was evaluated before the first of t
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +14,24 @@ from torch import Tensor
 from asyncrl.algorithms.divergences import DIVERGENCES
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.own_terms import Faults, GradientWatch
 from asyncrl.algorithms.rejections import squares_of_tokens_that_move_away
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Sequence
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.diagnostics import micro_batch_sums
+
+
+class Judged(NamedTuple):
+    """A micro-batch under the loss: what is kept of it."""
+
+    sums: Tensor
+    """Of `diagnostics`, the share of the global denominator among them."""
+    maxima: Tensor
+    faults: list[Faults]
+    """Of the recipe's own terms."""
 
 
 class Objective:
@@ -58,11 +71,14 @@ class Objective:
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
         second_moment_bound: float = math.inf,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """(sum, denominator, (sums, maxima)): what Megatron's schedule adds up.
+        gradients: GradientWatch | None = None,
+    ) -> tuple[Tensor, Judged]:
+        """(sum, which Megatron's schedule differentiates, what is kept).
 
         `outputs` are log-probs and entropies, [T] each with gradient; `proximal` [T] is None when the policy
-        before the step is the one that made them.
+        before the step is the one that made them. Raises InputError for a term of the recipe's own that gives
+        no tensor for a loss; values that are no numbers are counted in what is kept, and what they do to the
+        gradient in `gradients`.
         """
         current, entropies = outputs
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
@@ -71,10 +87,17 @@ class Objective:
         inputs = dataclasses.replace(
             inputs, entropies=entropies, reference=reference, second_moment_bound=second_moment_bound
         )
-        parts = self._loss(inputs)
+        try:
+            parts = self._loss(inputs)
+        except InputError as error:
+            names = f"{micro.names[0]} to {micro.names[-1]}" if micro.names else "none"
+            raise InputError(f"{error} It was called for the trajectories {names}.") from error
+        if gradients is not None:
+            what = f"algorithm.surrogate {self.algorithm.surrogate} has a loss with the gradient"
+            gradients.watch(what, inputs, micro.names)
         with torch.no_grad():
-            sums = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
-        return parts.total, parts.denominator.int(), sums
+            sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
+        return parts.total, Judged(sums, maxima, parts.faults)
 
     def squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` judges, on the CPU."""

@@ -12,6 +12,7 @@ from megatron.core.distributed import (
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.module import Float16Module
+from torch import Tensor
 
 from asyncrl.errors import Diverged
 from asyncrl.model.layout import Layout
@@ -50,6 +51,17 @@ def gather_weights(chunks: list[DistributedDataParallel]) -> None:
     for chunk in chunks:
         if chunk.ddp_config.overlap_param_gather:
             chunk.start_param_sync(force_sync=True)
+
+
+def divide_gradients(chunks: list[DistributedDataParallel], denominator: Tensor) -> None:
+    """Divides the gradients of all ranks, summed already, by a scalar float64 on the device, unless it is 0.
+
+    Megatron's own count of tokens is int32, which sequences x max_new_tokens may exceed: it gets none.
+    """
+    # Read by no host: dividing waits for no device.
+    factor = torch.where(denominator > 0, 1 / denominator, 1.0).float()
+    for chunk in chunks:
+        chunk.scale_gradients(factor)
 
 
 def make_optimizer(

@@ -13,11 +13,11 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.advantages import STD_EPSILON
+from asyncrl.algorithms.advantages import STD_EPSILON, is_flat
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.model import device
-from asyncrl.trainer.totals import sum_over_ranks
+from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
 
 Parts = list[list[MicroBatch]]
 
@@ -64,7 +64,7 @@ def with_kl_reward(
             for own, part in zip(found, parts, strict=True)
         ]
     if algorithm.is_whitened():
-        found = whitened(found, parts, mask_staleness=mask_staleness)
+        found = whitened(found, parts, algorithm, mask_staleness=mask_staleness)
     return with_advantages(parts, found)
 
 
@@ -100,9 +100,10 @@ def _per_token(values: dict[str, float], micro: MicroBatch) -> Tensor:
 
 
 def whitened(
-    advantages: list[list[Tensor]], parts: Parts, *, mask_staleness: int | None
+    advantages: list[list[Tensor]], parts: Parts, algorithm: Algorithm, *, mask_staleness: int | None
 ) -> list[list[Tensor]]:
-    """(A - mean) / (std + 1e-6), over all tokens that count of all parts and ranks."""
+    """(A - mean) / (std + 1e-6), over all tokens that count of all parts and ranks; 0 where these are as good
+    as equal (`advantages.is_flat`)."""
     own = []
     for found, micro_batches in zip(advantages, parts, strict=True):
         for each, micro in zip(found, micro_batches, strict=True) if found else ():
@@ -113,7 +114,24 @@ def whitened(
         return advantages
     mean = total / count
     std = math.sqrt(max(0.0, squares / count - mean**2))
+    if is_flat(_range(advantages, parts, mean, mask_staleness=mask_staleness), algorithm):
+        return [[torch.zeros_like(a) for a in found] for found in advantages]
     return [[((a.double() - mean) / (std + STD_EPSILON)).float() for a in found] for found in advantages]
+
+
+def _range(
+    advantages: list[list[Tensor]], parts: Parts, mean: float, *, mask_staleness: int | None
+) -> tuple[float, float]:
+    """The lowest and the highest, over the tokens that count of all ranks; `mean` is between them."""
+    own = []
+    for found, micro_batches in zip(advantages, parts, strict=True):
+        for each, micro in zip(found, micro_batches, strict=True) if found else ():
+            counted = each[micro.counted(mask_staleness).to(each.device)].double() - mean
+            # The largest over the ranks is at least 0, as are the farthest above and below the mean.
+            ends = torch.cat([counted, counted.new_zeros(1)])
+            own.append(torch.stack([-ends.min(), ends.max()]))
+    below, above = max_over_ranks(own, 2).tolist()
+    return mean - below, mean + above
 
 
 def sum_from_here(values: Tensor, sequence_ids: Tensor) -> Tensor:

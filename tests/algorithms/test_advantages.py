@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fakes.models import random_batch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncrl.algorithms.advantages import (
     ADVANTAGES,
@@ -13,7 +16,10 @@ from asyncrl.algorithms.advantages import (
     dr_grpo,
     find_advantage,
     finish_batch,
+    group_advantages,
     grpo,
+    has_signal,
+    is_flat,
     opo,
     pass_at_k,
     remax,
@@ -195,6 +201,108 @@ def test_an_advantage_that_breaks_the_contract_is_refused(tmp_path: Path, name: 
     (tmp_path / "own.py").write_text(OWN)
     with pytest.raises(InputError, match=message):
         find_advantage(Algorithm(advantage=f"{tmp_path}/own.py:{name}"))
+
+
+EXAMPLES_ARE_RIGHT = """
+def centred(group, algorithm):
+    if len(group.rewards) == 4:
+        {what}
+    mean = sum(group.rewards) / len(group.rewards)
+    return [reward - mean for reward in group.rewards]
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("return [None] * 4", r"gave \[None, None, None, None\], None at place 0; expected finite floats"),
+        ("return [0.5, -0.5]", r"gave \[0\.5, -0\.5\]; expected a list of 4 floats"),
+        ("return (0.5, -0.5, 0.5, -0.5)", "expected a list of 4 floats"),
+        ("return None", "gave None; expected a list of 4 floats"),
+        ("return ['1', 0.0, 0.0, 0.0]", "'1' at place 0; expected finite floats"),
+        ("return [0.0, float('nan'), 0.0, 0.0]", "nan at place 1; expected finite floats"),
+        ("return [0.0, 0.0, 0.0, float('-inf')]", "-inf at place 3; expected finite floats"),
+        ("return [2e39, 0.0, 0.0, 0.0]", r"2e\+39 at place 0; expected .* at most 3\.4e\+38 \(float32\)"),
+        ("return [10 ** 400, 0, 0, 0]", "at place 0; expected finite floats"),
+        ("return [1 / 0]", "raised ZeroDivisionError: division by zero"),
+        ("raise SystemError('gone')", "raised SystemError: gone"),
+    ],
+)
+def test_what_an_advantage_gives_is_checked_at_each_call(tmp_path: Path, what: str, message: str):
+    (tmp_path / "own.py").write_text(EXAMPLES_ARE_RIGHT.format(what=what))
+    algorithm = Algorithm(advantage=f"{tmp_path}/own.py:centred")
+    advantage = find_advantage(algorithm)
+    assert group_advantages(group(1.0, 0.0), advantage, algorithm) == [0.5, -0.5]
+    called = r"algorithm\.advantage .*own\.py:centred, called with GroupRewards\(rewards=\[1\.0, 0\.0, 0\.0, "
+    for call in (group_advantages, has_signal):
+        with pytest.raises(InputError, match=called + ".*" + message):
+            call(group(1.0, 0.0, 0.0, 1.0), advantage, algorithm)
+
+
+def test_numbers_of_other_kinds_become_floats():
+    found = group_advantages(group(1.0, 0.0), lambda *_: [np.float32(0.5), 1], DEFAULT)
+    assert [(type(value), value) for value in found] == [(float, 0.5), (float, 1.0)]
+
+
+NOISE = [(1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (-300.0, -300.2, -300.1)]
+
+
+@pytest.mark.parametrize("rewards", NOISE)
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {"reinforce_pp", "gae"}))
+def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, ...]):
+    algorithm = Algorithm(advantage=name, pass_k=2)
+    noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
+    assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
+    assert not has_signal(noisy, ADVANTAGES[name], algorithm)
+    if name != "remax":
+        # The key is what decides.
+        exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
+        assert has_signal(noisy, ADVANTAGES[name], exact)
+
+
+def test_an_advantage_of_ones_own_gets_equal_rewards_where_they_are_as_good_as_equal():
+    asked = []
+    group_advantages(group(1.0, 0.99999), lambda found, _: asked.append(found.rewards) or [0.0, 0.0], DEFAULT)
+    assert asked == [[1.0, 1.0]]
+
+
+@given(
+    st.lists(st.floats(-1000, 1000), min_size=2, max_size=8),
+    st.sampled_from(["grpo", "dr_grpo", "rloo", "opo", "reinforce_pp_baseline"]),
+    st.floats(0, 0.5),
+)
+def test_a_group_has_signal_exactly_where_its_rewards_are_apart(
+    rewards: list[float], name: str, least: float
+):
+    algorithm = Algorithm(advantage=name, least_reward_spread=least)
+    apart = max(rewards) - min(rewards)
+    is_apart = apart > 0 and apart >= least * max(1.0, *map(abs, rewards))
+    found = group_advantages(group(*rewards), ADVANTAGES[name], algorithm)
+    assert any(found) == has_signal(group(*rewards), ADVANTAGES[name], algorithm) == is_apart
+
+
+@pytest.mark.parametrize("name", WHITENED_ADVANTAGES)
+def test_a_batch_whose_values_are_one_rounding_apart_is_whitened_to_nothing(name: str):
+    sequences = [make_sequence(2, advantage=1.0), make_sequence(3, advantage=0.99999)]
+    algorithm = Algorithm(advantage=name)
+    batch = finish_batch(Batch(0, 1.0, sequences), algorithm)
+    assert [s.advantage for s in batch.sequences] == [0.0, 0.0]
+    exact = finish_batch(Batch(0, 1.0, sequences), Algorithm(advantage=name, least_reward_spread=0.0))
+    assert max(s.advantage for s in exact.sequences) > 0.5
+
+
+def test_the_scale_of_rewards_is_at_least_that_of_scores():
+    assert is_flat([0.0, 5e-4], DEFAULT) and not is_flat([0.0, 0.001], DEFAULT)
+    assert is_flat([1000.0, 1000.9], DEFAULT) and not is_flat([1000.0, 1001.1], DEFAULT)
+
+
+@pytest.mark.parametrize("name", ["remax", "reinforce_pp", "gae"])
+def test_one_response_per_prompt_is_a_group(name: str):
+    algorithm = Algorithm(advantage=name)
+    alone = GroupRewards([1.0], [3], 0.25 if name == "remax" else None, algorithm.min_group_size())
+    found = group_advantages(alone, ADVANTAGES[name], algorithm)
+    assert found == [0.75 if name == "remax" else 1.0]
+    assert has_signal(alone, ADVANTAGES[name], algorithm)
 
 
 def test_advantages_do_not_import_torch():

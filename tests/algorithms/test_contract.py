@@ -6,6 +6,7 @@ import pytest
 
 from asyncrl.algorithms.contract import check_rejection, check_surrogate, check_terms, check_weight
 from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.own_terms import OwnTerm
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.weights import WEIGHTS
@@ -38,17 +39,17 @@ def own(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
 def test_built_in_weights_keep_the_contract(name: str):
-    check_weight(name, WEIGHTS[name], Algorithm())
+    check_weight(OwnTerm("importance_weight", name, WEIGHTS[name]), Algorithm())
 
 
 @pytest.mark.parametrize("name", sorted(REJECTIONS))
 def test_built_in_rejections_keep_the_contract(name: str):
-    check_rejection(name, REJECTIONS[name], Algorithm())
+    check_rejection(OwnTerm("rejection", name, REJECTIONS[name]), Algorithm())
 
 
 @pytest.mark.parametrize("name", sorted(SURROGATES))
 def test_built_in_surrogates_keep_the_contract(name: str):
-    check_surrogate(name, SURROGATES[name], Algorithm())
+    check_surrogate(OwnTerm("surrogate", name, SURROGATES[name]), Algorithm())
 
 
 def test_terms_of_ones_own_are_used(own: str):

@@ -1,10 +1,13 @@
 """The loop on real engines under an algorithm that uses everything at once."""
 
+import re
 from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from fakes.whole_run import WholeRun
+from safetensors.torch import load_file
 
 ALGORITHM = {
     "advantage": "remax",
@@ -42,6 +45,79 @@ def test_a_run_with_every_kind_of_term_learns_and_accounts_for_its_tokens(tmp_pa
     counters = dict(run.query("SELECT name, value FROM counters"))
     assert counters["tokens_dropped:baseline"] > 0
     assert counters["tokens_generated"] == counters["tokens_trained"] + counters["tokens_dropped:baseline"]
+
+
+OWN = """
+def advantage(group, algorithm):
+    mean = sum(group.rewards) / len(group.rewards)
+    if len(group.rewards) == 4:
+        return {four}
+    return [reward - mean for reward in group.rewards]
+"""
+
+
+@pytest.mark.slow
+def test_an_own_advantage_that_breaks_ends_the_run_and_a_mended_one_trains_what_was_generated(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN.format(four="[None] * 4"))
+    run = WholeRun(
+        tmp_path,
+        algorithm={"advantage": f"{own}:advantage"},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4},
+        trainer={"num_steps": 2, "checkpoint_every_steps": 1},
+        serving=elsewhere,
+    ).start()
+    assert run.finish() == 1, run.output()
+    output = run.output()
+    assert "Traceback" not in output and "ExceptionGroup" not in output
+    assert re.search(
+        r"InputError: algorithm\.advantage .*own\.py:advantage, called with .* gave \[None, None, None, "
+        r"None\], None at place 0; .* about group \d+, of the task train:\d+\. Mend it and run",
+        output,
+    )
+    # Nothing was taken, dropped or trained.
+    assert run.query("SELECT DISTINCT state FROM groups") == [("open",)] and not run.steps()
+    graded = "SELECT trajectory_id, outcome FROM trajectories WHERE outcome IS NOT NULL"
+    before = run.query(graded)
+    assert len(before) >= 4
+
+    own.write_text(OWN.format(four="[reward - mean for reward in group.rewards]"))
+    assert run.start().finish() == 0, run.output()
+    assert set(before) <= set(run.query(graded))
+    trained = "SELECT state, count(*) FROM groups GROUP BY state"
+    assert run.query(trained) == [("trained", 8)]
+    counters = dict(run.query("SELECT name, value FROM counters"))
+    assert counters["tokens_generated"] == counters["tokens_trained"]
+    assert any(row["optimizer_steps"] for row in run.steps())
+
+
+@pytest.mark.slow
+def test_a_run_of_which_no_token_survives_says_so_and_keeps_its_weights(
+    tmp_path: Path, elsewhere: dict[str, list[str]]
+) -> None:
+    (tmp_path / "own.py").write_text("def none(inputs, algorithm): return inputs.behavior < -1e9\n")
+    run = WholeRun(
+        tmp_path,
+        algorithm={"rejection": [f"{tmp_path}/own.py:none"]},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4},
+        trainer={"num_steps": 3, "checkpoint_every_steps": 1, "optimizer_steps_per_batch": 2},
+        serving=elsewhere,
+    ).start()
+    assert run.finish() == 0, run.output()
+    steps = run.steps()
+    assert [(row["step"], row["surviving_tokens"], row["optimizer_steps"]) for row in steps] == [
+        (1, 0.0, 0.0),
+        (2, 0.0, 0.0),
+        (3, 0.0, 0.0),
+    ]
+    assert "alarm left_out_tokens: step 1 trained no token" in " ".join(run.output().split())
+    # The batches are used up all the same, each once.
+    assert run.query("SELECT state, count(*) FROM groups GROUP BY state") == [("trained", 12)]
+    (newest,) = (run.run_folder / "checkpoints").glob("step-*3/hf/model.safetensors")
+    base, trained = (load_file(path) for path in (tmp_path / "model" / "model.safetensors", newest))
+    assert all(torch.equal(base[name], tensor) for name, tensor in trained.items())
 
 
 @pytest.mark.slow

@@ -144,3 +144,59 @@ def test_a_disk_that_fills_up_while_a_folder_is_made_is_a_sentence(tmp_path):
     ):
         make_folder(section, ignore)
     assert names_beside(tmp_path / "made") == {"full.py", "made.lock"}
+
+
+WRONG = """
+async def coroutine(folder, progress): (folder / "text").write_text("late")
+def generator(folder, progress):
+    (folder / "text").write_text("late")
+    yield
+def path(folder, progress): return folder
+def nothing(folder, progress): pass
+def talkative(folder, progress): progress("text", 0.5, None)
+def broken(folder, progress): return {}["missing"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("coroutine", r"gave <coroutine object .*; expected None and files in the folder"),
+        ("generator", r"gave <generator object .* has not run"),
+        ("path", r"gave PosixPath\(.*; expected None"),
+        ("nothing", r"left the folder empty; expected data or a model in it"),
+        ("talkative", r"called progress\('text', 0\.5, None\); expected a text and two whole numbers"),
+        ("broken", r"raised KeyError: 'missing' \(.*wrong\.py:9\)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_target_that_does_not_make_a_folder_is_named(tmp_path, name, said):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    section = Prepare(target=f"{tmp_path}/wrong.py:{name}", folder=str(tmp_path / "made"))
+    with pytest.raises(InputError, match=said) as raised:
+        make_folder(section, ignore)
+    assert name == "talkative" or "prepare.target" in str(raised.value)
+    assert names_beside(tmp_path / "made") == {"made.lock", "wrong.py"}
+    assert not is_prepared(section)
+
+
+def test_what_a_target_prints_is_no_progress(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "import os\n"
+        "def make(folder, progress):\n"
+        "    print('loading')\n"
+        "    os.system('echo of a program')\n"
+        "    (folder / 'text').write_text('here')\n"
+        "    progress('text', 1, 1)\n"
+    )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"name: t\nprepare: {{target: '{tmp_path}/loud.py:make', folder: '{tmp_path}/made'}}\n"
+        f"model: {{path: m}}\ndata: {{train: d}}\nevaluation: {{every_steps: 0}}\n"
+    )
+    command = [sys.executable, "-m", "asyncrl.examples.prepare", "--recipe", str(recipe)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"stage": "text", "done": 1, "total": 1}
+    ]
+    assert {"loading", "of a program"} <= set(done.stderr.splitlines())

@@ -14,9 +14,16 @@ GROUPS = 10
 class AlarmLog(logging.Handler):
     """Context manager. `rows` are the events that metrics.jsonl would hold."""
 
-    def __init__(self, *, restored: Metrics | None = None, **keys: Any) -> None:
+    def __init__(
+        self, *, restored: Metrics | None = None, repeated_groups_per_batch: int = 0, **keys: Any
+    ) -> None:
         super().__init__(logging.WARNING)
-        self.watch = AlarmWatch(rules_of(Alarms(**keys), groups_per_batch=GROUPS), run="run")
+        rules = rules_of(
+            Alarms(**keys),
+            groups_per_batch=GROUPS,
+            repeated_groups_per_batch=repeated_groups_per_batch,
+        )
+        self.watch = AlarmWatch(rules, run="run")
         if restored is not None:
             self.watch.restore(restored)
         self.rows: list[dict[str, Any]] = []

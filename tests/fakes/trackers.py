@@ -107,3 +107,12 @@ def failing(settings: Settings, run: TrackedRun) -> Failing:
     if "opening" in settings.options:
         fail(settings.options["opening"])
     return Failing(run.folder / "kept.jsonl", **settings.options)
+
+
+def opens_wrongly(settings: Settings, run: TrackedRun) -> Keeper | None:
+    """What is no tracker: None, or one that a later start cannot name."""
+    if settings.options["gives"] == "None":
+        return None
+    keeper = Keeper(run.folder / "kept.jsonl", "1")
+    keeper.run_id = 7  # type: ignore[assignment]
+    return keeper

@@ -11,10 +11,12 @@ import pytest
 from fakes.processes import descendants, wait_for_end
 from fakes.trackers import kept, own, write_recipe
 
+from asyncrl.errors import InputError
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.trackers import TrackerProcesses
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import load_recipe
+from asyncrl.trackers.catalog import check_trackers
 
 
 @pytest.fixture
@@ -92,6 +94,34 @@ async def test_a_tracker_that_fails_is_dropped_with_one_warning(
     assert message.startswith(f"tracker trackers.py-failing is dropped: {said}"), message
     assert f"asyncrl track {run}" in message and "tracker-trackers.py-failing.log" in message
     assert [row["step"] for row in kept(run)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (
+            "None",
+            "gave None, without log, note, supersede, close; expected an object with log, note, supersede",
+        ),
+        ("unnamed", "with the run_id 7; expected"),
+    ],
+)
+async def test_a_function_that_opens_no_tracker_is_named(
+    run: Path, caplog: pytest.LogCaptureFixture, gives: str, said: str
+) -> None:
+    trackers = processes_of(run, own("opens_wrongly", gives=gives))
+    await trackers.start()
+    await until(lambda: caplog.records)
+    await trackers.stop()
+    message = caplog.records[0].getMessage()
+    assert "tracker trackers.py-opens_wrongly is dropped: " in message and said in message
+    assert "trackers.py:opens_wrongly gave" in message
+
+
+def test_an_object_that_is_no_function_opens_no_tracker(run: Path) -> None:
+    write_recipe(run, own("FILE"))
+    with pytest.raises(InputError, match=r"which is PosixPath.*; expected a function that opens a tracker"):
+        check_trackers(load_recipe(run / "recipe.yaml").trackers)
 
 
 async def test_a_tracker_that_hangs_while_it_opens_is_cut_off_at_the_end(

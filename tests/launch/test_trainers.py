@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.recipes import make_recipe
 
-from asyncrl.errors import DiskError, Diverged
+from asyncrl.errors import DiskError, Diverged, RankLost
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.process import ChildProcess
 from asyncrl.launch.site import LocalSite
@@ -97,3 +97,22 @@ async def test_of_two_ranks_that_end_the_one_on_a_lost_node_is_the_cause(tmp_pat
         await ranks.wait()
     # Nothing is said against the recipe: another start may help.
     assert failed.value.was_killed and not failed.value.is_certain
+
+
+async def test_of_two_ranks_that_end_the_one_that_says_why_is_the_cause(tmp_path: Path) -> None:
+    """The other one only lost it: a term of the recipe's own broke on one rank in the middle of a step."""
+    names = {"trainer 0": f"exit({RankLost.EXIT_CODE})", "trainer 1": "print('weight gave (3,)'); exit(2)"}
+    found = [
+        ChildProcess(name, ["-c", code], environment={}, log_path=tmp_path / f"{name}.log")
+        for name, code in names.items()
+    ]
+    for rank in found:
+        await rank.start()
+        await rank.wait()
+    ranks = TrainerRanks(
+        make_recipe(tmp_path), run_folder=tmp_path, logs=tmp_path, site=LocalSite(Cluster(), GpuMap("here"))
+    )
+    ranks.ranks = list(found)
+    with pytest.raises(TrainerFailed, match=r"(?s)trainer 1 .*weight gave \(3,\)") as failed:
+        await ranks.wait()
+    assert failed.value.is_certain

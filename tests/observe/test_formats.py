@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.observe.formats import compact, duration, percent_with_interval, sparkline, tiny_bar
+from asyncrl.observe.formats import compact, duration, hundredths, percent_with_interval, sparkline, tiny_bar
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,24 @@ from asyncrl.observe.formats import compact, duration, percent_with_interval, sp
 def test_compact_numbers_take_five_characters_at_most(value: float | None, text: str) -> None:
     assert compact(value) == text
     assert len(text.lstrip("-")) <= 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.624, "0.62"),
+        (1.0, "1.00"),
+        (0.99999, "0.99"),
+        (1.0001, "1.01"),
+        (0.0, "0.00"),
+        (0.0001, "0.01"),
+        (-0.0001, "-0.01"),
+        (-0.99999, "-0.99"),
+        (12.3, "12.30"),
+    ],
+)
+def test_two_decimals_say_a_whole_number_only_where_it_is_one(value: float, text: str) -> None:
+    assert hundredths(value) == text
 
 
 @pytest.mark.parametrize(

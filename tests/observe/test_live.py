@@ -61,6 +61,15 @@ def test_a_line_at_eighty_columns_holds_the_needed_numbers() -> None:
     assert max(map(len, (title, units, line))) <= 80
 
 
+def test_the_share_of_tokens_that_the_loss_leaves_out_is_shown_and_coloured_above_its_limit() -> None:
+    screen, file = console(100, is_terminal=True)
+    live = LiveLine(50, console=screen)
+    for share in (0.031, 0.62):
+        live.step(row(9, left_out_share=share))
+    title, _, first, second = printed(file)
+    assert "mask" in title and "3.1" in first and "\x1b[33m  62" in second and "\x1b[33m 3.1" not in first
+
+
 def test_columns_stay_aligned_under_their_titles() -> None:
     screen, file = console(100)
     live = LiveLine(50, console=screen)

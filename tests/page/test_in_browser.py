@@ -100,6 +100,9 @@ async def test_runs_appear_grow_and_vanish_while_the_overview_is_open(
         await page.wait_for("document.querySelectorAll('#runs tr').length == 2")
         append(folder / "second", {"step": 7, "reward_mean": 0.25})
         await page.wait_for("document.querySelector('tr[data-row=second]').innerText.includes('0.25')")
+        # Nearly right is not right.
+        append(folder / "second", {"step": 8, "reward_mean": 0.99999})
+        await page.wait_for("document.querySelector('tr[data-row=second]').innerText.includes('0.99')")
         (folder / "second" / "recipe.yaml").unlink()
         await page.wait_for("document.querySelectorAll('#runs tr').length == 1")
 

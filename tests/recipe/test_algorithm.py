@@ -29,6 +29,18 @@ from asyncrl.recipe import Algorithm
             {"surrogate": "gspo", "dual_clip": 3},
             r"gspo has no second bound.* set algorithm\.surrogate to ppo_clip",
         ),
+        *(
+            ({key: value}, rf"algorithm\.{key} is {value}, which excludes a ratio of 1.*{way}")
+            for key, value, way in (
+                ("mask_low", 1.5, r"Expected at most 1\. Lower algorithm\.mask_low"),
+                ("mask_high", 0.9, r"Expected at least 1\. Raise algorithm\.mask_high"),
+                ("geometric_low", 1.005, r"Lower algorithm\.geometric_low"),
+                ("geometric_high", 0.995, r"Raise algorithm\.geometric_high"),
+                ("importance_cap", 0.5, r"Raise algorithm\.importance_cap"),
+                ("importance_floor", 1.5, r"Lower algorithm\.importance_floor"),
+                ("veto_low", 1.5, r"Lower algorithm\.veto_low"),
+            )
+        ),
         ({"importance_floor": 3}, r"every weight would be the same\. Lower algorithm\.importance_floor"),
         (
             {"importance_floor": 0.5, "importance_weight": "masked"},

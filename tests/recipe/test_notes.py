@@ -38,6 +38,26 @@ def test_what_abort_staleness_does_to_lengths_is_said() -> None:
     assert "abort_staleness 2 drops the groups that take longest" in note and "length_bias" in note
 
 
+def test_what_mask_staleness_leaves_is_said() -> None:
+    rollout = {"max_staleness": 4, "mask_staleness": 2}
+    (note,) = notes(make_recipe(Path("m"), rollout=rollout, trainer=TWO_STEPS))
+    assert "steps may lose most of their tokens or all" in note
+    assert "Lower rollout.max_staleness to 3" in note and "no longer have mean 0" in note
+
+
+def test_when_nothing_is_repeated_is_said() -> None:
+    recipe = make_recipe(Path("m"), replay={"repeated_groups_per_batch": 4}, trainer=TWO_STEPS)
+    (note,) = notes(recipe)
+    assert "at most 2 versions old (rollout.max_staleness)" in note and "rollout.oversampling" in note
+
+
+def test_that_k1_in_the_loss_pulls_nowhere_is_said() -> None:
+    algorithm = {"kl_coefficient": 0.1, "kl_estimator": "k1"}
+    (note,) = notes(make_recipe(Path("m"), algorithm=algorithm, trainer=TWO_STEPS))
+    assert "mean of its gradient" in note and "algorithm.kl_in to reward" in note
+    assert notes(make_recipe(Path("m"), algorithm=algorithm | {"kl_in": "reward"}, trainer=TWO_STEPS)) == []
+
+
 def test_that_a_cut_off_response_has_ended_for_the_critic_is_said() -> None:
     (note,) = notes(make_recipe(Path("m"), algorithm={"advantage": "gae"}, trainer=TWO_STEPS))
     assert "cut off at rollout.max_new_tokens (64) counts as ended for the critic" in note

@@ -18,9 +18,15 @@ def test_a_minimal_recipe_has_a_default_for_everything_else() -> None:
     assert recipe.folder() == Path("runs/t")
 
 
-def test_a_critic_allows_groups_of_one() -> None:
-    recipe = make_recipe(Path("m"), algorithm={"advantage": "gae"}, rollout={"samples_per_group": 1})
-    assert recipe.algorithm.needs_critic() and recipe.algorithm.min_group_size() == 1
+@pytest.mark.parametrize("advantage", ["gae", "reinforce_pp", "remax"])
+def test_an_advantage_without_a_group_baseline_allows_groups_of_one(advantage: str) -> None:
+    recipe = make_recipe(Path("m"), algorithm={"advantage": advantage}, rollout={"samples_per_group": 1})
+    assert recipe.algorithm.min_group_size() == 1
+
+
+def test_a_greedy_answer_is_something_to_differ_from() -> None:
+    sections = {"rollout": {"samples_per_group": 1}, "replay": {"drops_no_signal": True}}
+    assert make_recipe(Path("m"), algorithm={"advantage": "remax"}, **sections).replay.drops_no_signal
 
 
 def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:

@@ -8,6 +8,7 @@ import pytest
 from fakes.records import batch_of, correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import find_advantage
+from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
@@ -128,8 +129,8 @@ def test_the_greedy_trajectory_gives_the_baseline_and_is_not_trained(tmp_path: P
     queue.journal.close()
 
 
-@pytest.mark.parametrize("rewards", [(1.0, 0.0, None), (1.0, None, 0.0)])
-def test_without_a_baseline_or_two_answers_the_group_is_dropped(
+@pytest.mark.parametrize("rewards", [(1.0, 0.0, None), (None, None, 0.0)])
+def test_without_a_baseline_or_an_answer_the_group_is_dropped(
     tmp_path: Path, rewards: tuple[float | None, ...]
 ) -> None:
     queue = journal_queue(tmp_path, has_greedy=True)
@@ -148,6 +149,78 @@ def test_a_critic_needs_no_second_answer(tmp_path: Path) -> None:
     assert group.state is GroupState.READY
     # The reward itself: the trainer's critic makes advantages of it.
     assert list(group.advantages.items()) == [(group.trajectories[1].trajectory_id, 0.5)]
+    queue.journal.close()
+
+
+@pytest.mark.parametrize("name", ["remax", "reinforce_pp"])
+def test_one_response_per_prompt_is_trained(tmp_path: Path, name: str) -> None:
+    queue = journal_queue(tmp_path, samples_per_group=1, has_greedy=name == "remax")
+    group = generated(queue, *([3, 5] if name == "remax" else [3]))
+    complete(queue, Algorithm(advantage=name), group, *([1.0, 0.25] if name == "remax" else [1.0]))
+    assert group.state is GroupState.READY
+    assert list(group.advantages.values()) == [0.75 if name == "remax" else 1.0]
+    queue.journal.close()
+
+
+def test_shaping_and_score_add_up_as_they_are_written(tmp_path: Path) -> None:
+    queue = journal_queue(tmp_path)
+    group = generated(queue, LIMIT, 3)
+    algorithm = Algorithm(advantage="dr_grpo", overlong_buffer_tokens=1, overlong_penalty=0.1)
+    # 0.8 - 0.1 is 0.7000000000000001 in floats.
+    complete(queue, algorithm, group, 0.8, 0.7)
+    assert [group.scores[t.trajectory_id].reward for t in group.trajectories] == [0.7, 0.7]
+    assert list(group.advantages.values()) == [0.0, 0.0]
+    queue.journal.close()
+
+
+OWN = """
+def broken(group, algorithm):
+    return [None] * len(group.rewards) if len(group.rewards) == 4 else [0.0] * len(group.rewards)
+
+
+def mended(group, algorithm):
+    return [reward - min(group.rewards) for reward in group.rewards]
+"""
+
+
+def test_a_group_whose_advantage_breaks_stays_open_and_is_trained_once_that_is_mended(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    queue = journal_queue(tmp_path, samples_per_group=4)
+    group = generated(queue, 3, 4, 5, 6)
+    said = (
+        r"own\.py:broken, .* gave \[None, None, None, None\], None at place 0; .* It was asked about "
+        r"group 0, of the task train:1\. Mend it and run the same command again"
+    )
+    with pytest.raises(InputError, match=said):
+        complete(queue, Algorithm(advantage=f"{tmp_path}/own.py:broken"), group, 1.0, 0.0, 1.0, 0.5)
+    assert group.state is GroupState.OPEN and queue.take(0) is None
+    queue.journal.close()
+
+    again = journal_queue(tmp_path, samples_per_group=4)
+    restore(again, lambda task_id, prompt: make_task())
+    again.announce(0)
+    (resumed,) = again.live.values()
+    # Every verdict is there: nothing is generated or graded again.
+    complete(again, Algorithm(advantage=f"{tmp_path}/own.py:mended"), resumed)
+    assert list(resumed.advantages.values()) == [1.0, 0.0, 1.0, 0.5]
+    assert again.take(0) == [resumed]
+    assert again.conservation()["taken"] == again.conservation()["generated"] == 18
+    again.journal.close()
+
+
+def test_an_advantage_that_breaks_on_correctness_alone_breaks_before_the_group_is_ready(
+    tmp_path: Path,
+) -> None:
+    queue = journal_queue(tmp_path)
+
+    def refuse(group: Group) -> bool:
+        raise InputError("no signal can be found")
+
+    queue.has_signal = refuse
+    group = generated(queue, 3, 4)
+    with pytest.raises(InputError, match="no signal can be found"):
+        complete(queue, Algorithm(), group, 1.0, 0.0)
+    assert group.state is GroupState.OPEN
     queue.journal.close()
 
 

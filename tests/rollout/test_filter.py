@@ -78,6 +78,14 @@ def test_shaping_gives_no_group_a_gradient_that_its_correctness_does_not() -> No
     assert not has_signal(group_of(1.0, 1.0, 1.0, shaping=0.1))
 
 
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "opo", "pass_at_k"])
+def test_correctness_one_rounding_apart_is_no_signal(name: str) -> None:
+    has_signal = group_signal(ADVANTAGES[name], Algorithm(advantage=name, pass_k=2))
+    assert not has_signal(group_of(1.0, 0.99999, 1.0))
+    assert not has_signal(group_of(0.5, 0.4999999999999999, 0.5))
+    assert has_signal(group_of(1.0, 0.99, 1.0))
+
+
 def test_a_fault_is_no_answer_to_compare_with() -> None:
     has_signal = group_signal(ADVANTAGES["grpo"], Algorithm())
     group = group_of(1.0, 0.0, 0.0)

@@ -286,3 +286,18 @@ def test_the_critic_is_as_large_as_planned(folder: Path, dtype: str):
     assert (plan.critic, plan.critic_copy) == (gradients + sum(sizes), sum(sizes))
     without = rank_memory(learner.shape, dtype=dtype, tokens_per_micro_batch=1)
     assert without.critic == 0 and plan.total() - without.total() == plan.critic + plan.critic_copy
+
+
+def test_a_batch_of_which_no_token_counts_moves_neither_policy_nor_critic(folder: Path):
+    learner = critic_learner(
+        folder, trainer=TRAINER | {"weight_decay": 0.1}, rollout={"max_staleness": 99, "mask_staleness": 8}
+    )
+    assert learner.critic is not None
+    learner.step(random_batch(1))
+    before = [copy_weights(model) for model in (learner.model, learner.critic.model)]
+    batch = random_batch(20)
+    old = [dataclasses.replace(s, token_versions=[0] * len(s.token_versions)) for s in batch.sequences]
+    metrics = learner.step(dataclasses.replace(batch, sequences=old))
+    assert (metrics["optimizer_steps"], metrics["critic_learning_rate"]) == (0.0, 0.0)
+    for weights, model in zip(before, (learner.model, learner.critic.model), strict=True):
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in copy_weights(model).items())

@@ -154,7 +154,7 @@ def test_the_diagnostics_of_a_step_are_those_of_its_tokens_one_by_one(surrogate:
         proximal = micro.behavior + 0.3 * noise[0]
         current = (proximal + 0.2 * noise[1]).requires_grad_()
         entropies = torch.zeros_like(current)
-        _, _, (sums, maxima) = objective(micro, (current, entropies), proximal=proximal)
+        _, (sums, maxima, _) = objective(micro, (current, entropies), proximal=proximal)
         tally.add(sums, maxima)
         for i in range(int(micro.sequence_ids.max()) + 1):
             own = (micro.sequence_ids == i) & (micro.lags <= 1)

@@ -11,12 +11,14 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from fakes.recipes import make_recipe
 from torch import Tensor
 
-from asyncrl.errors import Diverged
+from asyncrl.algorithms.contract import check_terms
+from asyncrl.errors import Diverged, InputError
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
-from asyncrl.trainer.batch import rank_micro_batches
+from asyncrl.trainer.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.objective import Objective
 from asyncrl.trainer.token_record import TokenRecord
 
 
@@ -179,6 +181,156 @@ def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
     poisoned = [dataclasses.replace(batch.sequences[0], advantage=math.inf), *batch.sequences[1:]]
     with pytest.raises(Diverged, match=r"^Lower trainer\.learning_rate.* of step 4 is (nan|inf)"):
         make_learner(folder).step(Batch(3, 1.0, poisoned))
+
+
+def test_a_denominator_beyond_int32_divides_the_gradient(folder: Path):
+    # 16,384 sequences x 131,072 tokens, of which twelve sequences are here.
+    batch = random_batch(3)
+    longest = 16_384 * 131_072 // len(batch.sequences) + 1
+    learners = [make_learner(folder, algorithm={"reduction": "dr_grpo_constant"}) for _ in range(2)]
+    for learner, tokens in zip(learners, (longest, 1), strict=True):
+        learner.objective = Objective(learner.algorithm, max_new_tokens=tokens)
+    (metrics, got), (small, wanted) = (gradients(learner, batch) for learner in learners)
+    assert longest * len(batch.sequences) > 2**31
+    assert worst_difference({name: tensor * longest for name, tensor in got.items()}, wanted) < 1e-5
+    assert metrics["loss"] * longest == pytest.approx(small["loss"], rel=1e-5)
+
+
+def without_tokens(batch: Batch, *, sequences: int) -> Batch:
+    """The batch with the first of its sequences sampled long ago."""
+    stale = [
+        dataclasses.replace(s, token_versions=[0] * len(s.token_versions)) if i < sequences else s
+        for i, s in enumerate(batch.sequences)
+    ]
+    return dataclasses.replace(batch, sequences=stale)
+
+
+def stateful_learner(folder: Path, **trainer: object) -> Learner:
+    """After a step whose momentum would move the weights on, weight decay likewise; in a warm-up."""
+    settings = {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 8, **trainer}
+    learner = make_learner(
+        folder, trainer=settings, rollout={"max_staleness": 99, "mask_staleness": 8}, algorithm={}
+    )
+    learner.step(random_batch(1))
+    return learner
+
+
+def test_a_step_that_no_token_survives_takes_no_optimizer_step(folder: Path):
+    learner = stateful_learner(folder)
+    before = copy_weights(learner.model)
+    batch = random_batch(20)
+    metrics = learner.step(without_tokens(batch, sequences=len(batch.sequences)))
+    assert (metrics["surviving_tokens"], metrics["left_out_share"]) == (0.0, 1.0)
+    assert (metrics["optimizer_steps"], metrics["grad_norm"], metrics["learning_rate"]) == (0.0, 0.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    # What comes next is as if that step had not been: momentum and warm-up stood still, too.
+    other = stateful_learner(folder)
+    after, wanted = learner.step(random_batch(21)), other.step(random_batch(21))
+    assert after["learning_rate"] == wanted["learning_rate"] == pytest.approx(0.25e-3)
+    same = copy_weights(other.model)
+    assert all(torch.equal(tensor, same[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+def test_a_mini_batch_that_no_token_survives_takes_no_optimizer_step(folder: Path):
+    learner = stateful_learner(folder, optimizer_steps_per_batch=2)
+    batch = random_batch(20)
+    halves = mini_batches(batch, 2, seed=learner._seed)
+    lost = {sequence.sequence_id for sequence in halves[1].sequences}
+    ordered = sorted(batch.sequences, key=lambda s: s.sequence_id not in lost)
+    metrics = learner.step(without_tokens(dataclasses.replace(batch, sequences=ordered), sequences=len(lost)))
+    assert metrics["optimizer_steps"] == 1.0 and metrics["learning_rate"] == pytest.approx(0.25e-3)
+    assert 0.0 < metrics["left_out_share"] < 1.0
+
+
+def test_rejected_tokens_count_as_left_out(folder: Path):
+    algorithm = {"rejection": ["token_range"], "mask_low": 0.999, "mask_high": 1.001}
+    learner = make_learner(folder, algorithm=algorithm)
+    before = copy_weights(learner.model)
+    batch = random_batch(3)
+    far = [
+        dataclasses.replace(s, behavior_logprobs=[-90.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    metrics = learner.step(dataclasses.replace(batch, sequences=far))
+    assert metrics["num_tokens"] > 0
+    assert (metrics["masked_share"], metrics["left_out_share"], metrics["optimizer_steps"]) == (1.0, 1.0, 0.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+OWN = """
+import torch
+
+def is_odd(inputs):
+    # Not what the examples hold.
+    return (inputs.behavior < -500) & inputs.mask
+
+def weight(inputs, algorithm):
+    return torch.where(is_odd(inputs), {bad}, torch.ones_like(inputs.proximal))
+
+def surrogate(inputs, algorithm):
+    return -inputs.advantages * torch.where(is_odd(inputs), {bad}, inputs.current)
+
+def steep(inputs, algorithm):
+    odd = is_odd(inputs)
+    roots = (inputs.current - inputs.current.detach())[odd].sqrt()
+    return (-inputs.advantages * inputs.current).masked_scatter(odd, roots)
+
+def short(inputs, algorithm):
+    return torch.ones(3) if is_odd(inputs).any() else torch.ones_like(inputs.proximal)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "bad", "said"),
+    [
+        ("importance_weight", "weight", "float('nan')", r"weight gave nan at 1 token\(s\)"),
+        ("importance_weight", "weight", "float('inf')", r"weight gave inf at 1 token\(s\)"),
+        ("importance_weight", "weight", "-1.0", r"weight gave -1\.0 at 1 token\(s\)"),
+        ("surrogate", "surrogate", "float('nan')", r"surrogate gave nan at 1 token\(s\)"),
+        ("surrogate", "steep", "0", r"steep has a loss with the gradient (nan|inf) at 1 token\(s\)"),
+    ],
+)
+def test_an_own_term_that_gives_no_number_is_named_with_its_trajectory(
+    tmp_path: Path, folder: Path, key: str, name: str, bad: str, said: str
+):
+    (tmp_path / "own.py").write_text(OWN.format(bad=bad))
+    algorithm = {"importance_weight": "none", key: f"{tmp_path}/own.py:{name}"}
+    check_terms(make_recipe(folder, algorithm=algorithm).algorithm)
+    learner = make_learner(folder, algorithm=algorithm)
+    before = copy_weights(learner.model)
+    batch = random_batch(3)
+    odd = batch.sequences[4]
+    changed = dataclasses.replace(odd, behavior_logprobs=[-999.0, *odd.behavior_logprobs[1:]])
+    sequences = [changed if s is odd else s for s in batch.sequences]
+    where = rf"algorithm\.{key} .*own\.py:{said} of a micro-batch, first in the trajectory {odd.sequence_id}"
+    with pytest.raises(InputError, match=where + ".*run the same command again"):
+        learner.step(dataclasses.replace(batch, sequences=sequences))
+    if name != "steep":
+        # Found before the optimizer: no weight moved.
+        assert all(torch.equal(each, before[name]) for name, each in copy_weights(learner.model).items())
+    # Mended, or on other data, the same learner's recipe trains.
+    assert make_learner(folder, algorithm=algorithm).step(batch)["optimizer_steps"] == 1.0
+
+
+def test_an_own_term_of_another_shape_is_named_with_its_micro_batch(tmp_path: Path, folder: Path):
+    (tmp_path / "own.py").write_text(OWN.format(bad="0"))
+    learner = make_learner(folder, algorithm={"importance_weight": f"{tmp_path}/own.py:short"})
+    batch = random_batch(3)
+    odd = [
+        dataclasses.replace(s, behavior_logprobs=[-999.0] * len(s.response_tokens)) for s in batch.sequences
+    ]
+    with pytest.raises(
+        InputError, match=r"short gave \(3,\) for \d+ tokens.* called for the trajectories 3-"
+    ):
+        learner.step(dataclasses.replace(batch, sequences=odd))
+
+
+def test_a_divergence_names_the_recipes_own_terms(tmp_path: Path, folder: Path):
+    (tmp_path / "own.py").write_text("def raw(group, algorithm): return list(group.rewards)")
+    learner = make_learner(folder, algorithm={"advantage": f"{tmp_path}/own.py:raw"})
+    batch = random_batch(3)
+    poisoned = [dataclasses.replace(batch.sequences[0], advantage=3e38), *batch.sequences[1:]]
+    with pytest.raises(Diverged, match=r"look at algorithm\.advantage .*own\.py:raw first"):
+        learner.step(Batch(3, 1.0, poisoned))
 
 
 def test_mismatch_and_staleness_are_told_apart(folder: Path):

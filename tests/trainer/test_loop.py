@@ -91,10 +91,11 @@ def test_the_metrics_are_those_that_the_run_shows(straight: tuple[Path, FakeQueu
     assert set(metrics) == {
         *("step", "loss", "grad_norm", "learning_rate", "entropy"),
         *("num_tokens", "num_packed_tokens", "nonfinite_tokens", "too_stale_tokens", "tokens_per_second"),
+        *("surviving_tokens", "optimizer_steps"),
         *("model_flops", "train_seconds", "wait_seconds", "publish_seconds", "install_seconds"),
         *("mismatch_kl", "mismatch_kl_k1", "mismatch_logprob_max", "staleness_kl", "staleness_kl_k1"),
         *("continued_share", "continued_kl"),
-        *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share"),
+        *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share", "left_out_share"),
         *("policy_kl", "clipped_share", "staleness_mean", "staleness_max"),
         *("weight_mean", "weight_effective_share", "chi_square", "sequence_chi_square"),
         *("sequence_log_ratio_mean", "sequence_log_ratio_absolute_mean", "sequence_log_ratio_max"),

@@ -186,6 +186,19 @@ def test_weighted_means_the_scores_and_keeps_shaping_apart() -> None:
     assert verdict("weighted", "43", GOOD, parts=PARTS).score == 0.25
 
 
+def test_equal_shares_of_a_weighted_score_are_equal_floats() -> None:
+    def score_of(response: str) -> float | None:
+        parts = [
+            {"name": "regex", "weight": weight, "field": letter, "options": {"match": "search"}}
+            for letter, weight in (("a", 0.7), ("b", 0.2), ("c", 0.1), ("d", 0.3))
+        ]
+        return verdict("weighted", {letter: letter for letter in "abcd"}, response, parts=parts).score
+
+    # In floats 0.7 + 0.2 + 0.1 is 0.9999999999999999, and 0.2 + 0.1 is above 0.3.
+    assert score_of("bc") == score_of("d")
+    assert score_of("abcd") == 1.0
+
+
 def test_a_required_part_that_fails_fails_all() -> None:
     parts = [{"name": "math"}, {"name": "format", "required": True, "weight": 0}]
     assert verdict("weighted", "42", "\\boxed{42}", parts=parts).score == 0.0

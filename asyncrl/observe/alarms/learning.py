@@ -1,9 +1,10 @@
-"""What is learned may not be what is wanted, or nothing: reward without held-out gain, dead groups."""
+"""What is learned may not be what is wanted, or nothing: reward without held-out gain, dead groups, tokens
+that the loss leaves out, groups that are never repeated."""
 
 from dataclasses import dataclass
 
 from asyncrl.observe.alarms.collapse import is_solved
-from asyncrl.observe.alarms.history import Evaluated, History
+from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
 
 STEPS_APART = 10
@@ -82,3 +83,53 @@ class DeadGroups:
             f"{dead:.1f} of {self.groups_per_batch} groups of a batch have no signal: all right or all wrong"
         )
         return Finding(dead / self.groups_per_batch, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutTokens:
+    """The loss leaves out most tokens, or in a single step all."""
+
+    limit: float
+    name: str = "left_out_tokens"
+    key: str = "alarms.left_out_share"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        if history.last("surviving_tokens") == 0.0:
+            text = (
+                f"step {history.step} trained no token: all were too stale, masked, rejected or without a "
+                f"log-prob. It took no optimizer step, so version {history.step} has the weights before it"
+            )
+            return Finding(1.0, self.limit, text)
+        share = history.now("left_out_share")
+        if share is None or share <= self.limit:
+            return None
+        stale, counted = history.total("too_stale_tokens"), history.total("num_tokens")
+        text = (
+            f"the loss leaves out {share:.0%} of the tokens: in the last steps {stale:.0f} were too stale, "
+            f"{counted - history.total('surviving_tokens'):.0f} masked or rejected, "
+            f"{history.total('surviving_tokens'):.0f} were trained"
+        )
+        return Finding(share, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRepeats:
+    """Batches repeat fewer groups than the recipe asks for, once there are groups to repeat."""
+
+    limit: float
+    repeated_groups_per_batch: int
+    name: str = "few_repeats"
+    key: str = "alarms.repeated_share"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        wanted, found = self.repeated_groups_per_batch, history.now("repeated_groups")
+        if not wanted or found is None or len(history.rows) <= WINDOW_STEPS or is_solved(history):
+            return None
+        if found / wanted >= self.limit:
+            return None
+        age = history.now("staleness_at_take")
+        words = "" if age is None else f": the oldest of a batch is {age:.1f} versions old when it is trained"
+        text = f"batches repeat {found:.1f} of replay.repeated_groups_per_batch {wanted} groups{words}"
+        return Finding(found / wanted, self.limit, text)

@@ -70,7 +70,13 @@ function element(name, properties = {}, ...children) {
 // Numbers
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
-const number = (value, digits = 2) => (isNumber(value) ? value.toFixed(digits) : "–");
+// Two decimals; a whole number only where it is one: 0.99999 is "0.99".
+function number(value) {
+  if (!isNumber(value)) return "–";
+  const rounded = Math.round(100 * value) / 100;
+  const isWrong = Number.isInteger(rounded) && rounded !== value;
+  return (isWrong ? rounded + Math.sign(value - rounded) / 100 : rounded).toFixed(2);
+}
 const thousands = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const whole = (value) => (isNumber(value) ? thousands.format(Math.round(value)) : "–");
 const percent = (value, digits = 0) => (isNumber(value) ? `${(100 * value).toFixed(digits)}%` : "–");

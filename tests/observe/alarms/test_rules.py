@@ -274,3 +274,43 @@ def test_all_alarms_can_be_on_and_each_ends_ten_steps_after_its_cause() -> None:
     # Means over 5 steps: 0.2 and four of 0.01 are 0.048, 0.2 twice 0.086; 0 thrice, and then 0.08; once 0.04.
     assert log.run(rows) == [("capped_share", 22, True), ("capped_share", 34 + CLEAR_STEPS - 1, False)]
     assert [row["is_first"] for row in log.rows] == [True, False]
+
+
+def test_a_single_step_that_no_token_is_left_of() -> None:
+    log = AlarmLog()
+    rows = series(20, surviving_tokens=lambda step: 0.0 if step == 7 else 2000.0, left_out_share=0.1)
+    assert log.run(rows) == [("left_out_tokens", 7, True), ("left_out_tokens", 17, False)]
+    assert log.rows[0]["text"].startswith("step 7 trained no token")
+    assert "version 7 has the weights before it" in log.rows[0]["text"]
+    assert alarms_of(rows, left_out_share=None) == set()
+
+
+def test_most_tokens_are_left_out_of_the_loss() -> None:
+    log = AlarmLog()
+    columns = {"surviving_tokens": 900.0, "too_stale_tokens": 1100.0, "left_out_share": 0.74}
+    ((name, step, is_on),) = log.run(series(12, **columns))
+    assert (name, step, is_on) == ("left_out_tokens", 3, True)
+    assert (
+        "leaves out 74% of the tokens: in the last steps 3300 were too stale, 4500 masked"
+        in (log.rows[0]["text"])
+    )
+    assert alarms_of(series(12, **columns), left_out_share=0.8) == set()
+
+
+def repeats(rows: list[Row], **keys: Any) -> set[str]:
+    log = AlarmLog(repeated_groups_per_batch=4, **keys)
+    return {name for name, _, is_on in log.run(rows) if is_on}
+
+
+def test_groups_that_are_too_old_to_be_repeated() -> None:
+    log = AlarmLog(repeated_groups_per_batch=4)
+    ((name, step, is_on),) = log.run(series(12, repeated_groups=0, staleness_at_take=2))
+    assert (name, step, is_on) == ("few_repeats", 6, True)
+    said = "batches repeat 0.0 of replay.repeated_groups_per_batch 4 groups: the oldest of a batch is 2.0"
+    assert said in log.rows[0]["text"]
+    assert repeats(series(12, repeated_groups=0), repeated_share=None) == set()
+    # Some at first, then half of them.
+    assert repeats(series(12, repeated_groups=after(4, 0, 2))) == set()
+    # Nothing is to be repeated where everything is right, nor where no group is asked for.
+    assert repeats(series(12, repeated_groups=0, correct_mean=0.99)) == set()
+    assert alarms_of(series(12, repeated_groups=0)) == set()
