@@ -9,8 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.queue_state import newest_commit, read_totals
@@ -20,6 +18,7 @@ from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
+from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.resuming import Resumption, find_resumption
 from asyncrl.whole_file import write_whole
 
@@ -233,4 +232,4 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
 
 
 def _plain(value: Any) -> Any:
-    return yaml.safe_load(yaml.safe_dump(value))
+    return read_yaml(write_yaml(value))

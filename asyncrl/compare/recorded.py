@@ -19,6 +19,7 @@ from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+from asyncrl.recipe.yaml_text import read_yaml
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _open(folder: Path, label: str) -> RecordedRun:
 def _recipe(file: Path) -> Keys:
     """The keys as the file has them: a run of another version may have others than this one knows."""
     try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        read = read_yaml(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise InputError(f"{file} is not the recipe of a run: {first}.") from error

@@ -16,7 +16,7 @@ from asyncrl.recipe.prepare import Prepare
 from asyncrl.recipe.prompt import Prompt
 from asyncrl.recipe.replay import Replay
 from asyncrl.recipe.rollout import Rollout
-from asyncrl.recipe.section import Count, PositiveFloat, Section
+from asyncrl.recipe.section import PositiveFloat, Section, Seed
 from asyncrl.recipe.serving import Serving
 from asyncrl.recipe.trackers import Trackers
 from asyncrl.recipe.trainer import Trainer
@@ -29,7 +29,7 @@ class Recipe(Section):
 
     name: str
     """Name of the run folder."""
-    seed: Count = 0
+    seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
     run_folder: str = "runs/{name}"
     """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
