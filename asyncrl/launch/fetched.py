@@ -26,7 +26,7 @@ def fetch_model(controller: str, *, token: str) -> Path:
 
 def fetch_recipe(controller: str, *, token: str) -> dict[str, Any]:
     """The resolved recipe of the run at `controller`, with the controller's paths. Raises FetchFailed."""
-    raw: dict[str, Any] = read_yaml(fetch_file(recipe_url(controller), token=token))
+    raw: dict[str, Any] = read_yaml(fetch_file(recipe_url(controller), token=token).decode())
     return raw
 
 

@@ -78,6 +78,7 @@ def read_yaml(text: str) -> Any:
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             depth -= 1
         if depth > _MAX_DEPTH:
+            assert event.start_mark is not None
             raise yaml.YAMLError(f"line {event.start_mark.line + 1} is nested more than {_MAX_DEPTH} deep")
     return yaml.load(text, Loader=_Loader)
 
