@@ -250,12 +250,6 @@ class Recipe(Section):
                 )
         if self.placement.colocated:
             self._check_colocated()
-        for option in ("--base-gpu-id", "--gpu-id-step"):
-            if any(argument.split("=")[0] == option for argument in serving.extra_arguments):
-                raise ValueError(
-                    f"serving.extra_arguments has {option}, but each server sees its own GPUs only. Remove "
-                    f"it, and name the GPUs in placement.servers."
-                )
 
     def _check_colocated(self) -> None:
         serving, trainer = self.serving, self.trainer
