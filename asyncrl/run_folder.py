@@ -85,13 +85,12 @@ class RunFolder:
 
     def check(self, recipe: Recipe) -> bool:
         """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
-        if not (self.path / RECIPE).is_file():
+        if not os.path.isfile(self.path / RECIPE):
             if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
                 raise InputError(
                     f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
                 )
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"run_folder {self.path} is a file. Name a folder.")
+            _check_place(self.path)
             return False
         there = load_recipe(self.path / RECIPE)
         self.resumption = find_resumption(self.path)
@@ -229,6 +228,19 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     if there == now or is_moved(prefix.removesuffix("."), there, now):
         return []
     return [(prefix.removesuffix("."), _plain(there), _plain(now))]
+
+
+def _check_place(path: Path) -> None:
+    """Raises InputError where no folder can be made at `path`: at a file, below one, at a link to nowhere."""
+    for place in (path, *path.parents):
+        if os.path.isdir(place):
+            return
+        if os.path.islink(place) and not os.path.exists(place):
+            raise InputError(
+                f"run_folder {path}: {place} is a link to nothing. Remove it, or name another folder."
+            )
+        if os.path.lexists(place):
+            raise InputError(f"run_folder {path}: {place} is a file. Name a folder.")
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ A journal that another version of asyncrl wrote, or that was not copied, is no e
 by what metrics.jsonl says, and `remarks` tells so. A damaged one is.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +70,7 @@ def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> li
     Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
     places: dict[Path, Path] = {}
     for folder in folders:
-        place = folder.resolve()
+        place = Path(os.path.realpath(folder))
         if place in places:
             raise InputError(
                 f"{folder} is the same run as {places[place]}. Name two different runs to compare them."
