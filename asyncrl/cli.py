@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from asyncrl.distribution import check_distribution
+from asyncrl.errors import InputError
 from asyncrl.proxies import loopback_direct
 
 STANDARD_OUTPUT = 1
@@ -50,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not arguments or arguments[0] not in COMMANDS:
         return _usage(arguments)
+    try:
+        check_distribution()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
         code = _run(arguments[0], arguments[1:])
