@@ -13,7 +13,10 @@ RAY_READY := .venv/.ready-ray
 TRACKERS_READY := .venv/.ready-trackers
 # PyPI's torch is a CUDA build; this index has the CPU one. A machine that gets its wheels elsewhere ignores it.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-INSTALL := $(BIN)/python asyncrl/launch/install.py
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# uv resolves and links in seconds; pip is always there. UV= takes pip all the same.
+UV ?= $(shell command -v uv 2> /dev/null)
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(PIP))
 # "compat" puts one path where setuptools would put a finder, whose imports cost each Python process 25 ms.
 SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 
@@ -27,11 +30,14 @@ setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),
 $(READY): cpu.lock pyproject.toml
 	@echo "Setting up .venv (about 2 minutes, 2 GB)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(INSTALL) "1/3 torch" 1 --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
+	@echo "1/3 torch"
+	@$(PIP) --no-deps --retries 0 --extra-index-url $(TORCH_INDEX) "$$(grep '^torch==' cpu.lock)"
 	@$(BIN)/python -c "import importlib.metadata as m, sys; v = m.version('torch'); \
 	  sys.exit(0 if v.endswith('+cpu') else f'torch {v} is not a CPU build: set TORCH_INDEX to an index that has one')"
-	@$(INSTALL) "2/3 packages" $$(grep -c == cpu.lock) --no-deps -r cpu.lock
-	@$(INSTALL) "3/3 asyncrl" 1 $(SELF)
+	@echo "2/3 packages ($$(grep -c == cpu.lock))"
+	@$(INSTALL) --no-deps -r cpu.lock
+	@echo "3/3 asyncrl"
+	@$(INSTALL) $(SELF)
 	@touch $@
 
 # Of `make setup GPU=1`: CUDA builds, checked against the digests of gpu.lock.
@@ -42,28 +48,30 @@ $(GPU_READY): gpu.lock pyproject.toml
 	@$(BIN)/python -c "import platform as p, sys; \
 	  here = f'{p.system()} {p.machine()}, Python {sys.version_info[0]}.{sys.version_info[1]}'; \
 	  sys.exit(0 if here == 'Linux x86_64, Python 3.11' else f'gpu.lock is for Linux x86_64, Python 3.11; this is {here}: set PYTHON')"
-	@$(INSTALL) "1/2 packages" $$(grep -c == gpu.lock) --no-deps --require-hashes --only-binary :all: -r gpu.lock
-	@$(INSTALL) "2/2 asyncrl" 1 $(SELF)
+	@echo "1/2 packages ($$(grep -c == gpu.lock))"
+	@$(INSTALL) --no-deps --require-hashes --only-binary :all: -r gpu.lock
+	@echo "2/2 asyncrl"
+	@$(INSTALL) $(SELF)
 	@$(BIN)/python -P asyncrl/serving/engine/cuda_toolkit.py
 	@touch $@
 
 # Resolves gpu.lock again, for this pyproject.toml; installs nothing.
 gpu-lock:
-	@$(PYTHON) asyncrl/launch/gpu_lock.py
+	@$(PYTHON) .make/gpu_lock.py
 
 # Of `make setup GYM=1`: tasks of reasoning-gym. Compiles one of its packages.
 $(GYM_READY): gym.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) "reasoning-gym" $$(grep -c == gym.lock) --no-deps --no-build-isolation -r gym.lock
+	@$(INSTALL) --no-deps --no-build-isolation -r gym.lock
 	@touch $@
 
 # Of `make setup RAY=1`: runs on Ray clusters.
 $(RAY_READY): ray.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) "Ray" $$(grep -c == ray.lock) --no-deps -r ray.lock
+	@$(INSTALL) --no-deps -r ray.lock
 	@touch $@
 
 # Of `make setup TRACKERS=1`: TensorBoard, W&B, MLflow and trackio.
 $(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
-	@$(INSTALL) "trackers" $$(grep -c == trackers.lock) --no-deps -r trackers.lock
+	@$(INSTALL) --no-deps -r trackers.lock
 	@touch $@
 
 train: setup

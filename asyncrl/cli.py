@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from asyncrl.distribution import check_distribution
+from asyncrl.errors import InputError
 from asyncrl.proxies import loopback_direct
 from asyncrl.streams import OutputRefused, discard_output, guard_streams
 
@@ -55,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _usage(arguments)
     guard_streams()
     if not _is_somewhere():
+        return 2
+    try:
+        check_distribution()
+    except InputError as error:
+        print(error, file=sys.stderr)
         return 2
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:

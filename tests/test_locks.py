@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import runpy
 import shutil
 import subprocess
 import tomllib
@@ -12,9 +13,9 @@ from fakes.trackers import needs
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from asyncrl.launch.gpu_lock import COMPILER, CUDA
-
 ROOT = Path(__file__).parents[1]
+GPU_LOCK = runpy.run_path(str(ROOT / ".make" / "gpu_lock.py"))
+COMPILER, CUDA = GPU_LOCK["COMPILER"], GPU_LOCK["CUDA"]
 PIN = re.compile(r"([A-Za-z0-9._-]+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})*)")
 GPU_MACHINE = {
     "sys_platform": "linux",
@@ -141,6 +142,27 @@ def test_an_environment_for_gpus_stays_one_without_saying_so_again(tmp_path: Pat
     (tmp_path / ".venv" / ".ready-gpu").touch()
     done = subprocess.run(["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "cpu.lock" not in done.stdout and "Nothing to be done" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("uv", "installer"),
+    [
+        ("UV=/opt/uv", "/opt/uv pip install --python .venv/bin/python"),
+        ("UV=", ".venv/bin/python -m pip install"),
+    ],
+)
+def test_packages_are_installed_by_uv_where_it_is_there_and_torch_by_pip(
+    uv: str, installer: str, tmp_path: Path
+) -> None:
+    for name in ("Makefile", "cpu.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    command = ["make", "-n", "setup", uv]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    (packages,) = [line for line in said.splitlines() if "-r cpu.lock" in line]
+    (torch,) = [line for line in said.splitlines() if "--extra-index-url" in line]
+    assert packages.startswith(installer) and "--no-deps" in packages
+    # uv stops at an index that cannot be reached; pip passes over it.
+    assert torch.startswith(".venv/bin/python -m pip install")
 
 
 def test_the_containerfile_copies_what_is_there() -> None:

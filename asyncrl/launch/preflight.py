@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import verifiers
 from asyncrl.access import external_key
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.data.benchmarks import Benchmark, find_benchmark
@@ -52,17 +51,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MIN_DISK_BYTES = 200 * 2**20
-
-
-def check_distribution() -> None:
-    """`verifiers` is also another project's import name: refuse to grade with somebody else's package."""
-    found = Path(next(iter(verifiers.__path__))).resolve()
-    ours = Path(__file__).resolve().parents[2] / "verifiers"
-    if found != ours:
-        raise InputError(
-            f'"import verifiers" finds {found}, not the one of asyncrl at {ours}. Uninstall the other one '
-            f"called verifiers, or run asyncrl in an environment of its own."
-        )
 
 
 def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
@@ -170,7 +158,6 @@ class _Base:
 
 
 def _read_base(recipe: Recipe) -> _Base:
-    check_distribution()
     folder = model_folder(recipe.model)
     shape = check_model_folder(folder)
     context_tokens = recipe.model.context_tokens or shape.max_positions

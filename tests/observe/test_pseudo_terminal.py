@@ -124,15 +124,12 @@ def test_a_run_is_followed_in_one_picture_that_fits(tmp_path: Path, columns: int
 BARS = """
 import sys
 from asyncrl.commands.verify import _Progress
-from asyncrl.launch.install import _show
 rows = {folder!r} + "/rows.jsonl"
 open(rows, "w").write("x\\n" * 123_456)
 progress = _Progress(rows)
 for _ in range(3):
     progress.step()
     progress._drawn = 0.0
-print()
-_show("2/3 packages", 60, 112)
 """
 
 
@@ -143,7 +140,7 @@ def test_bars_that_are_drawn_over_fit(tmp_path: Path, columns: int) -> None:
         assert terminal.process.wait() == 0, terminal.text
     shown = terminal.lines()
     assert max(map(cell_len, shown)) < columns
-    assert any(line.endswith("3/123456") for line in shown) and shown[-1].endswith("60/112")
+    assert shown[-1].endswith("3/123456")
 
 
 def test_without_a_terminal_there_are_plain_lines() -> None:

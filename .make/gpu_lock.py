@@ -13,7 +13,7 @@ import venv
 from pathlib import Path
 from typing import TypedDict
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PYTHON = "3.11"
 PLATFORM = "x86_64-manylinux_2_34"
 """SGLang's wheel asks for glibc 2.34: Ubuntu 22.04, Debian 12 or newer."""

@@ -1,0 +1,38 @@
+"""Another project's `verifiers` or `sandbox` is named before a command imports it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl import distribution
+from asyncrl.distribution import check_distribution
+from asyncrl.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["verifiers", "sandbox"])
+@pytest.mark.parametrize("words", [["keys"], ["verify", "rows.jsonl"]])
+def test_a_package_of_another_project_is_named_with_the_way_out(
+    tmp_path: Path, name: str, words: list[str]
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("from .rubric import Rubric\n")
+    paths = os.pathsep.join([str(tmp_path), os.getcwd()])
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "asyncrl.cli", *words],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f'"import {name}" finds' in done.stderr and str(tmp_path / name) in done.stderr
+    assert "an environment of its own" in done.stderr and "verifier `remote`" in done.stderr
+
+
+def test_a_package_that_was_installed_over_ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_distribution()
+    monkeypatch.setattr(distribution, "MARK", "what only the other one says")
+    with pytest.raises(InputError, match='"import verifiers" finds'):
+        check_distribution()
