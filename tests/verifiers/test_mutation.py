@@ -111,6 +111,10 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("series", "verifiers.math.substitution", "_value", always(None)),
     ("limits", "verifiers.math.substitution", "_value", always(None)),
     ("linear_algebra", "verifiers.math.substitution", "_is_matrix", always(False)),
+    ("named_ratios", "verifiers.math.comparison", "names_ratio", always(False)),
+    ("named_ratios", "verifiers.math.comparison", "names_ratio", always(True)),
+    ("named_ratios", "verifiers.math.relations", "names_ratio", always(True)),
+    ("named_ratios", "verifiers.math.relations", "same_name", always(True)),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ nobody foresaw, is wrong."""
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
+from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
     SETS,
     Based,
@@ -30,17 +31,17 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.regions import Region, same_region, to_region
 from verifiers.math.relations import (
-    is_name,
     same_equation,
     same_inequality,
-    same_name,
     solved_for,
+    value_for_name,
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
 from verifiers.math.shorthand import expand, with_constant_of
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
+from verifiers.math.trees import free_symbols
 from verifiers.math.vectors import as_vector
 
 MAX_ITEMS = 64
@@ -189,17 +190,26 @@ def _same_as_equation(gold: Relation, response: Node) -> bool:
     if not isinstance(response, Relation):
         # x = 5 asked for the value; 2x + y = 5 asked for the equation.
         name, value = gold.sides[0], gold.sides[-1]
-        if is_name(name) or (isinstance(name, FunctionCall) and exact_or_none(value) is not None):
-            return _same(value, response)
+        is_value = isinstance(name, FunctionCall) and exact_or_none(value) is not None
+        if is_name(name) or is_value or (names_ratio(name, value) and not free_symbols(value)):
+            return _same_value(name, value, response)
         return is_name(value) and len(gold.sides) == 2 and _same(name, response)
     if set(response.operators) == {"in"} and is_name(gold.sides[0]):
         return gold.sides[0] == response.sides[0] and _same(gold.sides[-1], response.sides[1])
     if not set(response.operators) <= {"=", "~"}:
         return False
     solved_gold, solved_response = solved_for(gold), solved_for(response)
-    if solved_gold and solved_response and same_name(solved_gold[0], solved_response[0]):
-        return _same(solved_gold[1], solved_response[1])
+    if solved_gold and solved_response:
+        told = value_for_name(solved_gold[0], solved_response)
+        if told is not None:
+            return _same_value(*solved_gold, told)
     return same_equation(gold, response)
+
+
+def _same_value(name: Node, value: Node, response: Node) -> bool:
+    if isinstance(value, Ratio) and not isinstance(response, Text):
+        return same_ratio(value, response, has_names=bool(named_terms(name)))
+    return _same(value, response)
 
 
 def _same_region_as(region: Region, response: Node) -> bool:
