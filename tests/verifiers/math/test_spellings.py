@@ -1,0 +1,53 @@
+"""One value in all its spellings is accepted, and the spellings of its neighbours are refused."""
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verifiers.math.verifier import MathVerifier
+from verifiers.verdict import Outcome
+
+MATH = MathVerifier()
+THIN = st.lists(
+    st.sampled_from(["\\,", "\\!", "\\;", "\\:", "\\ ", "\\thinspace "]), min_size=1, max_size=2
+).map("".join)
+BRACED_COMMA = st.tuples(THIN | st.just(""), st.sampled_from(["{,}", "{,} "]), THIN | st.just("")).map(
+    "".join
+)
+SEPARATORS = st.one_of(THIN, BRACED_COMMA, st.sampled_from([",", ",\\!", ",\\! ", "\\!,\\!", " ", "~"]))
+
+
+def is_correct(gold: str, answer: str) -> bool:
+    return MATH.verify(f"so \\boxed{{{answer}}}", MATH.parse_reference(gold)).outcome is Outcome.CORRECT
+
+
+@given(st.integers(1000, 10**13), st.data())
+@settings(max_examples=150, deadline=None)
+def test_groups_of_digits_with_any_separators_of_tex_are_one_number(number: int, data: st.DataObject) -> None:
+    first, *groups = f"{number:,}".split(",")
+    grouped = first + "".join(data.draw(SEPARATORS) + group for group in groups)
+    assert is_correct(str(number), grouped)
+    assert is_correct(grouped, str(number))
+    assert not is_correct(str(number + 1), grouped)
+    assert not is_correct(f"({', '.join([first, *map(str, map(int, groups))])})", grouped)
+
+
+@given(st.integers(1000, 10**13), st.sampled_from([", ", ",\\,", ",\\ ", ",\\;", ";", ";\\,"]))
+@settings(max_examples=60, deadline=None)
+def test_groups_with_a_comma_and_a_space_are_items(number: int, separator: str) -> None:
+    assert not is_correct(str(number), f"{number:,}".replace(",", separator))
+
+
+@given(
+    st.fractions(min_value=-50, max_value=50, max_denominator=60).filter(bool),
+    st.sampled_from(
+        ["{{-}}{}", "\\mathord{{-}}{}", "\\mathbin{{-}} {}", "negative {}", "minus {}", "\\text{{minus }}{}",
+         "\\mathrel{{-}}{}", "{{ - }}{}", "x = {{-}}{}", "Negative ${}$"]
+    ),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_a_minus_sign_in_any_dress_is_a_minus_sign(value: Fraction, dress: str) -> None:
+    size = f"\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    assert is_correct(f"-{size}", dress.format(size))
+    assert not is_correct(size, dress.format(size))
