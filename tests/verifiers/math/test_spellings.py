@@ -51,3 +51,14 @@ def test_a_minus_sign_in_any_dress_is_a_minus_sign(value: Fraction, dress: str) 
     size = f"\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
     assert is_correct(f"-{size}", dress.format(size))
     assert not is_correct(size, dress.format(size))
+
+
+@given(st.integers(0, 99), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None)
+def test_a_repeating_decimal_is_its_fraction_in_each_spelling(whole: int, start: str, digits: str) -> None:
+    value = Fraction(int(f"{whole}{start}") + Fraction(int(digits), 10 ** len(digits) - 1), 10 ** len(start))
+    spellings = [f"{whole}.{start}({digits})", f"{whole}.{start}\\overline{{{digits}}}"]
+    for spelling in spellings:
+        assert is_correct(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", spelling)
+        assert not is_correct(f"\\frac{{{value.numerator + 1}}}{{{value.denominator}}}", spelling)
+        assert all(is_correct(other, spelling) for other in spellings)
