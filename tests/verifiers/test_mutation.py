@@ -118,6 +118,8 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("repeating", "verifiers.math.literals", "_stands_alone", always(True)),
     ("repeating", "verifiers.math.literals", "_stands_alone", always(False)),
     ("repeating", "verifiers.math.literals", "_take_bracketed_digits", always(None)),
+    ("named_intervals", "verifiers.math.regions", "spelled", always(None)),
+    ("named_intervals", "verifiers.math.regions", "spelled", always("x")),
     ("named_ratios", "verifiers.math.comparison", "names_ratio", always(False)),
     ("named_ratios", "verifiers.math.comparison", "names_ratio", always(True)),
     ("named_ratios", "verifiers.math.relations", "names_ratio", always(True)),

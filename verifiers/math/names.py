@@ -42,10 +42,12 @@ def names_ratio(node: Node, value: Node) -> bool:
 def spelled(name: Node) -> str | None:
     """A text that only this name has, however it is written; None of what is no name of one quantity."""
     match name:
-        case Symbol(letter):
-            return letter
         case FunctionCall(known=False):
             return repr(name)
+        case Text(words):
+            return f"text {words}"
+        case Symbol(letter):
+            return _points(name) or letter
     return _points(name) or None
 
 
