@@ -90,6 +90,8 @@ TABLE = [
     ("x^5", "x^{+}5", False), ("-1/5", "\\frac{1}{-}5", False), ("-5", "negative 5", True),
     ("-5", "\\text{minus }5", True), ("-5", "non-negative 5", False), ("2", "5 minus 3", False),
     ("1/3", "0.(3)", True), ("0.1(6)", "1/6", True), ("2x", "0.5(4)x", True), ("2", "0.5(4) = 2", True),
+    ("x^2 + C", "x^2 + K", True), ("x^2 + C", "x^2 + \\text{const}", True), ("x^2 + C", "x^2", False),
+    ("x^2 + C", "x^2 + d", False), ("2RC + R + C", "2RC + R + K", False), ("x^2", "x^2 + C", False),
     ("(0, 1)", "0 < f(x) < 1", True), ("0 < f(x) < 1", "0 < x < 1", False),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 nobody foresaw, is wrong."""
 
+from verifiers.math.added_constant import with_constant_of
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
@@ -38,7 +39,7 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.shorthand import expand, with_constant_of
+from verifiers.math.shorthand import expand
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.trees import free_symbols

@@ -62,3 +62,25 @@ def test_a_repeating_decimal_is_its_fraction_in_each_spelling(whole: int, start:
         assert is_correct(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", spelling)
         assert not is_correct(f"\\frac{{{value.numerator + 1}}}{{{value.denominator}}}", spelling)
         assert all(is_correct(other, spelling) for other in spellings)
+
+
+FUNCTIONS = st.lists(
+    st.sampled_from(["x^2", "\\sin x", "3x", "\\ln x", "e^{x}", "\\frac{x}{2}", "\\sqrt{x}"]),
+    min_size=1,
+    max_size=3,
+    unique=True,
+)
+CONSTANTS = st.sampled_from(["C", "K", "C_1", "C_{0}", "\\text{const}", "\\text{a constant}"])
+
+
+@given(FUNCTIONS, CONSTANTS, CONSTANTS, st.sampled_from(["{} + {}", "{1} + {0}", "y = {} + {}"]))
+@settings(max_examples=150, deadline=None)
+def test_a_constant_of_integration_has_any_name(terms: list[str], one: str, other: str, order: str) -> None:
+    function = " + ".join(terms)
+    gold = order.format(function, one)
+    assert is_correct(gold, order.format(function, other))
+    assert not is_correct(gold, function)
+    assert not is_correct(gold, f"{function} - {other}")
+    assert not is_correct(gold, f"{function} + 2x + {other}")
+    assert not is_correct(gold, f"{function} + x {other}")
+    assert not is_correct(function, f"{function} + {other}")
