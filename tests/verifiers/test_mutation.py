@@ -122,6 +122,8 @@ BROKEN: list[tuple[str, str, str, Any]] = [
     ("added_constants", "verifiers.math.added_constant", "_is_alone", always(True)),
     ("added_constants", "verifiers.math.added_constant", "_may_be_renamed", always(True)),
     ("added_constants", "verifiers.math.added_constant", "_COEFFICIENTS", frozenset()),
+    ("nested_lists", "verifiers.math.comparison", "as_matrix", always(None)),
+    ("nested_lists", "verifiers.math.vectors", "_is_row", always(True)),
     ("named_intervals", "verifiers.math.regions", "spelled", always(None)),
     ("named_intervals", "verifiers.math.regions", "spelled", always("x")),
     ("named_ratios", "verifiers.math.comparison", "names_ratio", always(False)),

@@ -62,6 +62,7 @@ def test_the_limits_of_a_program_have_the_defaults_of_the_table() -> None:
     }
 
 
+MATRIX = "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"
 TABLE = [
     ("1/2", "0.51", False), ("1/2", "50\\%", True), ("1/3", "0.333333", True), ("1/3", "0.333", False),
     ("1/3", "0.333334", False), ("50\\%", "50", True), ("75", "75\\%", True), ("0.25", "0.25\\%", False),
@@ -90,6 +91,7 @@ TABLE = [
     ("x^5", "x^{+}5", False), ("-1/5", "\\frac{1}{-}5", False), ("-5", "negative 5", True),
     ("-5", "\\text{minus }5", True), ("-5", "non-negative 5", False), ("2", "5 minus 3", False),
     ("1/3", "0.(3)", True), ("0.1(6)", "1/6", True), ("2x", "0.5(4)x", True), ("2", "0.5(4) = 2", True),
+    (MATRIX, "[[1,2],[3,4]]", True), (MATRIX, "((1,2),(3,4))", False), (MATRIX, "[1,2],[3,4]", False),
     ("x^2 + C", "x^2 + K", True), ("x^2 + C", "x^2 + \\text{const}", True), ("x^2 + C", "x^2", False),
     ("x^2 + C", "x^2 + d", False), ("2RC + R + C", "2RC + R + K", False), ("x^2", "x^2 + C", False),
     ("(0, 1)", "0 < f(x) < 1", True), ("0 < f(x) < 1", "0 < x < 1", False),

@@ -43,7 +43,7 @@ from verifiers.math.shorthand import expand
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.trees import free_symbols
-from verifiers.math.vectors import as_vector
+from verifiers.math.vectors import as_matrix, as_vector
 
 MAX_ITEMS = 64
 
@@ -336,6 +336,8 @@ def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
 def _same_as_bracket(gold: Bracket, response: Node) -> bool:
     if isinstance(response, Bracket):
         return _same_brackets(gold, response)
+    if isinstance(response, Matrix) and (matrix := as_matrix(gold)) is not None:
+        return _same_as_matrix(matrix, response)
     vector = as_vector(response)
     if vector is not None or isinstance(response, Matrix):
         return vector is not None and len(gold.items) > 1 and _same_in_order(gold.items, vector)
@@ -393,8 +395,9 @@ def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
 
 
 def _same_as_matrix(gold: Matrix, response: Node) -> bool:
-    if isinstance(response, Matrix):
-        return len(gold.rows) == len(response.rows) and all(map(_same_in_order, gold.rows, response.rows))
+    matrix = as_matrix(response)
+    if matrix is not None:
+        return len(gold.rows) == len(matrix.rows) and all(map(_same_in_order, gold.rows, matrix.rows))
     vector = as_vector(gold)
     other = as_vector(response) if not isinstance(response, Bracket) else response.items
     return vector is not None and other is not None and _same_in_order(vector, other)
