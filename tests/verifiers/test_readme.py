@@ -91,6 +91,8 @@ TABLE = [
     ("x^5", "x^{+}5", False), ("-1/5", "\\frac{1}{-}5", False), ("-5", "negative 5", True),
     ("-5", "\\text{minus }5", True), ("-5", "non-negative 5", False), ("2", "5 minus 3", False),
     ("1/3", "0.(3)", True), ("0.1(6)", "1/6", True), ("2x", "0.5(4)x", True), ("2", "0.5(4) = 2", True),
+    ("17:30", "5:30 PM", True), ("5:30 p.m.", "17:30", True), ("17:30", "5:30", False),
+    ("5:30 PM", "5:30 AM", False), ("5:30 PM", "5:30", True),
     (MATRIX, "[[1,2],[3,4]]", True), (MATRIX, "((1,2),(3,4))", False), (MATRIX, "[1,2],[3,4]", False),
     ("x^2 + C", "x^2 + K", True), ("x^2 + C", "x^2 + \\text{const}", True), ("x^2 + C", "x^2", False),
     ("x^2 + C", "x^2 + d", False), ("2RC + R + C", "2RC + R + K", False), ("x^2", "x^2 + C", False),

@@ -15,6 +15,6 @@ The way of an answer, from response to verdict. A stage imports only stages abov
                              names of quantities, + C             names, added_constant
                              equations, inequalities, intervals   relations, regions, families
     refuse    operations     finds an operation left undone
-    verdict   verifier       runs the stages, keeps verdicts
+    verdict   verifier       runs the stages, keeps verdicts      clock
 
 `trees` asks and changes any tree; evaluation and comparison see trees only, never text."""

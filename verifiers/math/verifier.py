@@ -13,6 +13,7 @@ from typing import Literal
 from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.hedges import offers_another
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
+from verifiers.math.clock import same_time
 from verifiers.math.comparison import same_answer
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
@@ -220,6 +221,8 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     but leaves that operation undone."""
     if gold.words and gold.words == response.words and _is_words(gold):
         return ""
+    if (is_same := same_time(gold.words, response.words)) is not None:
+        return "" if is_same else None
     ratio = ratio_of_units(gold.unit, response.unit)
     if ratio is None:
         return None

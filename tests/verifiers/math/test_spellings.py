@@ -84,3 +84,20 @@ def test_a_constant_of_integration_has_any_name(terms: list[str], one: str, othe
     assert not is_correct(gold, f"{function} + 2x + {other}")
     assert not is_correct(gold, f"{function} + x {other}")
     assert not is_correct(function, f"{function} + {other}")
+
+
+@given(
+    st.integers(0, 1439),
+    st.integers(1, 1439),
+    st.sampled_from(["{}:{:02} {}", "{}:{:02}\\text{{ {}}}", "{}:{:02}{}"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_time_of_day_is_the_same_in_24_hours(minutes: int, change: int, spelling: str) -> None:
+    (hour, minute), half = divmod(minutes, 60), "PM" if minutes >= 720 else "a.m."
+    twelve, day = spelling.format((hour - 1) % 12 + 1, minute, half), f"{hour}:{minute:02}"
+    other = divmod((minutes + change) % 1440, 60)
+    assert is_correct(day, twelve)
+    assert is_correct(twelve, day)
+    # Only the half of the day may be left out.
+    left_out = other == ((hour - 1) % 12 + 1, minute)
+    assert is_correct(f"{other[0]}:{other[1]:02}", twelve) is left_out
