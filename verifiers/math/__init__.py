@@ -6,7 +6,7 @@ The way of an answer, from response to verdict. A stage imports only stages abov
     extract   verifiers.extract  (outside this package: response -> text of the box)
     tokenize  tokens         text -> tokens                       notation
     parse     parser         tokens -> tree of `nodes`            cursor, literals, calculus, words
-    read      answer         text -> tree, unit and words         units
+    read      answer         text -> tree, unit and words         units, qualifiers
     expand    shorthand      a \pm b -> both values               trees
     evaluate  arithmetic     tree -> fraction or digits           functions, quadrature
               algebra        tree -> sympy and back, asked last   expressions

@@ -12,6 +12,7 @@ from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.notation import split_label, usual_notation
 from verifiers.math.parser import parse_tokens
+from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import CONSTANTS, FUNCTIONS, GREEK, TEN_POWERS, clean_words
@@ -171,7 +172,7 @@ def _plain_node(text: str, number: Fraction) -> Node:
 
 
 def _read(text: str) -> tuple[Node, Unit | None]:
-    tokens = tokenize(text)
+    tokens = with_qualifier(tokenize(text))
     if "," in text and any(
         _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
     ):

@@ -8,8 +8,8 @@ _NOON = re.compile(r"(?:12(?::00)? )?(?:(noon)|midnight)")
 
 
 def same_time(one: str, other: str) -> bool | None:
-    """Whether two cleaned texts are the same time of day; None unless both are times, one of them with am, pm,
-    noon or midnight. Which half of the day it is may be left out, like a unit."""
+    """Whether two cleaned texts are the same time of day; None unless both are times, one of them with am,
+    pm, noon or midnight. Which half of the day it is may be left out, like a unit."""
     first, second = _time_of_day(one), _time_of_day(other)
     if first is None or second is None or not (first[1] or second[1]):
         return None

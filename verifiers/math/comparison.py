@@ -5,7 +5,7 @@ written here. Nothing matches by default, so a response with more candidates tha
 nobody foresaw, is wrong."""
 
 from verifiers.math.added_constant import with_constant_of
-from verifiers.math.families import same_family
+from verifiers.math.families import same_family, without_qualifier
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, named_terms, names_ratio
@@ -51,6 +51,7 @@ MAX_ITEMS = 64
 def same_answer(gold: Node, response: Node) -> bool:
     """Whether the response, as a whole, is the gold. Not symmetric: the gold sets the form."""
     gold, response = expand(gold), expand(response)
+    response = without_qualifier(gold, response)
     if gold == response:
         return True
     both = settled(gold, with_constant_of(gold, response))
@@ -60,6 +61,8 @@ def same_answer(gold: Node, response: Node) -> bool:
 def _same(gold: Node, response: Node) -> bool:
     words = list_of_words(gold)
     if words is not None and words == list_of_words(response):
+        return True
+    if same_family(gold, response):
         return True
     match gold, response:
         case (Modulo(), _) | (Relation(), Modulo()):
@@ -170,8 +173,6 @@ def _named_residue(node: Node) -> tuple[Node | None, Node]:
 
 
 def _same_as_relation(gold: Relation, response: Node) -> bool:
-    if isinstance(response, Relation) and same_family(gold, response):
-        return True
     if set(gold.operators) == {"="}:
         return _same_as_equation(gold, response)
     if gold.operators == ("in",) and isinstance(gold.sides[1], SetOf) and is_name(gold.sides[0]):
@@ -247,8 +248,6 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
 def _same_listings(gold: Listing, response: Listing) -> bool:
     if _labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)
-    if same_family(gold, response):
-        return True
     if _are_of_many(response.items) and not _have_relation(gold.items):
         return _same_labelled(response.items, gold.items)
     if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):

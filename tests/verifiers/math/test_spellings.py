@@ -101,3 +101,35 @@ def test_a_time_of_day_is_the_same_in_24_hours(minutes: int, change: int, spelli
     # Only the half of the day may be left out.
     left_out = other == ((hour - 1) % 12 + 1, minute)
     assert is_correct(f"{other[0]}:{other[1]:02}", twelve) is left_out
+
+
+QUALIFIERS = st.sampled_from(
+    [", {0} \\in \\mathbb{{Z}}", ", {0} is an integer", "\\text{{, where }}{0}\\text{{ is an integer}}",
+     " \\text{{ for any integer }}{0}", " ({0} \\in Z)", ", \\forall {0} \\in \\mathbb{{Z}}",
+     " \\text{{ with }}{0}\\text{{ an integer}}",
+     "\\quad ({0} \\text{{ integer}})", " \\text{{ for all integers }} {0}."]
+)  # fmt: skip
+
+
+@given(
+    st.fractions(min_value=-2, max_value=2, max_denominator=6),
+    st.fractions(min_value=Fraction(1, 6), max_value=2, max_denominator=6),
+    st.integers(-3, 3),
+    st.sampled_from("knm"),
+    QUALIFIERS,
+)
+@settings(max_examples=150, deadline=None)
+def test_a_family_over_the_integers_is_the_same_in_any_letter_and_from_any_member(
+    start: Fraction, step: Fraction, shift: int, letter: str, qualifier: str
+) -> None:
+    def family(start: Fraction, step: Fraction, letter: str, qualifier: str) -> str:
+        first = f"\\frac{{{start.numerator}}}{{{start.denominator}}}\\pi"
+        formula = f"{first} + \\frac{{{step.numerator}}}{{{step.denominator}}} {letter}\\pi"
+        return f"x = {formula}{qualifier.format(letter)}"
+
+    gold = family(start, step, "k", ", k \\in \\mathbb{{Z}}")
+    assert is_correct(gold, family(start + shift * step, step, letter, qualifier))
+    assert is_correct(family(start, step, letter, qualifier), gold)
+    assert not is_correct(gold, family(start + step / 3, step, letter, qualifier))
+    assert not is_correct(gold, family(start, 2 * step, letter, qualifier))
+    assert not is_correct(gold, family(start, step, letter, ""))
