@@ -91,6 +91,8 @@ TABLE = [
     ("x^5", "x^{+}5", False), ("-1/5", "\\frac{1}{-}5", False), ("-5", "negative 5", True),
     ("-5", "\\text{minus }5", True), ("-5", "non-negative 5", False), ("2", "5 minus 3", False),
     ("1/3", "0.(3)", True), ("0.1(6)", "1/6", True), ("2x", "0.5(4)x", True), ("2", "0.5(4) = 2", True),
+    ("(5,2),(7,2)", "p=5, q=2; p=7, q=2", True), ("(p,q)=(5,2),(7,2)", "p=5, q=2; p=7, q=2", True),
+    ("(5,2),(7,2)", "p=5, p=7, q=2, q=2", False), ("(5,2),(7,2)", "p=2, q=5; p=2, q=7", False),
     ("k\\pi, k \\in \\mathbb{Z}", "n\\pi, n is an integer", True),
     ("\\{k\\pi : k \\in \\mathbb{Z}\\}", "n\\pi for any integer n", True),
     ("k\\pi, k \\in \\mathbb{Z}", "k\\pi", False), ("k\\pi", "k\\pi, k \\in \\mathbb{Z}", True),

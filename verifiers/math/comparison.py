@@ -40,6 +40,7 @@ from verifiers.math.relations import (
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
 from verifiers.math.shorthand import expand
+from verifiers.math.solutions import same_solutions
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
 from verifiers.math.trees import free_symbols
@@ -64,6 +65,8 @@ def _same(gold: Node, response: Node) -> bool:
         return True
     if same_family(gold, response):
         return True
+    if (is_same := same_solutions(gold, response, _same)) is not None:
+        return is_same
     match gold, response:
         case (Modulo(), _) | (Relation(), Modulo()):
             return _same_modulo(gold, response)

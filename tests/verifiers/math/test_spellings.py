@@ -1,5 +1,6 @@
 """One value in all its spellings is accepted, and the spellings of its neighbours are refused."""
 
+import random
 from fractions import Fraction
 
 from hypothesis import given, settings
@@ -133,3 +134,27 @@ def test_a_family_over_the_integers_is_the_same_in_any_letter_and_from_any_membe
     assert not is_correct(gold, family(start + step / 3, step, letter, qualifier))
     assert not is_correct(gold, family(start, 2 * step, letter, qualifier))
     assert not is_correct(gold, family(start, step, letter, ""))
+
+
+PAIRS = st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=2, max_size=4, unique=True)
+
+
+@given(PAIRS, PAIRS, st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_solutions_as_assignments_are_the_tuples_in_any_order_and_no_others(
+    pairs: list[tuple[int, int]], others: list[tuple[int, int]], source: random.Random
+) -> None:
+    shuffled = source.sample(pairs, len(pairs))
+    tuples = ", ".join(f"({x}, {y})" for x, y in pairs)
+    assigned = "; ".join(f"x={x}, y={y}" for x, y in shuffled)
+    for gold in (
+        tuples,
+        f"\\{{{tuples}\\}}",
+        f"(x, y) = {tuples}",
+        "; ".join(f"x={x}, y={y}" for x, y in pairs),
+    ):
+        assert is_correct(gold, assigned)
+        is_same = set(pairs) == set(others)
+        assert is_correct(gold, "; ".join(f"x={x}, y={y}" for x, y in others)) is is_same
+        assert not is_correct(gold, f"{assigned}; x=10, y=10")
+    assert is_correct(assigned, tuples)
