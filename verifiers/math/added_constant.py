@@ -56,6 +56,6 @@ def _is_alone(node: Node, constant: Constant) -> bool:
 def _may_be_renamed(gold: Node, constant: Constant, other: Constant) -> bool:
     """Whether more than the case of a letter may differ."""
     rest = free_symbols(gold) - ({constant.name} if isinstance(constant, Symbol) else set())
-    if not rest or other in map(Symbol, rest):
+    if not rest or (isinstance(other, Symbol) and other.name in rest):
         return False
     return constant != Symbol("c") or (other != Symbol("k") and rest.isdisjoint(_COEFFICIENTS))

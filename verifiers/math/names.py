@@ -25,11 +25,12 @@ def named_terms(node: Node) -> tuple[Node, ...]:
     r"""The names of a ratio of names, S_1 and S_2 of S_1:S_2 or \frac{S_1}{S_2}; empty for anything else."""
     match node:
         case Quotient(top, bottom):
-            terms = (_length(top), _length(bottom))
+            items: tuple[Node, ...] = (top, bottom)
         case Ratio(items):
-            terms = tuple(map(_length, items))
+            pass
         case _:
             return ()
+    terms = tuple(map(_length, items))
     distinct = len(set(terms)) == len(terms)
     return terms if distinct and all(map(_is_quantity, terms)) else ()
 

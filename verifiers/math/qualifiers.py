@@ -56,12 +56,12 @@ def with_qualifier(tokens: list[Token]) -> list[Token]:
     for form in _FORMS:
         found = form.search(tail)
         # In the middle of a text there is no place to cut.
-        at = starts.get(found.start()) if found is not None else None
-        if found is None or at is None:
+        cut = starts.get(found.start()) if found is not None else None
+        if found is None or cut is None:
             continue
         letter, where = _said(found)
-        if any(_has_letter(token, letter) for token in tokens[:at]):
-            return [*tokens[:at], *_member(letter, where)]
+        if any(_has_letter(token, letter) for token in tokens[:cut]):
+            return [*tokens[:cut], *_member(letter, where)]
     return tokens
 
 
