@@ -38,7 +38,7 @@ def box_at(text: str, start: int) -> tuple[int, str] | None:
 
 
 def content_of(box: str) -> str:
-    """What stands between the braces of a text that is one box."""
+    """The text between the braces of a text that is one box."""
     opening = _BOX.match(box)
     assert opening is not None
     return box[opening.end() + 1 : -1]

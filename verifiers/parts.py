@@ -100,7 +100,7 @@ def _named(text: str, boxes: list[_Box]) -> list[_Box]:
 
 
 def _contents(text: str, run: list[_Box]) -> tuple[str, ...]:
-    """What the boxes hold; nothing at all when one of them is no answer of its own."""
+    """The contents of the boxes; nothing at all when one of them is no answer of its own."""
     contents: list[str] = []
     for start, stop, content in run:
         told = boxed_in_context(text, start, stop, content)

@@ -1,4 +1,4 @@
-"""Which boxes of a response are its parts, one box to each."""
+"""The boxes of a response that are its parts, one box to each."""
 
 import time
 

@@ -12,7 +12,7 @@ The way of an answer, from response to verdict. A stage imports only stages abov
               algebra        tree -> sympy and back, asked last   expressions
               substitution   operation -> its value               scalars
     compare   comparison     two trees -> equal or not, by shape  scalars, marks, vectors, texts, matching
-                             names of quantities, + C             names, added_constant
+                             names of quantities, + C             names, labels, added_constant
                              equations, inequalities, intervals   relations, regions, families, solutions
     refuse    operations     finds an operation left undone
     verdict   verifier       runs the stages, keeps verdicts      clock

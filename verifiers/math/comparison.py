@@ -6,6 +6,7 @@ nobody foresaw, is wrong."""
 
 from verifiers.math.added_constant import with_constant_of
 from verifiers.math.families import same_family, without_qualifier
+from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
 from verifiers.math.names import is_name, named_terms, names_ratio
@@ -27,7 +28,6 @@ from verifiers.math.nodes import (
     SetBuilder,
     SetOf,
     SetOperation,
-    Symbol,
     Text,
 )
 from verifiers.math.regions import Region, same_region, to_region
@@ -236,12 +236,12 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
         response = _relation_of_many(response)
     match response:
         case Bracket("(", ")", items):
-            return _same_labelled(gold.items, items) or _same_in_order(_plain_items(gold), items)
+            return _same_labelled(gold.items, items) or _same_in_order(plain_items(gold), items)
         case SetOf():
             members = _members(response, like=gold)
-            return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), members)
+            return not are_of_many(gold.items) and _same_in_any_order(plain_items(gold), members)
         case SetOperation():
-            region = to_region(SetOf(_plain_items(gold)))
+            region = to_region(SetOf(plain_items(gold)))
             return region is not None and _same_region_as(region, response)
         case Listing():
             return _same_listings(gold, response)
@@ -249,14 +249,14 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
 
 
 def _same_listings(gold: Listing, response: Listing) -> bool:
-    if _labels(gold.items) and not _have_relation(response.items):
+    if distinct_labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)
-    if _are_of_many(response.items) and not _have_relation(gold.items):
+    if are_of_many(response.items) and not _have_relation(gold.items):
         return _same_labelled(response.items, gold.items)
-    if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
+    if are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
         # "x = 1, 2" gives two values to x and none to y.
         return False
-    return _same_in_any_order(_shared_names(gold), _shared_names(response))
+    return _same_in_any_order(shared_names(gold), shared_names(response))
 
 
 def _have_relation(items: tuple[Node, ...]) -> bool:
@@ -271,41 +271,9 @@ def _relation_of_many(response: Relation) -> Node:
     return response
 
 
-def _plain_items(gold: Listing) -> tuple[Node, ...]:
-    """x = 1, x = 2 without the repeated name."""
-    labels = [item.sides[0] for item in gold.items if isinstance(item, Relation) and item.operators == ("=",)]
-    if len(labels) == len(gold.items) and len(set(labels)) == 1 and is_name(labels[0]):
-        return tuple(item.sides[-1] for item in gold.items if isinstance(item, Relation))
-    return gold.items
-
-
-def _shared_names(listing: Listing) -> tuple[Node, ...]:
-    """The items; "x = 1, 2" becomes x = 1, x = 2, and names that all agree are left out."""
-    match listing.items:
-        case (Relation(("=",), (name, value)), *rest) if is_name(name):
-            if not any(isinstance(item, (Relation, Text)) for item in rest):
-                return (value, *rest)
-    return _plain_items(listing)
-
-
-def _labels(items: tuple[Node, ...]) -> list[str]:
-    """The distinct names of x = 1, y = 2; empty when the items are not such."""
-    names = [
-        item.sides[0].name
-        for item in items
-        if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
-    ]
-    return names if len(names) == len(items) and len(set(names)) == len(names) else []
-
-
-def _are_of_many(items: tuple[Node, ...]) -> bool:
-    """Whether x = 1, y = 2 tells of different unknowns; x_1 = 1, x_2 = 2 are solutions of one."""
-    return len({name.partition("_")[0] for name in _labels(items)}) > 1
-
-
 def _same_labelled(labelled: tuple[Node, ...], plain: tuple[Node, ...]) -> bool:
     """x = 1, y = 2 against (1, 2): in the order of the alphabet, which is how such pairs are asked for."""
-    names = _labels(labelled)
+    names = distinct_labels(labelled)
     if not names or names != sorted(names):
         return False
     values = tuple(item.sides[1] for item in labelled if isinstance(item, Relation))
@@ -369,8 +337,8 @@ def _same_as_set(gold: Node, response: Node) -> bool:
         case SetOf(), SetOf():
             return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
         case SetOf(), Listing():
-            of_one = not _are_of_many(response.items)
-            return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
+            of_one = not are_of_many(response.items)
+            return of_one and _same_in_any_order(_members(gold, like=response), shared_names(response))
         case SetOf((only,)), _ if not isinstance(response, SETS):
             return _same(only, response)
     region = to_region(gold)

@@ -20,7 +20,7 @@ class Family:
     """The unknown, where it is named."""
     expressions: tuple[Node, ...]
     letter: str
-    """What runs through `numbers`."""
+    """The letter that runs through `numbers`."""
     numbers: NamedSet
 
 

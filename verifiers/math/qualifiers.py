@@ -1,4 +1,4 @@
-r"""What stands behind a formula and says where its letter lives: "k is an integer", "for any integer k",
+r"""Words behind a formula that say where its letter lives: "k is an integer", "for any integer k",
 (k \in \mathbb{Z}). All of them become the tokens , k \in \mathbb{Z}; "C is a constant" says nothing and is
 left out. Only for a letter that the formula before it has."""
 

@@ -76,7 +76,7 @@ def solved_for(equation: Relation) -> tuple[Node, Node] | None:
 
 
 def value_for_name(wanted: Node, solved: tuple[Node, Node]) -> Node | None:
-    """What `solved` says of the name `wanted`: its value, or its inverse for a ratio of two names that is
+    """The value that `solved` gives the name `wanted`, or its inverse for a ratio of two names that is
     turned around (b:a = 4:3 for a:b); None when it tells of another name."""
     name, value = solved
     if same_name(wanted, name):
