@@ -10,14 +10,13 @@ between two boxes begins a new sentence, and then the last one counts."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
+from verifiers.boxes import MAX_ANSWER_CHARACTERS, MAX_BOX_CHARACTERS, box_at, content_of
 from verifiers.marked_answer import answer_line, answer_tag, last_number
-
-MAX_ANSWER_CHARACTERS = 4000
-"""A longer box is no answer a person would read; it also bounds all later work."""
+from verifiers.parts import boxes_of_parts
 
 Fallback = Literal["final_answer", "hashes", "last_line", "answer_tag", "answer_line", "last_number"]
 """Where the answer may stand when there is no box; none of them is looked at without its option."""
@@ -27,12 +26,8 @@ Think = Literal["optional", "required", "ignore"]
 
 # More boxes than this that do not close are an attack or a broken sampler, not an answer.
 _MAX_BOX_ATTEMPTS = 24
-_MAX_BOX_CHARACTERS = 4 * MAX_ANSWER_CHARACTERS
 # Read for all boxes together.
-_MAX_READ_CHARACTERS = 4 * _MAX_BOX_CHARACTERS
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
+_MAX_READ_CHARACTERS = 4 * MAX_BOX_CHARACTERS
 
 # Between two boxes of one breath: spaces, dollars, punctuation and joining words, in any order,
 # but no sentence.
@@ -71,6 +66,8 @@ class Extraction:
     reason: str = ""
     candidates: tuple[str, ...] = ()
     """The boxes of one breath when there are several, in order; empty otherwise."""
+    parts: tuple[str, ...] = ()
+    """The boxes of the parts of an answer, one each, in order; empty when it does not have them."""
 
 
 def final_part(response: str, *, think: str = "optional") -> tuple[str | None, str]:
@@ -102,12 +99,14 @@ def extract_answer(response: str, *, fallbacks: Sequence[str] = (), think: str =
         return Extraction(None, reason=reason)
     boxes = _last_boxes(text)
     if boxes is not None:
-        return _from_boxes(boxes)
+        found = _from_boxes(boxes)
+        parts = () if found.answer is None else boxes_of_parts(text)
+        return replace(found, parts=parts) if parts else found
     marked = marked_answer(text, fallbacks)
     if marked is not None:
         return Extraction(marked[0], method=marked[1])
     if "\\boxed" in text:
-        last = _box_at(text, text.rfind("\\boxed"))
+        last = box_at(text, text.rfind("\\boxed"))
         if last is not None:
             return Extraction(None, reason="the \\boxed{} is denied by the words around it or not visible")
         return Extraction(None, reason="a \\boxed{} was opened but never closed")
@@ -149,8 +148,8 @@ def _last_boxes(text: str) -> list[str | None] | None:
         if start < 0 or num_read > _MAX_READ_CHARACTERS:
             break
         last[name] = text.rfind(name, 0, start)
-        box = _box_at(text, start)
-        num_read += _MAX_BOX_CHARACTERS if box is None else box[0] - start
+        box = box_at(text, start)
+        num_read += MAX_BOX_CHARACTERS if box is None else box[0] - start
         if box is None:
             if found and text.find("{", start, found[0][0]) >= 0:
                 # A box that never closes and holds the later ones: not of their breath.
@@ -173,7 +172,7 @@ def _last_boxes(text: str) -> list[str | None] | None:
             inner = "".join(
                 text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found)
             )
-            found = [(start, stop, _content_of(inner))]
+            found = [(start, stop, content_of(inner))]
             continue
         if found:
             between = text[stop : found[0][0]]
@@ -200,38 +199,6 @@ def _unwrapped(start: int, stop: int, inner: list[tuple[int, int, str]]) -> list
         at = inner_stop
     pieces.append((at, stop, None))
     return pieces
-
-
-def _content_of(box: str) -> str:
-    opening = _BOX.match(box)
-    assert opening is not None
-    return box[opening.end() + 1 : -1]
-
-
-def _box_at(text: str, start: int) -> tuple[int, str] | None:
-    """(end, content) of the box that begins at `start`, or None when it does not close."""
-    opening = _BOX.match(text, start)
-    if opening is None:
-        return None
-    at = opening.end()
-    if at >= len(text):
-        return None
-    if text[at] != "{":
-        single = _SINGLE_TOKEN.match(text, at)
-        return (single.end(), single.group()) if single else None
-    depth = 0
-    limit = at + _MAX_BOX_CHARACTERS
-    for brace in _BRACE.finditer(text, at, limit):
-        symbol = brace.group()
-        if symbol == "{":
-            depth += 1
-        elif symbol == "}":
-            depth -= 1
-            if depth == 0:
-                return brace.end(), text[at + 1 : brace.start()]
-    # A box that reaches past the limit is an answer too long to read, not a reason to look for
-    # an earlier one.
-    return (limit, text[at + 1 : limit]) if limit < len(text) else None
 
 
 def _final_answer(text: str) -> str | None:

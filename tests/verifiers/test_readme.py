@@ -62,6 +62,7 @@ def test_the_limits_of_a_program_have_the_defaults_of_the_table() -> None:
     }
 
 
+MATRIX = "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}"
 TABLE = [
     ("1/2", "0.51", False), ("1/2", "50\\%", True), ("1/3", "0.333333", True), ("1/3", "0.333", False),
     ("1/3", "0.333334", False), ("50\\%", "50", True), ("75", "75\\%", True), ("0.25", "0.25\\%", False),
@@ -83,6 +84,25 @@ TABLE = [
     ("5000", "5·10^3", True), ("5", "\\sqrt{9 + 16}", False), ("128", "2^{3+4}", False),
     ("120", "5! = 120", True), ("6x", "2·3x", True), ("n(n-1)/2", "\\binom{n}{2}", True),
     ("5/6", "1/2 + 1/3", True), ("1023/1024", "1 - 1/2^{10}", True), ("π/3 + 1/2", "1/2 + π/3", True),
+    ("S₁:S₂ = 7:32", "7:32", True), ("1/√6", "NO/BO = 1/√6", True), ("a:b = 3:4", "b:a = 4:3", True),
+    ("2x+1", "y/x = 2x+1", False), ("5", "x/2 = 5", False),
+    ("7654321", "7{,}\\! 654{,}\\! 321", True), ("7654", "7,\\,654", False), ("7654", "7\\,654", True),
+    ("-5", "{-}5", True), ("-5", "\\mathord{-}5", True), ("x = 5", "x\\mathrel{=}5", True),
+    ("x^5", "x^{+}5", False), ("-1/5", "\\frac{1}{-}5", False), ("-5", "negative 5", True),
+    ("-5", "\\text{minus }5", True), ("-5", "non-negative 5", False), ("2", "5 minus 3", False),
+    ("1/3", "0.(3)", True), ("0.1(6)", "1/6", True), ("2x", "0.5(4)x", True), ("2", "0.5(4) = 2", True),
+    ("(5,2),(7,2)", "p=5, q=2; p=7, q=2", True), ("(p,q)=(5,2),(7,2)", "p=5, q=2; p=7, q=2", True),
+    ("(5,2),(7,2)", "p=5, p=7, q=2, q=2", False), ("(5,2),(7,2)", "p=2, q=5; p=2, q=7", False),
+    ("k\\pi, k \\in \\mathbb{Z}", "n\\pi, n is an integer", True),
+    ("\\{k\\pi : k \\in \\mathbb{Z}\\}", "n\\pi for any integer n", True),
+    ("k\\pi, k \\in \\mathbb{Z}", "k\\pi", False), ("k\\pi", "k\\pi, k \\in \\mathbb{Z}", True),
+    ("k\\pi, k \\in \\mathbb{Z}", "k\\pi, k is an even integer", False),
+    ("17:30", "5:30 PM", True), ("5:30 p.m.", "17:30", True), ("17:30", "5:30", False),
+    ("5:30 PM", "5:30 AM", False), ("5:30 PM", "5:30", True),
+    (MATRIX, "[[1,2],[3,4]]", True), (MATRIX, "((1,2),(3,4))", False), (MATRIX, "[1,2],[3,4]", False),
+    ("x^2 + C", "x^2 + K", True), ("x^2 + C", "x^2 + \\text{const}", True), ("x^2 + C", "x^2", False),
+    ("x^2 + C", "x^2 + d", False), ("2RC + R + C", "2RC + R + K", False), ("x^2", "x^2 + C", False),
+    ("(0, 1)", "0 < f(x) < 1", True), ("0 < f(x) < 1", "0 < x < 1", False),
 ]  # fmt: skip
 
 

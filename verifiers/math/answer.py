@@ -15,6 +15,7 @@ from verifiers.math.nodes import Node, Number, Opaque, Text
 from verifiers.math.notation import split_label, usual_notation
 from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
+from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
 from verifiers.math.units import Unit, known_unit, parse_unit
 from verifiers.math.words import TEN_POWERS, clean_words
@@ -199,7 +200,7 @@ def _plain_node(text: str, number: Fraction) -> Node:
 
 
 def _read(text: str, *, short_words: bool = True) -> tuple[Node, Unit | None]:
-    tokens = tokenize(text)
+    tokens = with_qualifier(tokenize(text))
     if "," in text and any(
         _has_leading_zero(token, before) for before, token in zip(tokens, tokens[1:], strict=False)
     ):

@@ -4,9 +4,12 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 nobody foresaw, is wrong."""
 
-from verifiers.math.families import same_family
+from verifiers.math.added_constant import with_constant_of
+from verifiers.math.families import same_family, without_qualifier
+from verifiers.math.labels import are_of_many, distinct_labels, plain_items, shared_names
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.matching import pair_off
+from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
     SETS,
     Based,
@@ -25,23 +28,23 @@ from verifiers.math.nodes import (
     SetBuilder,
     SetOf,
     SetOperation,
-    Symbol,
     Text,
 )
 from verifiers.math.regions import Region, same_region, to_region
 from verifiers.math.relations import (
-    is_name,
     same_equation,
     same_inequality,
-    same_name,
     solved_for,
+    value_for_name,
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.shorthand import expand, with_constant_of
+from verifiers.math.shorthand import expand
+from verifiers.math.solutions import same_solutions
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.texts import list_of_words
-from verifiers.math.vectors import as_vector
+from verifiers.math.trees import free_symbols
+from verifiers.math.vectors import as_matrix, as_vector
 
 MAX_ITEMS = 64
 
@@ -49,6 +52,7 @@ MAX_ITEMS = 64
 def same_answer(gold: Node, response: Node) -> bool:
     """Whether the response, as a whole, is the gold. Not symmetric: the gold sets the form."""
     gold, response = expand(gold), expand(response)
+    response = without_qualifier(gold, response)
     if gold == response:
         return True
     both = settled(gold, with_constant_of(gold, response))
@@ -59,6 +63,10 @@ def _same(gold: Node, response: Node) -> bool:
     words = list_of_words(gold)
     if words is not None and words == list_of_words(response):
         return True
+    if same_family(gold, response):
+        return True
+    if (is_same := same_solutions(gold, response, _same)) is not None:
+        return is_same
     match gold, response:
         case (Modulo(), _) | (Relation(), Modulo()):
             return _same_modulo(gold, response)
@@ -168,16 +176,17 @@ def _named_residue(node: Node) -> tuple[Node | None, Node]:
 
 
 def _same_as_relation(gold: Relation, response: Node) -> bool:
-    if isinstance(response, Relation) and same_family(gold, response):
-        return True
     if set(gold.operators) == {"="}:
         return _same_as_equation(gold, response)
     if gold.operators == ("in",) and isinstance(gold.sides[1], SetOf) and is_name(gold.sides[0]):
         named = isinstance(response, Relation) and gold.sides[0] not in response.sides
         return not named and _same(gold.sides[1], response)
     region = to_region(gold)
-    if region is not None:
-        return _same_region_as(region, response)
+    if region is not None and _same_region_as(region, response):
+        return True
+    if region is not None and len(free_symbols(gold)) < 2:
+        return False
+    # A segment AB is one name for a region, and a product for 2AB > 10.
     if isinstance(response, Relation):
         return same_inequality(gold, response)
     if gold.operators in (("in",), ("~",)) and is_name(gold.sides[0]):
@@ -189,17 +198,26 @@ def _same_as_equation(gold: Relation, response: Node) -> bool:
     if not isinstance(response, Relation):
         # x = 5 asked for the value; 2x + y = 5 asked for the equation.
         name, value = gold.sides[0], gold.sides[-1]
-        if is_name(name) or (isinstance(name, FunctionCall) and exact_or_none(value) is not None):
-            return _same(value, response)
+        is_value = isinstance(name, FunctionCall) and exact_or_none(value) is not None
+        if is_name(name) or is_value or (names_ratio(name, value) and not free_symbols(value)):
+            return _same_value(name, value, response)
         return is_name(value) and len(gold.sides) == 2 and _same(name, response)
     if set(response.operators) == {"in"} and is_name(gold.sides[0]):
         return gold.sides[0] == response.sides[0] and _same(gold.sides[-1], response.sides[1])
     if not set(response.operators) <= {"=", "~"}:
         return False
     solved_gold, solved_response = solved_for(gold), solved_for(response)
-    if solved_gold and solved_response and same_name(solved_gold[0], solved_response[0]):
-        return _same(solved_gold[1], solved_response[1])
+    if solved_gold and solved_response:
+        told = value_for_name(solved_gold[0], solved_response)
+        if told is not None:
+            return _same_value(*solved_gold, told)
     return same_equation(gold, response)
+
+
+def _same_value(name: Node, value: Node, response: Node) -> bool:
+    if isinstance(value, Ratio) and not isinstance(response, Text):
+        return same_ratio(value, response, has_names=bool(named_terms(name)))
+    return _same(value, response)
 
 
 def _same_region_as(region: Region, response: Node) -> bool:
@@ -218,12 +236,12 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
         response = _relation_of_many(response)
     match response:
         case Bracket("(", ")", items):
-            return _same_labelled(gold.items, items) or _same_in_order(_plain_items(gold), items)
+            return _same_labelled(gold.items, items) or _same_in_order(plain_items(gold), items)
         case SetOf():
             members = _members(response, like=gold)
-            return not _are_of_many(gold.items) and _same_in_any_order(_plain_items(gold), members)
+            return not are_of_many(gold.items) and _same_in_any_order(plain_items(gold), members)
         case SetOperation():
-            region = to_region(SetOf(_plain_items(gold)))
+            region = to_region(SetOf(plain_items(gold)))
             return region is not None and _same_region_as(region, response)
         case Listing():
             return _same_listings(gold, response)
@@ -231,16 +249,14 @@ def _same_as_listing(gold: Listing, response: Node) -> bool:
 
 
 def _same_listings(gold: Listing, response: Listing) -> bool:
-    if _labels(gold.items) and not _have_relation(response.items):
+    if distinct_labels(gold.items) and not _have_relation(response.items):
         return _same_labelled(gold.items, response.items)
-    if same_family(gold, response):
-        return True
-    if _are_of_many(response.items) and not _have_relation(gold.items):
+    if are_of_many(response.items) and not _have_relation(gold.items):
         return _same_labelled(response.items, gold.items)
-    if _are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
+    if are_of_many(gold.items) and not all(isinstance(item, Relation) for item in response.items):
         # "x = 1, 2" gives two values to x and none to y.
         return False
-    return _same_in_any_order(_shared_names(gold), _shared_names(response))
+    return _same_in_any_order(shared_names(gold), shared_names(response))
 
 
 def _have_relation(items: tuple[Node, ...]) -> bool:
@@ -255,41 +271,9 @@ def _relation_of_many(response: Relation) -> Node:
     return response
 
 
-def _plain_items(gold: Listing) -> tuple[Node, ...]:
-    """x = 1, x = 2 without the repeated name."""
-    labels = [item.sides[0] for item in gold.items if isinstance(item, Relation) and item.operators == ("=",)]
-    if len(labels) == len(gold.items) and len(set(labels)) == 1 and is_name(labels[0]):
-        return tuple(item.sides[-1] for item in gold.items if isinstance(item, Relation))
-    return gold.items
-
-
-def _shared_names(listing: Listing) -> tuple[Node, ...]:
-    """The items; "x = 1, 2" becomes x = 1, x = 2, and names that all agree are left out."""
-    match listing.items:
-        case (Relation(("=",), (name, value)), *rest) if is_name(name):
-            if not any(isinstance(item, (Relation, Text)) for item in rest):
-                return (value, *rest)
-    return _plain_items(listing)
-
-
-def _labels(items: tuple[Node, ...]) -> list[str]:
-    """The distinct names of x = 1, y = 2; empty when the items are not such."""
-    names = [
-        item.sides[0].name
-        for item in items
-        if isinstance(item, Relation) and item.operators == ("=",) and isinstance(item.sides[0], Symbol)
-    ]
-    return names if len(names) == len(items) and len(set(names)) == len(names) else []
-
-
-def _are_of_many(items: tuple[Node, ...]) -> bool:
-    """Whether x = 1, y = 2 tells of different unknowns; x_1 = 1, x_2 = 2 are solutions of one."""
-    return len({name.partition("_")[0] for name in _labels(items)}) > 1
-
-
 def _same_labelled(labelled: tuple[Node, ...], plain: tuple[Node, ...]) -> bool:
     """x = 1, y = 2 against (1, 2): in the order of the alphabet, which is how such pairs are asked for."""
-    names = _labels(labelled)
+    names = distinct_labels(labelled)
     if not names or names != sorted(names):
         return False
     values = tuple(item.sides[1] for item in labelled if isinstance(item, Relation))
@@ -322,6 +306,8 @@ def _distinct(items: tuple[Node, ...]) -> tuple[Node, ...]:
 def _same_as_bracket(gold: Bracket, response: Node) -> bool:
     if isinstance(response, Bracket):
         return _same_brackets(gold, response)
+    if isinstance(response, Matrix) and (matrix := as_matrix(gold)) is not None:
+        return _same_as_matrix(matrix, response)
     vector = as_vector(response)
     if vector is not None or isinstance(response, Matrix):
         return vector is not None and len(gold.items) > 1 and _same_in_order(gold.items, vector)
@@ -351,8 +337,8 @@ def _same_as_set(gold: Node, response: Node) -> bool:
         case SetOf(), SetOf():
             return _same_in_any_order(_distinct(gold.items), _distinct(response.items))
         case SetOf(), Listing():
-            of_one = not _are_of_many(response.items)
-            return of_one and _same_in_any_order(_members(gold, like=response), _shared_names(response))
+            of_one = not are_of_many(response.items)
+            return of_one and _same_in_any_order(_members(gold, like=response), shared_names(response))
         case SetOf((only,)), _ if not isinstance(response, SETS):
             return _same(only, response)
     region = to_region(gold)
@@ -379,8 +365,9 @@ def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
 
 
 def _same_as_matrix(gold: Matrix, response: Node) -> bool:
-    if isinstance(response, Matrix):
-        return len(gold.rows) == len(response.rows) and all(map(_same_in_order, gold.rows, response.rows))
+    matrix = as_matrix(response)
+    if matrix is not None:
+        return len(gold.rows) == len(matrix.rows) and all(map(_same_in_order, gold.rows, matrix.rows))
     vector = as_vector(gold)
     other = as_vector(response) if not isinstance(response, Bracket) else response.items
     return vector is not None and other is not None and _same_in_order(vector, other)

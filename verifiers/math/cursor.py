@@ -3,6 +3,7 @@ r"""A place in the tokens of an answer. Owns what needs no grammar: looking, tak
 import itertools
 
 from verifiers.math.tokens import Token, Unreadable
+from verifiers.math.words import OPERATORS
 
 _END = Token("end", "")
 _CLOSERS = frozenset(r") ] \} } \rangle \rvert \rVert \rfloor \rceil & \\ \end \mid".split())
@@ -43,6 +44,12 @@ class Cursor:
 
     def take_power_sign(self) -> bool:
         return self.here.value in ("^", "**") and (self.take("^") or self.take("**"))
+
+    def unwrap_operator(self) -> None:
+        """Take the braces off an operator that stands here alone in them, as in {-}5: they only space it."""
+        if self.sees("{") and self.peek(2).value == "}" and self.peek().value in OPERATORS:
+            self.tokens[self.at : self.at + 3] = [self.peek()]
+            self.go_to(self.at)
 
     def expect(self, value: str) -> None:
         if not self.take(value):

@@ -1,51 +1,111 @@
-r"""Infinite families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, in any letter and from any member."""
+r"""Families of solutions: x = \pi/4 + k\pi, k \in \mathbb{Z}, in any letter and, over the integers, from any
+member."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.matching import pair_off
-from verifiers.math.nodes import Listing, NamedSet, Node, Relation, Symbol
-from verifiers.math.trees import free_symbols
+from verifiers.math.names import is_name, spelled
+from verifiers.math.nodes import Listing, NamedSet, Node, Relation, SetBuilder, Symbol
+from verifiers.math.scalars import same_scalar
+from verifiers.math.trees import free_symbols, replaced
 
-Family = tuple[str | None, tuple[Node, ...], str]
-"""(name of the unknown, its expressions, the integer letter)"""
+_REAL_LETTERS = frozenset("xyzt")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str | None
+    """The unknown, where it is named."""
+    expressions: tuple[Node, ...]
+    letter: str
+    """The letter that runs through `numbers`."""
+    numbers: NamedSet
 
 
 def same_family(gold: Node, response: Node) -> bool:
     one, other = _family(gold), _family(response)
-    if one is None or other is None or (one[0] and other[0] and one[0] != other[0]):
+    if one is None or other is None or one.numbers != other.numbers:
         return False
-    gold_lines = [_line(node, one[2]) for node in one[1]]
-    response_lines = [_line(node, other[2]) for node in other[1]]
-    if None in gold_lines or None in response_lines or len(gold_lines) != len(response_lines):
+    if one.name and other.name and one.name != other.name:
         return False
-    return pair_off(gold_lines, response_lines, _same_lattice)
+    if len(one.expressions) != len(other.expressions):
+        return False
+    return _same_renamed(one, other) or (one.numbers == NamedSet("Z") and _same_lattices(one, other))
+
+
+def without_qualifier(gold: Node, response: Node) -> Node:
+    r"""The k\pi of "k\pi, k is an integer" for a gold k\pi, which has the letter and does not say where it
+    lives; else the whole response."""
+    match response:
+        case Listing((*items, Relation(("in",), (Symbol(letter), NamedSet(numbers))))) if items:
+            is_usual = numbers == "R" or (numbers == "Z" and letter not in _REAL_LETTERS)
+            if is_usual and letter in free_symbols(gold) and not _tells_of(gold, letter):
+                return items[0] if len(items) == 1 else Listing(tuple(items), response.joined_by)
+    return response
+
+
+def _tells_of(gold: Node, letter: str) -> bool:
+    """Whether the gold itself is about where the letter lives, or bounds it."""
+    items = gold.items if isinstance(gold, Listing) else (gold,)
+    return any(isinstance(item, Relation) and item.operators != ("=",) for item in items)
 
 
 def _family(node: Node) -> Family | None:
-    if not isinstance(node, Listing):
-        return None
-    letters: list[str] = []
+    match node:
+        case SetBuilder(element, Relation(("in",), (Symbol(letter), NamedSet() as numbers))):
+            return _of_one_letter(None, (element,), letter, numbers)
+        case Relation(("in",), (Symbol(name), SetBuilder() as members)):
+            family = _family(members)
+            return family and Family(name, family.expressions, family.letter, family.numbers)
+        case Listing(items):
+            return _family_of_items(items)
+    return None
+
+
+def _family_of_items(items: tuple[Node, ...]) -> Family | None:
+    members: list[tuple[str, NamedSet]] = []
     names: set[str | None] = set()
     expressions: list[Node] = []
-    for item in node.items:
+    for item in items:
         match item:
-            case Relation(("in",), (Symbol(letter), NamedSet("Z"))):
-                letters.append(letter)
-            case Relation(("in",)):
-                pass
-            case Relation(("=",), (Symbol(name), value)):
-                names.add(name)
+            case Relation(("in",), (Symbol(letter), NamedSet() as numbers)):
+                members.append((letter, numbers))
+            case Relation(("=",), (side, value)) if is_name(side):
+                names.add(spelled(side))
                 expressions.append(value)
             case Relation():
                 return None
             case _:
                 expressions.append(item)
-    if len(letters) != 1 or not expressions or len(names) > 1:
+    # x \in \mathbb{R} about the unknown itself says nothing next to k \in \mathbb{Z}.
+    members = [member for member in members if member[0] not in names]
+    if len(members) != 1 or not expressions or len(names) > 1:
         return None
-    if any(free_symbols(expression) - {letters[0]} for expression in expressions):
-        return None
-    return (names.pop() if names else None), tuple(expressions), letters[0]
+    return _of_one_letter(names.pop() if names else None, tuple(expressions), *members[0])
+
+
+def _of_one_letter(
+    name: str | None, expressions: tuple[Node, ...], letter: str, numbers: NamedSet
+) -> Family | None:
+    runs = any(letter in free_symbols(expression) for expression in expressions)
+    return Family(name, expressions, letter, numbers) if runs else None
+
+
+def _same_renamed(one: Family, other: Family) -> bool:
+    """Whether the expressions are equal with the letter of the one in place of the other's."""
+    if one.letter != other.letter and any(one.letter in free_symbols(node) for node in other.expressions):
+        return False
+    old, new = Symbol(other.letter), Symbol(one.letter)
+    renamed = tuple(replaced(node, old, new) for node in other.expressions)
+    return pair_off(one.expressions, renamed, same_scalar)
+
+
+def _same_lattices(one: Family, other: Family) -> bool:
+    lines = [_line(node, one.letter) for node in one.expressions]
+    others = [_line(node, other.letter) for node in other.expressions]
+    return None not in lines and None not in others and pair_off(lines, others, _same_lattice)
 
 
 def _line(node: Node, letter: str) -> tuple[Fraction, Fraction] | None:

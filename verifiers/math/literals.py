@@ -6,9 +6,13 @@ from fractions import Fraction
 from verifiers.math.cursor import Cursor
 from verifiers.math.nodes import Based, Degrees, Node, Number, Product, Quotient, Sum
 from verifiers.math.tokens import Token, Unreadable
+from verifiers.math.words import SIGNS
 
 _DOTS = (r"\ldots", r"\dots", "...", r"\cdots")
 _OVERLINES = (r"\overline", r"\bar", r"\dot")
+_ITEM_STARTS = ("", ",", ";", "(", "[", r"\{", "=", "and", "or")
+_ITEM_ENDS = (",", ";", ")", "]", r"\}", "%", r"\%", "and", "or")
+_PAIRS = (("(", ")"), ("[", "]"))
 _BASE_WORDS = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
     "twelve": 12, "sixteen": 16,
@@ -35,7 +39,10 @@ def read_number(token: Token) -> Number:
 
 
 def take_decimal_end(cursor: Cursor, number: Number) -> Number | None:
-    r"""The number with the line or dots after it, 0.1\overline{6} (exact) or 0.123\ldots; None without."""
+    r"""The number with what repeats or dots after it, 0.1\overline{6} and 0.1(6) (exact) or 0.123\ldots; None
+    without."""
+    if (digits := _take_bracketed_digits(cursor, number)) is not None:
+        return _repeating(number, number.places or 0, digits, is_dotted=False)
     if cursor.sees(".") and cursor.peek().value in _OVERLINES:
         cursor.advance()
         number = Number(number.value, 0)
@@ -48,6 +55,39 @@ def take_decimal_end(cursor: Cursor, number: Number) -> Number | None:
         cursor.advance()
         return Number(number.value, number.places, number.significant, open_ended=True)
     return None
+
+
+def _take_bracketed_digits(cursor: Cursor, number: Number) -> str | None:
+    """The 3 of 0.(3) and the 6 of 0.1(6), taken. The second may be a product, and is one unless it stands
+    alone, as a whole answer or item."""
+    point = number.places is None and cursor.sees(".") and not cursor.here.spaced
+    opening, digits, closing = (cursor.peek(int(point) + ahead) for ahead in range(3))
+    if not point and number.places is None:
+        return None
+    if (
+        opening.value != "("
+        or not digits.value.isdecimal()
+        or not digits.value.isascii()
+        or closing.value != ")"
+    ):
+        return None
+    if opening.spaced or digits.kind != "number" or not (point or _stands_alone(cursor)):
+        return None
+    cursor.go_to(cursor.at + 3 + point)
+    return digits.value
+
+
+def _stands_alone(cursor: Cursor) -> bool:
+    """Whether 0.1(6), of which the cursor has taken the 0.1, is a whole answer or item."""
+    start = cursor.at - 1
+    if start > 0 and cursor.tokens[start - 1].value in SIGNS:
+        start -= 1
+    before = cursor.tokens[start - 1].value if start > 0 else ""
+    after = cursor.peek(3)
+    if before not in _ITEM_STARTS or not (after.kind == "end" or after.value in _ITEM_ENDS):
+        return False
+    # (0.5(4)) is a factor in brackets, (0.5(4), 1) has items.
+    return (before, after.value) not in _PAIRS
 
 
 def _repeating(number: Number, places: int, digits: str, *, is_dotted: bool) -> Number:

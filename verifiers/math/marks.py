@@ -51,14 +51,15 @@ def _same_percent(gold: Node, response: Node) -> bool:
     return False
 
 
-def same_ratio(gold: Ratio, response: Node) -> bool:
+def same_ratio(gold: Ratio, response: Node, *, has_names: bool = False) -> bool:
+    """`has_names`: the gold says what it is a ratio of, so that it is no time of day."""
     match response:
         case Ratio(items) if len(items) == len(gold.items):
-            if _may_be_time(gold):
+            if _may_be_time(gold) and not has_names:
                 # 10:30 is not 1:3.
                 return all(map(same_scalar, gold.items, items))
             return _same_ratios(gold, response)
-        case _ if is_full_hour(gold):
+        case _ if is_full_hour(gold) and not has_names:
             # 7 for 7:00; a ratio never ends in 0.
             return same_scalar(gold.items[0], response)
         case Quotient() | Number() if len(gold.items) == 2 and not _is_zero(gold.items[1]):

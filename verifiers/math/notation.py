@@ -1,5 +1,5 @@
-r"""Spellings of published golds that are no usual LaTeX, put into it: y^{\prime}, -1./3, np.arcsin(10/13);
-and the label of 12 (inches of snow). Text only."""
+r"""Spellings of published golds that are no usual LaTeX, put into it: y^{\prime}, -1./3, np.arcsin(10/13),
+negative 5; and the label of 12 (inches of snow). Text only."""
 
 import re
 
@@ -13,6 +13,12 @@ _RENAMED = {"log": "ln", "log10": r"\log_{10}", "log2": r"\log_{2}"}
 _OF_MODULES = frozenset(
     "pi e sqrt exp sin cos tan sinh cosh tanh arcsin arccos arctan asin acos atan floor ceil abs gcd lcm "
     "log log10 log2 factorial".split()
+)
+# Where a value begins, "minus" and "negative" are its sign; in "5 minus 3" and "non-negative 5" they are not.
+_SPOKEN_SIGN = re.compile(
+    r"((?:^|[=<>:;,(\[{$]|\\\(|\b(?:and|or|is)\b)[\s~]*(?:\\text(?:rm)?\s*\{\s*)?)(?:negative|minus)"
+    r"((?:[\s~]|\\ )*\}?(?:[\s~$]|\\[ ,;:(])*)(?=\.?\d|\\d?frac|\\tfrac|\\sqrt|\\pi)",
+    re.IGNORECASE,
 )
 _LABELLED = re.compile(
     r"((?:\\?\$\s*)?[-+]?[\d,]{1,40}(?:\.\d{1,40})?(?:\s*/\s*\d{1,40})?\s*%?)\s*"
@@ -28,9 +34,19 @@ def usual_notation(text: str) -> str:
         text = _PRIMES.sub(lambda match: "'" * max(1, (match.group(1) or "").count("prime")), text)
     if "./" in text or ". /" in text:
         text = _FLOAT_OVER.sub(r"\1", text)
+    if "inus" in text or "egative" in text:
+        text = _SPOKEN_SIGN.sub(_sign_for_word, text)
     if "np." in text or "math." in text or "numpy." in text or "sympy." in text:
         text = _MODULE.sub(_without_module, text)
     return text
+
+
+def _sign_for_word(match: re.Match[str]) -> str:
+    before, between = match.groups()
+    # \text{negative }5 ends its text before the number, \text{negative 5} after it.
+    return (
+        before.partition("\\text")[0] + "-" + between.replace("}", "", 1) if "}" in between else before + "-"
+    )
 
 
 def _without_module(match: re.Match[str]) -> str:

@@ -14,6 +14,7 @@ constant are none. So 2^{10}, 3 \cdot 2^5, 2\sqrt{3}+1, 1-\frac{1}{2^{10}}, 5 \c
 import re
 from collections.abc import Iterator
 
+from verifiers.math.names import is_name
 from verifiers.math.nodes import (
     Based,
     Degrees,
@@ -32,7 +33,7 @@ from verifiers.math.nodes import (
     Sum,
     Text,
 )
-from verifiers.math.relations import is_name, value_of_chain
+from verifiers.math.relations import value_of_chain
 from verifiers.math.scalars import exact_or_none
 from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
 

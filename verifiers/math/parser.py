@@ -239,6 +239,7 @@ class Parser(Cursor):
         return terms[0] if len(terms) == 1 else Sum(tuple(terms))
 
     def _sign(self) -> str | None:
+        self.unwrap_operator()
         sign = SIGNS.get(self.here.value)
         if sign is not None:
             self.advance()
@@ -251,6 +252,7 @@ class Parser(Cursor):
             self.go_to(self.at + 2)
             return PlusMinus(self.term(), flipped=False)
         # A second sign, as in "2 + -3" or "--3", is taken with the term.
+        self.unwrap_operator()
         second = self.here.value if sign is not None and self.here.value in ("-", "+") else None
         if second is not None:
             self.advance()
@@ -262,6 +264,7 @@ class Parser(Cursor):
     def term(self) -> Node:
         result = self.power()
         while True:
+            self.unwrap_operator()
             token = self.here
             if token.value in TIMES_SIGNS and token.kind in ("operator", "command"):
                 self.advance()
@@ -276,6 +279,7 @@ class Parser(Cursor):
 
     def _factor(self) -> Node:
         """A factor after an explicit sign, which may itself be negative: 2 \\cdot -3."""
+        self.unwrap_operator()
         if self.take("-"):
             return negative(self.power())
         self.take("+")

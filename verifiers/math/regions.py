@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cmp_to_key
 
 from verifiers.math.arithmetic import NotExact, NotNumber, exact_value, real_fraction
+from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
     FunctionCall,
@@ -26,7 +27,7 @@ from verifiers.math.nodes import (
     Symbol,
 )
 from verifiers.math.scalars import same_scalar
-from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt
+from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
 
 _INFINITY = float("inf")
 MAX_PIECES = 40
@@ -247,6 +248,7 @@ def _one_name(*names: str | None) -> str | None:
 
 
 def _relation(node: Relation) -> _Read:
+    node = _with_letters(node)
     match node:
         case Relation(("in",), (Symbol(name), members)):
             inner, intervals = _read(members)
@@ -261,6 +263,19 @@ def _relation(node: Relation) -> _Read:
     for left, operator, right in zip(node.sides, node.operators, node.sides[1:], strict=False):
         result = _intersection(result, _half(left, operator, right, name))
     return name, result
+
+
+def _with_letters(node: Relation) -> Relation:
+    """The relation with one letter for each named quantity: 0 < f(x) < 1 bounds f(x), 0 < AB < 1 a length."""
+    calls = {item for item in walk(node) if isinstance(item, FunctionCall) and not item.known}
+    for call in calls:
+        node = Relation(node.operators, tuple(replaced(side, call, _letter(call)) for side in node.sides))
+    return Relation(node.operators, tuple(map(_letter, node.sides)))
+
+
+def _letter(node: Node) -> Node:
+    name = spelled(node)
+    return node if name is None else Symbol(name)
 
 
 def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:

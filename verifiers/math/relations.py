@@ -3,18 +3,8 @@
 from fractions import Fraction
 
 from verifiers.math.arithmetic import NotNumber, real_fraction
-from verifiers.math.nodes import (
-    Bracket,
-    FunctionCall,
-    Node,
-    Number,
-    Product,
-    Quotient,
-    Relation,
-    Sum,
-    Symbol,
-    Text,
-)
+from verifiers.math.names import is_name, named_terms, names_ratio, same_name
+from verifiers.math.nodes import FunctionCall, Node, Number, Quotient, Ratio, Relation, Sum, Symbol, Text
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols
 
@@ -22,34 +12,6 @@ _POINTS = 4
 # Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.
 _ALGEBRA = {"sqrt", "cbrt", "root", "ln", "log", "exp", "factorial", "double_factorial", "binomial"}
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
-
-
-def is_name(node: Node) -> bool:
-    """Whether a side only names the thing: x, f(x), \\angle ABC, |AB| is not one (it is a quantity)."""
-    match node:
-        case Symbol() | Text() | FunctionCall(known=False):
-            return True
-        case Quotient(Product((Symbol("d"), _)), Product((Symbol("d"), _))):
-            # dy/dx
-            return True
-        case Bracket(_, _, items):
-            return all(map(is_name, items))
-    return bool(_points(node))
-
-
-def same_name(one: Node, other: Node) -> bool:
-    return one == other or (bool(_points(one)) and _points(one) == _points(other))
-
-
-def _points(node: Node) -> str:
-    r"""The points of a segment, AB or \overline{AB}; empty for anything else."""
-    match node:
-        case Product(factors):
-            names = [factor.name for factor in factors if isinstance(factor, Symbol)]
-            return "".join(names) if len(names) == len(factors) and all(map(str.isupper, names)) else ""
-        case Symbol(name) if name.startswith("overline ") and len(name) > len("overline x"):
-            return name.removeprefix("overline ")
-    return ""
 
 
 def value_of_chain(gold: Node, response: Relation) -> Node | None:
@@ -64,7 +26,7 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
         # 5 = x
         return others[0]
     for position, side in enumerate(others):
-        if is_name(side) or (position == 0 and _names_a_value(side, last)):
+        if _names_a_value(side, last) if position == 0 else is_name(side):
             continue
         approximate = "~" in response.operators[position:]
         if not (same_scalar(side, last) or (approximate and _is_approximation(side, last))):
@@ -79,6 +41,9 @@ def value_of_chain(gold: Node, response: Relation) -> Node | None:
 def _names_a_value(side: Node, value: Node) -> bool:
     """Whether `side` names the value: a name, a tuple of names, or a quantity with letters for a number."""
     if is_name(side):
+        # x = x^2 is an equation, no name for its right side.
+        return not (isinstance(side, Symbol) and side.name in free_symbols(value))
+    if names_ratio(side, value):
         return True
     if isinstance(side, Sum) and exact_or_none(value) == 0:
         # x + 2y - 5 = 0 is an equation in its usual form, not the value of its left side.
@@ -102,12 +67,31 @@ def _is_approximation(exact: Node, decimal: Node) -> bool:
 def solved_for(equation: Relation) -> tuple[Node, Node] | None:
     """(name, value) of x = 5, 5 = x or S = 2 + 3 = 5; None when no side alone is a name."""
     first, last = equation.sides[0], equation.sides[-1]
-    if is_name(first):
+    if is_name(first) or names_ratio(first, last):
         middle = equation.sides[1:-1]
         return (first, last) if all(same_scalar(side, last) for side in middle) else None
     if is_name(last) and len(equation.sides) == 2:
         return last, first
     return None
+
+
+def value_for_name(wanted: Node, solved: tuple[Node, Node]) -> Node | None:
+    """The value that `solved` gives the name `wanted`, or its inverse for a ratio of two names that is
+    turned around (b:a = 4:3 for a:b); None when it tells of another name."""
+    name, value = solved
+    if same_name(wanted, name):
+        return value
+    terms, others = named_terms(wanted), named_terms(name)
+    if not terms or len(terms) != len(others):
+        return None
+    if all(map(same_name, terms, others)):
+        return value
+    if len(terms) > 2 or not all(map(same_name, terms, others[::-1])):
+        return None
+    match value:
+        case Ratio((first, second)):
+            return Ratio((second, first))
+    return Quotient(Number(Fraction(1)), value)
 
 
 def same_equation(gold: Relation, response: Relation) -> bool:

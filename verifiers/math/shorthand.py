@@ -19,11 +19,10 @@ from verifiers.math.nodes import (
     SetOf,
     SetOperation,
     Sum,
-    Symbol,
     Text,
 )  # fmt: skip
 from verifiers.math.number_words import number_in_words
-from verifiers.math.trees import INFINITY, has_plus_minus, negative, rebuilt, replaced, walk
+from verifiers.math.trees import INFINITY, has_plus_minus, negative, rebuilt
 from verifiers.math.words import ALL_REALS, NO_SOLUTION
 
 
@@ -92,28 +91,3 @@ def _with_sign(node: Node, sign: int) -> Node:
         return rebuilt(node, lambda part: _with_sign(part, sign))
     inner = _with_sign(node.value, sign)
     return inner if (sign > 0) is not node.flipped else negative(inner)
-
-
-def with_constant_of(gold: Node, response: Node) -> Node:
-    """The response with its constant of integration spelled as in the gold: + c for + C."""
-    constant = _added_constant(gold)
-    other = _added_constant(response) if constant is not None else None
-    if constant is None or other is None or constant == other:
-        return response
-    for node, own in ((gold, constant), (response, other)):
-        names = [item.name for item in walk(node) if isinstance(item, Symbol)]
-        # C once, and no other capital or c, with which it would be a quantity: A + C.
-        if names.count(own.name) > 1 or any(
-            name.isupper() or name == "c" for name in names if name != own.name
-        ):
-            return response
-    return replaced(response, other, constant)
-
-
-def _added_constant(node: Node) -> Symbol | None:
-    """The + C at the end of an expression, or of what stands after the equals sign."""
-    last = node.sides[-1] if isinstance(node, Relation) else node
-    if not isinstance(last, Sum):
-        return None
-    found = (term for term in last.terms if isinstance(term, Symbol) and term.name in ("c", "C"))
-    return next(found, None)

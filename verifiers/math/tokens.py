@@ -6,6 +6,8 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from verifiers.math.words import OPERATORS
+
 MAX_TOKENS = 1500
 
 
@@ -84,11 +86,20 @@ def _vulgar_fraction(match: re.Match[str]) -> str:
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
+# Between groups of three digits: a space of TeX, or a comma that TeX is told not to follow by one, {,} and
+# ,\!. A bare comma with a space after it, of whatever width, separates two items.
+_THIN = r"(?:\\[,!;:\ ]|\\(?:neg)?(?:thin|med|thick)space(?![A-Za-z])|\{\\[,!;:]\})"
+_BRACED_COMMA = rf"(?:{_THIN}\s?){{0,3}}(?:\\(?:text|mathord|mathpunct))?\{{,\}}\s?(?:{_THIN}\s?){{0,3}}"
+_NARROWED_COMMA = r"(?:\\!\s?){0,2},(?:\s?\\!\s?){0,2}"
+_SEPARATOR = rf"(?:{_BRACED_COMMA}|{_NARROWED_COMMA}|(?:{_THIN}\s?){{1,3}}|[\ ~'])"
+_PLAIN_COMMA = re.compile(r"(?<![{!]),(?!\s?\\!)")
 _LEXER = re.compile(
     r"""
     (?P<row>\\\\(?:\s*\[[^\]\n]{0,20}\])?)
-  | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:thinspace|enspace|medspace|thickspace)(?![A-Za-z]))
-  | (?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:(?:,|\{,\}|\\,|\\!|,\\!\ ?|\\\ |\\;|\\:|[ ~'])\d{3})+
+  | (?P<space>[\s~]+|\\[,;:!>\ ]|\\(?:enspace|(?:neg)?(?:thin|med|thick)space)(?![A-Za-z]))
+  | (?P<grouped>(?<!\d,)[1-9]\d{0,2}(?:"""
+    + _SEPARATOR
+    + r"""\d{3})+
       (?![\d/]|\s*\d|,\d)(?:\.\d+)?)
   | (?P<number>(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,6}(?![A-Za-z\d.]))?)
   | (?P<drop>\\(?:textcolor|colorbox)\s*\{[^{}]{0,40}\}
@@ -98,8 +109,9 @@ _LEXER = re.compile(
       |\\(?:hspace|vspace|color|label|tag|phantom|hphantom|vphantom|mspace|kern|hskip)\*?\s*\{[^{}]{0,40}\}
       |\\[()\[\]]|(?<!\\)\$)
   |
-  (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|mathbin
-      |mathrel|mathord|mathop|ensuremath|underline|overrightarrow|boldmath)(?![A-Za-z]))
+  (?P<style>\\(?:mathbf|mathit|boldsymbol|bm|pmb|vec|mathcal|mathsf|mathtt|mathnormal|mathfrak|hat|widehat|ensuremath
+      |underline|overrightarrow|boldmath)(?![A-Za-z]))
+  | (?P<atom>\\math(?:ord|bin|rel|op|open|close|punct|inner)(?![A-Za-z]))
   | (?P<text>\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|mathrm|mbox|hbox|operatorname\*?|rm)\s*\{)
   | (?P<command>\\[A-Za-z]+|\\.)
   | (?P<word>[A-Za-z]+)
@@ -111,6 +123,9 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DOUBLED_COMMAND = re.compile(r"\\\\(?=[A-Za-z])")
 _OPENERS = {"(", "[", r"\{", r"\langle", r"\lbrace"}
 _CLOSERS = {")", "]", r"\}", r"\rangle", r"\rbrace"}
+# What a wrapper such as \mathord only spaces differently.
+_WRAPPED_SIGN = re.compile(r"\s*\{\s*(\\[A-Za-z]+|\\[{}]|[<>!=]?=|[^\w\s{}\\])\s*\}")
+_SIGNS_IN_ATOMS = OPERATORS | _OPENERS | _CLOSERS | {",", ";", "|", "!"}
 _UNIT_VECTOR = re.compile(r"\s*(?:\{\s*(?:\\[ij]math|[ijk])\s*\}|\s[ijk]\b|\\[ij]math)")
 _STYLES_OF_VECTORS = {r"\mathbf", r"\hat", r"\vec", r"\boldsymbol", r"\bm", r"\widehat", r"\overrightarrow"}
 
@@ -141,6 +156,12 @@ def tokenize(text: str) -> list[Token]:
                 tokens.append(Token("symbol", f"vector {letter}", spaced))
             spaced = False
             continue
+        if kind == "atom":
+            sign = _WRAPPED_SIGN.match(text, at)
+            if sign is None or sign.group(1) not in _SIGNS_IN_ATOMS:
+                spaced = False
+                continue
+            kind, value, at = "command" if sign.group(1)[0] == "\\" else "operator", sign.group(1), sign.end()
         if kind == "grouped":
             at, number = _grouped_number(match, depth, spaced)
             tokens.append(number)
@@ -182,9 +203,9 @@ def _unit_vector(text: str, at: int, style: str) -> tuple[int, str]:
 def _grouped_number(match: re.Match[str], depth: int, spaced: bool) -> tuple[int, Token]:
     """The end and the token of digits in groups; inside brackets, of those before the first plain comma."""
     value = match.group()
-    comma = "," in value.replace("{,}", "").replace(r",\!", "").replace(r"\,", "")
-    if comma and depth > 0:
-        value = value.partition(",")[0]
+    comma = _PLAIN_COMMA.search(value) if depth > 0 else None
+    if comma is not None:
+        value = value[: comma.start()]
         return match.start() + len(value), Token("number", value, spaced)
     return match.end(), Token("number", re.sub(r"[^\d.]", "", value), spaced, grouped=True)
 

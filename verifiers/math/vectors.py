@@ -1,4 +1,5 @@
-"""Vectors in their three spellings: a column or row, components in brackets, i, j, k with coefficients."""
+"""Vectors in their three spellings: a column or row, components in brackets, i, j, k with coefficients; and
+matrices as lists of rows."""
 
 from fractions import Fraction
 
@@ -19,6 +20,22 @@ def as_vector(node: Node) -> tuple[Node, ...] | None:
         case Bracket("<", _, items):
             return items
     return _from_unit_vectors(node)
+
+
+def as_matrix(node: Node) -> Matrix | None:
+    """A matrix, also one that is written [[1, 2], [3, 4]]; None of anything else."""
+    match node:
+        case Matrix():
+            return node
+        case Bracket("[", "]", items):
+            rows = tuple(item.items for item in items if isinstance(item, Bracket) and _is_row(item))
+            same_length = len({len(row) for row in rows}) == 1
+            return Matrix(rows) if len(rows) == len(items) and same_length else None
+    return None
+
+
+def _is_row(node: Bracket) -> bool:
+    return (node.opening, node.closing) == ("[", "]")
 
 
 def _from_unit_vectors(node: Node) -> tuple[Node, ...] | None:

@@ -14,13 +14,16 @@ from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.golds import refuse_missing
 from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
+from verifiers.math.clock import same_time
 from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
-from verifiers.math.nodes import Degrees, Node, Number, Percent, Product, Relation, Text
+from verifiers.math.matching import pair_off
+from verifiers.math.nodes import Degrees, Listing, Node, Number, Percent, Product, Relation, Text
 from verifiers.math.notation import split_label
 from verifiers.math.operations import foreign_operation
 from verifiers.math.scalars import exact_or_none, same_number
+from verifiers.math.shorthand import expand
 from verifiers.math.tokens import Token
 from verifiers.math.units import Unit, ratio_of_units
 from verifiers.math.words import unstyled
@@ -36,8 +39,8 @@ _DIVISION = re.compile(r"(?:\\div(?![A-Za-z])|÷)(?!\s*\{?\s*1(?![\d.]))")
 _DEGREES = ("degree", "celsius", "fahrenheit")
 _CACHE_SIZE = 8192
 
-_CacheKey = tuple[str, str, tuple[str, ...]]
-"""The reference's key, the answer and its candidates: one box "42, 43" is not two boxes."""
+_CacheKey = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+"""The reference's key, the answer, its candidates and its parts: one box "42, 43" is not two boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer, extraction.candidates)
+        key = (reference.key, extraction.answer, extraction.candidates, extraction.parts)
         found = self._cache.get(key)
         if found is None:
             found = self._settle(extraction, reference) or self._compare(extraction, reference)
@@ -139,7 +142,7 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return no_answer(extraction.reason)
-        key = (reference.key, extraction.answer, extraction.candidates)
+        key = (reference.key, extraction.answer, extraction.candidates, extraction.parts)
         found = self._cache.get(key) or self._settle(extraction, reference)
         return None if found is None else _with_method(found, extraction)
 
@@ -147,7 +150,13 @@ class MathVerifier:
         extraction = self._extract(response)
         if extraction.answer is None:
             return None
-        return (reference.key, extraction.answer, extraction.candidates, extraction.method)
+        return (
+            reference.key,
+            extraction.answer,
+            extraction.candidates,
+            extraction.parts,
+            extraction.method,
+        )
 
     def _extract(self, response: str) -> Extraction:
         return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
@@ -181,7 +190,23 @@ class MathVerifier:
             graded = (self._settle(box, reference) or self._compare_one(box, reference) for box in boxes)
             if all(one.outcome is Outcome.CORRECT for one in graded):
                 return correct(extracted=extraction.answer, detail="each box is equal to the gold")
+        if verdict.outcome is Outcome.WRONG and extraction.parts:
+            given = [read_answer(part) for part in extraction.parts]
+            if any(self._fills(gold, given) for gold in reference.answers):
+                return correct(extracted=extraction.answer, detail="each box is a part of the gold, in order")
         return verdict
+
+    def _fills(self, gold: Answer, given: list[Answer]) -> bool:
+        """Whether the answers are the items of a gold that is a list, one each and in order; in any order
+        where all are values of one name, x = 2 and x = 3."""
+        items = _items_of(gold)
+        if len(items) != len(given):
+            return False
+
+        def same(wanted: Answer, part: Answer) -> bool:
+            return _match(wanted, part, any_operation=self._any_operation) == ""
+
+        return all(map(same, items, given)) or (_have_one_name(given) and pair_off(items, given, same))
 
     def _compare_one(self, extraction: Extraction, reference: MathReference) -> Verdict:
         answer = extraction.answer
@@ -241,6 +266,22 @@ def _literal(text: str, value: Fraction | None) -> Number:
     return Number(value, literal.places, literal.significant)
 
 
+def _items_of(gold: Answer) -> list[Answer]:
+    """Each item of a bare list as an answer of its own; none for a gold of another shape."""
+    reading = expand(gold.readings[0]) if gold.readings else None
+    items = reading.items if isinstance(reading, Listing) else ()
+    return [Answer(gold.text, None, "", (item,), gold.unit) for item in items]
+
+
+def _have_one_name(given: list[Answer]) -> bool:
+    names = {
+        reading.sides[0] if isinstance(reading, Relation) else None
+        for answer in given
+        for reading in answer.readings
+    }
+    return len(names) == 1 and None not in names
+
+
 def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None:
     """ "" when the response is the gold, None when it is not, and the kind of operation when it has the value
     but leaves that operation undone."""
@@ -248,6 +289,8 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
         return ""
     if gold.letters is not None and unstyled(response.text) == gold.text:
         return ""
+    if (is_same := same_time(gold.words, response.words)) is not None:
+        return "" if is_same else None
     ratio = ratio_of_units(gold.unit, response.unit)
     if ratio is None:
         return None

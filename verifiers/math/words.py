@@ -54,6 +54,8 @@ JOINERS = {
 SIGNS = {"+": "+", "-": "-", r"\pm": r"\pm", r"\mp": r"\mp", "+-": r"\pm"}
 TIMES_SIGNS = frozenset(("*", r"\cdot", r"\times", r"\ast", r"\bullet"))
 DIVISION_SIGNS = frozenset(("/", r"\div"))
+OPERATORS = frozenset((*SIGNS, *TIMES_SIGNS, *DIVISION_SIGNS, *RELATIONS, ":"))
+"""Signs between or before two values."""
 DEGREE_SIGNS = frozenset((r"\circ", r"\degree", r"\deg"))
 MODULO_SIGNS = frozenset(("mod", r"\mod", r"\bmod"))
 
