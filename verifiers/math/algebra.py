@@ -250,7 +250,7 @@ def _require_below(limit: int, node: Node) -> None:
 
     By our own evaluation, which has its budgets: sympy's own has none for a tower of powers."""
     try:
-        value, largest, _ = numeric_value(node, digits=20)
+        value, largest, *_ = numeric_value(node, digits=20)
     except NotNumber as error:
         raise Undecided(str(error)) from error
     if largest > 64 or abs(value) > limit:

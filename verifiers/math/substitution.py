@@ -163,7 +163,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
     for sizes in _PARAMETERS:
         values = {name: Fraction(sizes[at % len(sizes)], 97) for at, name in enumerate(letters)}
         try:
-            measured, _, _ = numeric_value(node, values, digits=_DIGITS_OF_CHECK)
+            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK).value
         except NotNumber:
             continue
         if value is node:
@@ -180,7 +180,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
 
 def _is_near(value: Node, values: dict[str, Fraction], measured: Any) -> bool:
     try:
-        given, _, _ = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK)
+        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK).value
     except NotNumber:
         return False
     return bool(abs(given - measured) <= 1e-10 * max(1, abs(measured)))
