@@ -234,7 +234,7 @@ def _between(
     Those beside a cut come last, for functions that are too large to evaluate farther off."""
     places = sorted(numbers | cuts)
     for end, sign in ((places[0], -1), (places[-1], 1)):
-        reach = max(abs(end), 1)
+        reach = max(abs(end), Fraction(1))
         for is_near, distance in enumerate((source.randint(100, 2000), source.randint(1, 13))):
             distances = [reach * Fraction(distance, 130), reach * Fraction(distance, 130) * _BESIDE]
             values = [_off_special(end + sign * distance, distance) for distance in distances]
@@ -244,8 +244,9 @@ def _between(
         if width < abs(high) * _SAME_CUT:
             continue
         share = Fraction(source.randint(10, 90), 100)
-        shares = (share, share * _BESIDE, 1 - share * _BESIDE)
-        values = [_off_special(low + width * part, width * min(part, 1 - part)) for part in shares]
+        beside = share * _BESIDE
+        places_in_gap = (low + width * share, low + width * beside, high - width * beside)
+        values = [_off_special(value, width * beside) for value in places_in_gap]
         yield values, low in cuts or high in cuts
 
 

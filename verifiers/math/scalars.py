@@ -20,10 +20,12 @@ from verifiers.math.arithmetic import (
     NotExact,
     NotNumber,
     OutOfBudget,
+    Undecided,
     exact_value,
     numeric_value,
     real_fraction,
 )
+from verifiers.math.costs import require_affordable
 from verifiers.math.nodes import (
     Constant,
     FunctionCall,
@@ -95,6 +97,10 @@ def same_number(gold: Node, response: Node) -> bool:
 def _proven(gold: Node, response: Node) -> bool:
     """What no number decides, out of the budgets or off the domain: sympy's proof, or not the same."""
     if not all(isinstance(item, _PROVABLE) for side in (gold, response) for item in walk(side)):
+        return False
+    try:
+        require_affordable(gold, response)
+    except Undecided:
         return False
     # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
     from verifiers.math import algebra
