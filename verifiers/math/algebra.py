@@ -1,9 +1,10 @@
 """What sympy knows: the value of an operation as a node, and equalities that no number decides.
 
-Sympy's expressions are built from our nodes alone, never from text, and only from what fits the bounds here.
-That bounds the input, not the time: sympy may take any time and raise anything. So it belongs in a worker
-that is killed when it is late, and whatever sympy raises is `Undecided`. Importing this module imports sympy,
-which takes a third of a second: import it in the worker, after everything cheap."""
+Sympy's expressions are built from our nodes alone, never from text, and only from what fits the bounds here
+and in `verifiers.math.costs`. That bounds digits and terms, not the time: sympy may take any time and raise
+anything. So it belongs in a worker that is killed when it is late, and whatever sympy raises is `Undecided`.
+Importing this module imports sympy, which takes a third of a second: import it in the worker, after
+everything cheap."""
 
 import operator
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import sympy
 from sympy.polys.matrices import DomainMatrix
 
 from verifiers.math import nodes
-from verifiers.math.arithmetic import NotNumber, Undecided, numeric_value
+from verifiers.math.arithmetic import Undecided
+from verifiers.math.costs import require_affordable
 from verifiers.math.expressions import SAME_NAME, node_of
 from verifiers.math.nodes import Node
 from verifiers.math.trees import free_symbols, infinity_sign, nesting, size, walk
@@ -26,7 +28,6 @@ MAX_NESTING = 5
 MAX_BITS = 100_000
 MAX_POLYNOMIAL_POWER = 60
 MAX_MONOMIAL_POWER = 100_000
-MAX_FACTORIAL = 20_000
 MAX_TERMS = 10**6
 _MAX_SPLIT = 12
 MAX_NUMERIC_SIDE = 60
@@ -102,6 +103,7 @@ class _Builder:
     def __init__(self, root: Node, *, allow_operations: bool = True) -> None:
         if size(root) > (MAX_NODES if free_symbols(root) else 20 * MAX_NODES):
             raise Undecided("an expression of too many parts")
+        require_affordable(root)
         self._allow_operations = allow_operations
         # Ends and parameters of integrals and series are lengths and rates far more often than not.
         positive = any(isinstance(item, nodes.Operation) and item.bound for item in walk(root)) or None
@@ -163,8 +165,6 @@ class _Builder:
                 raise Undecided("a power of too many terms")
             if size > MAX_BITS or exponent.q > MAX_BITS:
                 raise Undecided("an exponent of too many digits")
-        elif exponent.is_number:
-            _require_below(MAX_BITS, node.exponent)
         return base**exponent
 
     def _matrix_power(self, base: Expression, exponent: Node) -> Expression:
@@ -194,10 +194,6 @@ class _Builder:
         function = _CALLS.get(node.name)
         if function is None:
             raise Undecided(f"the function {node.name}")
-        if node.name in _BOUNDED:
-            for argument, part in zip(arguments, node.arguments, strict=True):
-                if argument.is_number:
-                    _require_below(MAX_FACTORIAL, part)
         return function(*arguments)
 
     # Operations
@@ -243,18 +239,6 @@ class _Builder:
     def slope(self, body: Node, letter: str, order: int) -> Expression:
         variable = self._symbols.setdefault(letter, sympy.Symbol(letter, real=True))
         return sympy.diff(self.expression(body), variable, order)
-
-
-def _require_below(limit: int, node: Node) -> None:
-    """Refuse what would be a power or a factorial of too many digits.
-
-    By our own evaluation, which has its budgets: sympy's own has none for a tower of powers."""
-    try:
-        value, largest, _ = numeric_value(node, digits=20)
-    except NotNumber as error:
-        raise Undecided(str(error)) from error
-    if largest > 64 or abs(value) > limit:
-        raise Undecided("a power or a factorial of too many digits")
 
 
 def _determinant(matrix: Expression) -> Expression:
@@ -337,7 +321,6 @@ def _root(radicand: Expression, degree: Expression) -> Expression:
     return radicand ** (1 / degree)
 
 
-_BOUNDED = frozenset(("factorial", "double_factorial", "binomial", "gcd", "lcm"))
 _CALLS: dict[str, Callable[..., Expression]] = {
     **{name: getattr(sympy, name) for name in SAME_NAME},
     "abs": sympy.Abs,

@@ -1,6 +1,6 @@
 """The value of a tree: an exact fraction, or any number of digits. Owns every budget of the arithmetic.
 
-Nothing here runs long: results above MAX_BITS, exponents above MAX_EXPONENT_BITS and arguments that would
+Nothing here runs long: results above MAX_BITS, powers of more than MAX_EXPONENT_BITS and arguments that would
 need an enormous reduction raise NotNumber before the work is done. Each thread has its own mpmath context."""
 
 import math
@@ -8,7 +8,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath
 
@@ -19,9 +19,10 @@ from verifiers.math.quadrature import integral
 
 MAX_BITS = 200_000
 MAX_TOTAL_BITS = 600_000
-MAX_EXPONENT_BITS = 1_000_000
+MAX_EXPONENT_BITS = 10**30
 MAX_FACTORIAL = 5_000
-_MAX_REDUCTION = 10**30
+_MAX_REDUCTION = 10**300
+_NOTABLE_LOSS_BITS = 20
 
 Decimal = Any
 """An mpmath number, real or complex."""
@@ -33,6 +34,10 @@ class NotExact(Exception):
 
 class NotNumber(Exception):
     """There is no value, or it is out of every budget."""
+
+
+class OutOfBudget(NotNumber):
+    """A value that may exist, but is out of every budget."""
 
 
 class Undecided(Exception):
@@ -169,10 +174,25 @@ def based_value(node: nodes.Based) -> int:
 _local = threading.local()
 
 
-def _context() -> Any:
+def thread_context() -> Any:
+    """The mpmath context of this thread, at the precision that was last asked for."""
     if not hasattr(_local, "context"):
         _local.context = mpmath.MPContext()
     return _local.context
+
+
+class Evaluation(NamedTuple):
+    """The value of a tree, and what was met on the way to it."""
+
+    value: Decimal
+    largest: float
+    """log2 of the largest magnitude."""
+    smallest: float
+    """log2 of the smallest."""
+    lost_bits: float
+    """Precision that was lost where small errors grow: in large exponents, beside branch points."""
+    stayed_real: bool
+    """Whether no part of the tree was off the real line."""
 
 
 def numeric_value(
@@ -180,9 +200,9 @@ def numeric_value(
     values: Mapping[str, Fraction] = {},
     *,
     digits: int = 40,
-) -> tuple[Decimal, float, float]:
-    """(value, log2 of the largest, log2 of the smallest magnitude met on the way). Raises NotNumber."""
-    context = _context()
+) -> Evaluation:
+    """The value to `digits` digits. Raises NotNumber."""
+    context = thread_context()
     context.dps = digits
     numeric = _Numeric(context, values)
     try:
@@ -191,7 +211,7 @@ def numeric_value(
         raise NotNumber(str(error)) from error
     if not context.isfinite(value):
         raise NotNumber("an infinite or undefined value")
-    return value, numeric.largest, numeric.smallest
+    return Evaluation(value, numeric.largest, numeric.smallest, numeric.lost_bits, numeric.stayed_real)
 
 
 def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 60) -> Fraction:
@@ -199,7 +219,7 @@ def real_fraction(node: Node, values: Mapping[str, Fraction] = {}, *, digits: in
     try:
         return exact_value(node, values)
     except NotExact:
-        value, largest, _ = numeric_value(node, values, digits=digits)
+        value, largest, *_ = numeric_value(node, values, digits=digits)
     if getattr(value, "imag", 0) != 0 or largest > 10_000:
         raise NotNumber("not a real number of ordinary size")
     sign, mantissa, exponent, _ = value.real._mpf_
@@ -218,6 +238,8 @@ class _Numeric:
         self._bound = bound
         self.largest = 0.0
         self.smallest = 0.0
+        self.lost_bits = 0.0
+        self.stayed_real = True
 
     def value(self, node: Node) -> Decimal:
         result = self._value(node)
@@ -231,6 +253,8 @@ class _Numeric:
                 self.largest = size
             elif size < self.smallest:
                 self.smallest = size
+            if self.stayed_real and self.context.im(result):
+                self.stayed_real = False
 
     def _value(self, node: Node) -> Decimal:
         match node:
@@ -300,12 +324,24 @@ class _Numeric:
         return context.power(base, exponent)
 
     def bounded_exponent(self, exponent: Decimal, bits: float = 2.0) -> None:
-        if exponent and self.context.mag(exponent) + math.log2(bits) > math.log2(MAX_EXPONENT_BITS):
-            raise NotNumber("a power out of every budget")
+        if not exponent:
+            return
+        size = float(self.context.mag(exponent)) + math.log2(bits)
+        if size > math.log2(MAX_EXPONENT_BITS):
+            raise OutOfBudget("a power out of every budget")
+        if size > _NOTABLE_LOSS_BITS:
+            self.lost_bits += size
+
+    def note_branch_point(self, argument: Decimal) -> None:
+        """Beside 1 and -1 an error e of the argument may become its root, or e over the distance."""
+        distance = abs(1 - abs(argument))
+        size = float(self.context.mag(distance)) if distance else -float(self.context.prec)
+        if -size > _NOTABLE_LOSS_BITS:
+            self.lost_bits += min(-size, self.context.prec / 2)
 
     def bounded(self, argument: Decimal, limit: int = _MAX_REDUCTION) -> Decimal:
         if abs(argument) > limit:
-            raise NotNumber("an argument out of every budget")
+            raise OutOfBudget("an argument out of every budget")
         return argument
 
     def _call(self, node: nodes.FunctionCall) -> Decimal:
@@ -328,7 +364,7 @@ class _Numeric:
 
     def root(self, radicand: Decimal, degree: Decimal) -> Decimal:
         context = self.context
-        if degree == 3 or (context.isint(degree) and int(degree) % 2 == 1):
+        if degree == 3 or (context.isint(degree) and int(self.bounded(degree)) % 2 == 1):
             # The real root of a negative number, as every schoolbook means it.
             if context.im(radicand) == 0 and context.re(radicand) < 0:
                 return -self.power(-context.re(radicand), 1 / degree)

@@ -11,6 +11,16 @@ def _plain(name: str) -> Callable[..., Any]:
     return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument))
 
 
+def _branching(name: str) -> Callable[..., Any]:
+    """A function with branch points at 1 and -1, beside which it magnifies errors."""
+
+    def value(numeric: Any, argument: Any) -> Any:
+        numeric.note_branch_point(argument)
+        return getattr(numeric.context, name)(numeric.bounded(argument))
+
+    return value
+
+
 def _hyperbolic(name: str) -> Callable[..., Any]:
     return lambda numeric, argument: getattr(numeric.context, name)(numeric.bounded(argument, 10**5))
 
@@ -34,9 +44,9 @@ _SPECIAL_FUNCTIONS: dict[str, Callable[..., Any]] = {
 NUMERIC_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
         name: _plain(name)
-        for name in ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc",
-                     "asinh", "acosh", "atanh")
+        for name in ("sin", "cos", "tan", "cot", "sec", "csc", "atan", "acot", "asinh")
     },
+    **{name: _branching(name) for name in ("asin", "acos", "asec", "acsc", "acosh", "atanh")},
     **{name: _hyperbolic(name) for name in ("sinh", "cosh", "tanh", "coth", "sech", "csch")},
     "sqrt": lambda numeric, argument: numeric.context.sqrt(argument),
     "cbrt": lambda numeric, argument: numeric.root(argument, numeric.context.mpf(3)),

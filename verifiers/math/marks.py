@@ -27,8 +27,7 @@ def same_with_marks(gold: Node, response: Node) -> bool:
         case (Degrees(wanted), _):
             return same_scalar(wanted, response) if _is_rational(response) else same_scalar(gold, response)
         case (_, Degrees(given)):
-            # The side with the sign comes first.
-            return same_scalar(gold, given) if _is_rational(gold) else same_scalar(response, gold)
+            return same_scalar(gold, given if _is_rational(gold) else response)
     return same_scalar(gold, response)
 
 

@@ -6,7 +6,7 @@ from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.names import is_name, named_terms, names_ratio, same_name
 from verifiers.math.nodes import FunctionCall, Node, Number, Quotient, Ratio, Relation, Sum, Symbol, Text
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
-from verifiers.math.trees import difference, free_symbols
+from verifiers.math.trees import difference, free_symbols, replaced
 
 _POINTS = 4
 # Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.
@@ -140,6 +140,7 @@ def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
     letters = sorted(free_symbols(gold) | free_symbols(response))
     source = random_source(gold, response)
     ratios: list[Fraction] = []
+    origin: dict[str, Fraction] = {}
     for attempt in range(3 * _POINTS):
         signs = (-1, 1) if attempt % 2 else (1,)
         values = {name: Fraction(source.randint(20, 300) * source.choice(signs), 97) for name in letters}
@@ -147,6 +148,7 @@ def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
             bottom = real_fraction(second, values)
             if bottom:
                 ratios.append(real_fraction(first, values) / bottom)
+                origin = origin or values
         except NotNumber:
             continue
         if len(ratios) == _POINTS:
@@ -154,4 +156,14 @@ def _constant_ratio(gold: Relation, response: Relation) -> Fraction | None:
     if len(ratios) < 2 or not ratios[0]:
         return None
     allowed = abs(ratios[0]) * Fraction(1, 10**25)
-    return ratios[0] if all(abs(ratio - ratios[0]) <= allowed for ratio in ratios) else None
+    if any(abs(ratio - ratios[0]) > allowed for ratio in ratios):
+        return None
+    # The same graph near 0, so far: compare everywhere, with the ratio as it is and not as a decimal.
+    crossed = [Product((_at(other, origin), side)) for side, other in ((first, second), (second, first))]
+    return ratios[0] if same_scalar(*crossed) else None
+
+
+def _at(node: Node, values: dict[str, Fraction]) -> Node:
+    for name, value in values.items():
+        node = replaced(node, Symbol(name), Number(value))
+    return node

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from verifiers.math.arithmetic import NotExact, NotNumber, Undecided, exact_value, numeric_value
+from verifiers.math.costs import require_affordable
 from verifiers.math.nodes import (
     FunctionCall,
     Matrix,
@@ -30,6 +31,7 @@ from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced,
 MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
 MAX_WRITTEN_OUT = 60_000
+MAX_KEPT_SIZE = 6_000
 MAX_INTEGRAND = 80
 MAX_PARAMETERS = 4
 _DIGITS_OF_CHECK = 20
@@ -126,11 +128,8 @@ def _value(node: Node) -> Node | None:
             return node
         if is_integral_without_ends(node):
             return None
-    # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
-    from verifiers.math import algebra
-
     try:
-        value = algebra.value_of(node)
+        value = _computed(node)
     except Undecided:
         value = None
     if not _is_measurable(node):
@@ -139,6 +138,15 @@ def _value(node: Node) -> Node | None:
     if value is not None and _is_confirmed(node, value):
         return value
     return node if _is_confirmed(node, node) else None
+
+
+def _computed(node: Node) -> Node:
+    """Sympy's value. Raises Undecided."""
+    require_affordable(node)
+    # After everything cheap, and in a worker: importing sympy takes as long as a thousand comparisons.
+    from verifiers.math import algebra
+
+    return algebra.value_of(node)
 
 
 def _is_measurable(node: Node) -> bool:
@@ -163,7 +171,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
     for sizes in _PARAMETERS:
         values = {name: Fraction(sizes[at % len(sizes)], 97) for at, name in enumerate(letters)}
         try:
-            measured, _, _ = numeric_value(node, values, digits=_DIGITS_OF_CHECK)
+            measured = numeric_value(node, values, digits=_DIGITS_OF_CHECK).value
         except NotNumber:
             continue
         if value is node:
@@ -180,7 +188,7 @@ def _is_confirmed(node: Operation, value: Node) -> bool:
 
 def _is_near(value: Node, values: dict[str, Fraction], measured: Any) -> bool:
     try:
-        given, _, _ = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK)
+        given = numeric_value(value, values, digits=2 * _DIGITS_OF_CHECK).value
     except NotNumber:
         return False
     return bool(abs(given - measured) <= 1e-10 * max(1, abs(measured)))
@@ -208,7 +216,8 @@ def _written_out(node: Operation) -> Node | None:
     try:
         return Number(exact_value(whole))
     except NotExact:
-        return whole if num_terms <= MAX_KEPT_TERMS else None
+        is_short = num_terms <= MAX_KEPT_TERMS and num_terms * body_size <= MAX_KEPT_SIZE
+        return whole if is_short else None
     except NotNumber:
         return None
 
@@ -235,9 +244,10 @@ def is_antiderivative(gold: Operation, response: Node) -> bool:
     extra = free_symbols(response) - free_symbols(gold)
     if len(extra) > 1 or not extra <= _CONSTANTS_OF_INTEGRATION or has_operation(response):
         return False
-    from verifiers.math import algebra
-
     try:
+        require_affordable(response)
+        from verifiers.math import algebra
+
         derivative = algebra.derivative_of(response, gold.letter)
     except Undecided:
         return False

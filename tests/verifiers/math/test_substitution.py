@@ -85,7 +85,6 @@ async def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy()
         verdicts = [await graded(pool, gold, answer) for gold, answer in HOSTILE]
         healthy = await graded(pool, r"\sum_{n=0}^{\infty} \frac{1}{2^n}", "2")
         assert healthy.outcome is Outcome.CORRECT, healthy
-        assert 0 < pool.num_killed
         found = [
             (answer, verdict.detail)
             for (_, answer), verdict in zip(HOSTILE, verdicts, strict=True)
@@ -95,11 +94,12 @@ async def test_hostile_operations_are_wrong_in_time_and_leave_the_pool_healthy()
 
 
 async def test_a_gold_that_sympy_never_finishes_is_wrong_for_others_and_right_for_itself() -> None:
-    gold = r"\int_0^1 (x+a)^{60}(x+b)^{60}(x+c)^{60} dx"
+    gold = r"\int_0^1 (x+a)^{20}(x+b)^{20}(x+c)^{5} dx"
 
     async with VerifierPool(timeout_seconds=0.5) as pool:
         answers = ("1", gold, gold.replace("x", "t"))
         found = [(await graded(pool, gold, answer)).outcome for answer in answers]
+        assert pool.num_killed == 1
     assert found == [Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
 
 

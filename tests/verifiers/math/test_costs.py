@@ -1,0 +1,132 @@
+"""What is too large to evaluate is told by the tree alone, before sympy is imported or asked."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verifiers.math import algebra
+from verifiers.math.arithmetic import Undecided
+from verifiers.math.costs import require_affordable
+from verifiers.math.parser import parse_answer
+from verifiers.math.verifier import MathVerifier
+from verifiers.pool import VerifierPool
+from verifiers.verdict import Outcome
+
+GOLDS = ("42", r"\sum_{k=1}^{10} k")
+"""Of a gold with an operation the answer's operations are evaluated, too."""
+
+HUGE = [
+    r"\prod_{k=1}^{1000000} k", "9^{9^{9^{9}}}", r"\prod_{k=1}^{999999} k^{k}", r"\sum_{k=1}^{900000} k!",
+    r"\binom{10^9}{5\cdot 10^8}", "(10^9)!", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{10^9}",
+    r"\det\begin{pmatrix}9^{9^9}&1\\1&2\end{pmatrix}", r"\sum_{k=1}^{n} k^{9999}",
+    r"\prod_{a=1}^{9999}\prod_{b=1}^{9999} ab", r"\frac{(10^{10})!}{(10^{10}-1)!}",
+    r"\int_0^1 (x+a)^{90}(x+b)^{90}(x+c)^{90} dx", r"\frac{d^{10}}{dx^{10}} x^{x^{x^{x}}}",
+    r"\lim_{x\to\infty} \frac{e^{e^{e^{e^{x}}}}}{x}", r"\sum_{k=1}^{10} 9^{9^{9^k}}",
+]  # fmt: skip
+
+HONEST = [
+    r"\sum_{k=1}^{1000000} k^2", r"\sum_{k=1}^{10^{100}} k", r"\sum_{k=1}^{\infty} \frac{1}{k^2}",
+    r"\prod_{k=2}^{\infty} (1-\frac{1}{k^2})", r"\prod_{k=1}^{n} \frac{k}{k+1}",
+    r"\sum_{k=0}^{n} \binom{n}{k}", r"\lim_{n\to\infty} (1+\frac1n)^n",
+    r"\lim_{x\to0} (\cos x)^{\frac{1}{x^2}}", r"\int_0^1 x^{10}(1-x)^{10} dx",
+    r"\int_0^\infty e^{-x^2} dx", r"\frac{d^{10}}{dx^{10}} x^3e^x\sin x", r"\frac{d}{dx} x^{x^x}",
+    r"\begin{pmatrix}1&1\\1&0\end{pmatrix}^{60}", r"\frac{10000!}{9998!}", r"\binom{100}{50}",
+    r"\sum_{k=1}^{1000} 2^k", r"\sum_{n=1}^{\infty} \frac{n^3}{2^n}", r"\sum_{k=1}^{n} k^{10}",
+]  # fmt: skip
+
+
+def boxed(answer: str) -> str:
+    return f"The answer is $\\boxed{{{answer}}}$."
+
+
+def huge_expressions() -> st.SearchStrategy[str]:
+    """Values of more than a million digits: growing operations, one inside or beside the other."""
+    numbers = st.integers(10**6, 10**9).map(str)
+    grown = st.one_of(
+        numbers.map(lambda n: f"{n}!"),
+        numbers.map(lambda n: rf"\binom{{{n}}}{{{int(n) // 2}}}"),
+        st.tuples(st.integers(7, 99), numbers).map(lambda pair: f"{pair[0]}^{{{pair[1]}0}}"),
+        numbers.map(lambda n: rf"\prod_{{k=1}}^{{{n}}} k"),
+        numbers.map(lambda n: rf"\prod_{{k=1}}^{{{n}}} (2k+1)"),
+        numbers.map(lambda n: rf"\sum_{{k=1}}^{{{n}}} k^{{k}}"),
+        numbers.map(lambda n: rf"\sum_{{k=1}}^{{{n}}} k!"),
+        st.just("9^{9^{9^9}}"),
+    )
+    return st.recursive(
+        grown,
+        lambda inner: st.one_of(
+            inner.map(lambda text: f"({text})!"),
+            inner.map(lambda text: f"2^{{{text}}}"),
+            inner.map(lambda text: rf"({text})^{{3}}+1"),
+            inner.map(lambda text: rf"\sum_{{j=1}}^{{20}} j\cdot ({text})"),
+            inner.map(lambda text: rf"\prod_{{j=1}}^{{7}} (j+{text})"),
+            inner.map(lambda text: rf"\det\begin{{pmatrix}}{text}&1\\2&3\end{{pmatrix}}"),
+            st.tuples(inner, inner).map(lambda pair: rf"\frac{{{pair[0]}}}{{{pair[1]}}}"),
+            st.tuples(inner, inner).map(lambda pair: rf"({pair[0]})\cdot({pair[1]})"),
+        ),
+        max_leaves=3,
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What reaches sympy."""
+    found: list[object] = []
+
+    def note(question: object) -> None:
+        found.append(question)
+        raise Undecided("asked")
+
+    monkeypatch.setattr(algebra, "_guarded", note)
+    return found
+
+
+@given(huge_expressions())
+@settings(max_examples=150, deadline=None)
+def test_what_has_millions_of_digits_is_not_affordable(text: str) -> None:
+    with pytest.raises(Undecided):
+        require_affordable(parse_answer(text))
+
+
+@pytest.mark.parametrize("text", HUGE)
+def test_known_bombs_are_not_affordable(text: str) -> None:
+    with pytest.raises(Undecided):
+        require_affordable(parse_answer(text))
+
+
+@pytest.mark.parametrize("text", HONEST)
+def test_what_a_gold_may_ask_for_is_affordable(text: str) -> None:
+    require_affordable(parse_answer(text))
+
+
+@pytest.mark.parametrize("gold", GOLDS)
+@pytest.mark.parametrize("text", HUGE)
+def test_a_bomb_is_wrong_without_asking_sympy(asked: list[object], text: str, gold: str) -> None:
+    verifier = MathVerifier(operations="any")
+    assert verifier.verify(boxed(text), verifier.parse_reference(gold)).outcome is Outcome.WRONG
+    assert not asked
+
+
+def test_bombs_import_no_sympy() -> None:
+    code = (
+        "import sys; from verifiers.math.verifier import MathVerifier; v = MathVerifier()\n"
+        f"for gold in {GOLDS!r}:\n"
+        f"    for answer in {HUGE!r}:\n"
+        "        v.verify('\\\\boxed{' + answer + '}', v.parse_reference(gold))\n"
+        "print('sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+async def test_bombs_kill_no_worker() -> None:
+    async with VerifierPool(num_workers=1) as pool:
+        for gold in GOLDS:
+            reference = pool.parse_reference("math", {}, gold)
+            for text in HUGE:
+                verdict = await pool.verify("math", {}, boxed(text), reference)
+                assert verdict.outcome in (Outcome.WRONG, Outcome.NO_ANSWER), (text, verdict)
+        assert pool.num_killed == 0
