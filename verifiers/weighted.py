@@ -81,6 +81,11 @@ class WeightedVerifier:
         """The options with each part written out and checked. Raises ValueError."""
         return {**options, "parts": [_checked_part(part, folder) for part in options["parts"]]}
 
+    @property
+    def members(self) -> list[Verifier]:
+        """The verifiers of the parts."""
+        return [part.verifier for part in self._parts]
+
     def parse_reference(self, raw: object) -> tuple[Any, ...]:
         return tuple(part.verifier.parse_reference(self._gold_of(part, raw)) for part in self._parts)
 
