@@ -9,7 +9,7 @@ and a FAULT with its cause: it raises, it exits, it crashes, it does not load. E
     late, after half of the limit or more on the CPU     WRONG, the pool killed it for its time
     late, without the CPU                                FAULT: it slept, or the machine is overloaded
     MemoryError in cache_key or verify                   WRONG, at the limit on the address space
-    RecursionError in cache_key or verify                WRONG
+    RecursionError in verify                             WRONG; in cache_key or verify_fast, verify decides
     died of a signal with half of the memory limit       WRONG: the kernel, or C code without memory, ended it
       or more resident
     died of any other signal: a stack overflow past      FAULT, with the signal and the frames that the
