@@ -31,6 +31,7 @@ from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
+from asyncrl.rollout.faults import retried_fault
 from asyncrl.rollout.filter import SignalFilter, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
@@ -84,7 +85,7 @@ def assemble(
 
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
     generator = _make_generator(inputs, run_id, queue, fleet, waits, state, oversampling)
-    grader = _make_grader(inputs, run_folder)
+    grader = _make_grader(inputs, run_folder, journal)
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
@@ -261,13 +262,14 @@ def _make_generator(
     )
 
 
-def _make_grader(inputs: Inputs, run_folder: Path | None) -> Grader:
+def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> Grader:
     recipe = inputs.recipe
     return Grader(
         recipe.verifying,
         inputs.verifiers,
         max_fault_retries=recipe.rollout.max_fault_retries,
         prints=None if run_folder is None else run_folder / "logs" / "verifiers.log",
+        on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
     )
 
 

@@ -213,4 +213,9 @@ class Controller:
 
     async def _watch(self) -> None:
         """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
-        await watch(self.watched, interval_seconds=WATCH_INTERVAL_SECONDS, describe=self.waits.describe_waits)
+        await watch(
+            self.watched,
+            interval_seconds=WATCH_INTERVAL_SECONDS,
+            describe=self.waits.describe_waits,
+            also=self.grader.waits.look,
+        )

@@ -93,6 +93,9 @@ class RunMetrics:
                 for (verifier, outcome), count in sorted(self._grader.outcomes.items())
             ],
         )
+        yield counter(
+            "verifier_faults_retried_total", "Faults whose retry gave a verdict.", self._grader.num_retried
+        )
         pool = self._grader.pool_metrics()
         yield counter(
             "verifier_workers_killed_total", "Workers that were late or died.", pool["verifier_killed_total"]

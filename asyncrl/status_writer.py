@@ -28,7 +28,7 @@ from asyncrl.run_status import (
 )
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
-from asyncrl.waits import Wait, Waits, now_seconds
+from asyncrl.waits import VERDICT_BY, Wait, Waits, now_seconds
 
 log = logging.getLogger(__name__)
 
@@ -186,8 +186,7 @@ class StatusWriter:
             states = Counter(server.state.value for server in self._fleet.servers.values())
             return "for a server: " + ", ".join(f"{count} {name}" for name, count in states.items())
         if any(group.state is GroupState.OPEN for group in self._queue.live.values()):
-            num_verdicts = sum(wait.blocker == "its verdict" for wait in waits)
-            return f"for {num_verdicts} verdicts" if num_verdicts else None
+            return _verdicts_wait([wait for wait in waits if wait.blocker.startswith(VERDICT_BY)])
         if self._queue.version is None:
             return "for the trainer to start"
         if not self._queue.can_admit():
@@ -207,6 +206,14 @@ class StatusWriter:
             self._readings.popleft()
         self._readings.append(now)
         return [_row(server, self._readings[0], now) for server in servers]
+
+
+def _verdicts_wait(waits: list[Wait]) -> str | None:
+    """`waits`: for verdicts, the longest first."""
+    if not waits:
+        return None
+    names = ", ".join(sorted({wait.blocker.removeprefix(VERDICT_BY).strip() for wait in waits}))
+    return f"for {len(waits)} verdicts by {names}: {now_seconds() - waits[0].since_seconds:.0f} s"
 
 
 def _row(server: Server, before: _Reading, now: _Reading) -> ServerStatus:

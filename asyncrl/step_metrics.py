@@ -102,6 +102,11 @@ class Speed(TypedDict):
     """Passes over prompts and prefixes, by tokens."""
 
 
+class Retried(TypedDict):
+    faults_retried: int
+    """Faults of verifiers since the last step whose retry gave a verdict, in evaluations too."""
+
+
 class Trained(TypedDict):
     """What the batch holds, repeated groups included."""
 
@@ -285,6 +290,8 @@ class StepReport:
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The step that the trainer asked for last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
+        self._num_retried = 0
+        """As the grader counted when the last step ended."""
         self._rewards: list[float] = []
         self.num_steps = 0
         """Of all trainers since this start, repeated ones too."""
@@ -315,8 +322,13 @@ class StepReport:
                 **trained,
                 **speed,
                 **self._grader.pool_metrics(),
+                **self._retried(),
                 **trend_metrics(self._rewards, self._accuracies),
                 "trainer_idle_share": idle,
                 "step": request.step,
             }
         )
+
+    def _retried(self) -> Retried:
+        before, self._num_retried = self._num_retried, self._grader.num_retried
+        return {"faults_retried": self._num_retried - before}

@@ -9,6 +9,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+VERDICT_BY = "its verdict by"
+"""Begins the blocker of a trajectory that waits for its verifier, whose name follows."""
+
 
 def now_seconds() -> float:
     """The running loop's monotonic clock: the one that timeouts obey, and that a simulation can drive."""

@@ -78,9 +78,14 @@ class Watch:
 
 
 async def watch(
-    all_watched: Sequence[Watched], *, interval_seconds: float, describe: Callable[[], str]
+    all_watched: Sequence[Watched],
+    *,
+    interval_seconds: float,
+    describe: Callable[[], str],
+    also: Callable[[], None] | None = None,
 ) -> None:
-    """Looks at everything watched every `interval_seconds`, without end; `describe` says who waits for whom.
+    """Looks at everything watched every `interval_seconds`, without end; `describe` says who waits for whom,
+    `also` is called each time.
 
     Raises Stalled.
     """
@@ -89,3 +94,5 @@ async def watch(
         await asyncio.sleep(interval_seconds)
         for one in watches:
             one.check(describe)
+        if also is not None:
+            also()

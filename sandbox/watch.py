@@ -96,7 +96,7 @@ def cpu_seconds(pid: int) -> float:
     return process.cpu_seconds if process else 0.0
 
 
-def _resident_bytes(pid: int) -> int:
+def resident_bytes(pid: int) -> int:
     """All that is resident, pages that it shares with others included."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -112,12 +112,12 @@ def _proportional_bytes(pid: int) -> int:
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass
-    return _resident_bytes(pid)
+    return resident_bytes(pid)
 
 
 def _add_memory(pids: list[int], enough: int, until: float, sample: Sample) -> None:
     """Adds the memory of processes; shared pages by share only where it were more than `enough` otherwise."""
-    resident = sum(map(_resident_bytes, pids))
+    resident = sum(map(resident_bytes, pids))
     if sample.memory_bytes + resident <= enough:
         sample.memory_bytes += resident
         return

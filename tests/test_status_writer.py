@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fakes.small_disk import refused_writes
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller import Controller
+from asyncrl.records import Score, Task
 from asyncrl.run_status import Status, read_status
 from asyncrl.status_writer import StatusWriter
 
@@ -110,6 +112,33 @@ async def test_rollouts_that_the_staleness_bound_holds_up_wait_for_the_trainer(
         await controller.run(train_a_step_and_hang)
     # Four groups may be admitted at version 0, of which the batch holds two.
     assert said == ["for the trainer: 2 groups ready, rollout.max_staleness admits no more"]
+
+
+async def test_rollouts_that_wait_for_verdicts_name_the_verifier(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
+    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
+        status = writer_of(controller, tmp_path)
+        said: list[str] = []
+
+        async def grade(task: Task, response: str) -> Score:
+            await asyncio.Event().wait()
+            raise AssertionError("never")
+
+        monkeypatch.setattr(controller.grader, "grade", grade)
+
+        async def train_until_verdicts_are_waited_for() -> None:
+            training = asyncio.create_task(FakeTrainer(controller.queue_url, tmp_path).run())
+            while "verdicts" not in (words := status.status()["waiting"]["rollouts"] or ""):
+                await asyncio.sleep(0.001)
+            said.append(words)
+            controller.stop()
+            await training
+
+        await controller.run(train_until_verdicts_are_waited_for)
+        assert "its verdict by" not in controller.waits.describe_waits()
+    assert re.fullmatch(r'for \d+ verdicts by "exact": \d+ s', said[0])
 
 
 async def test_a_run_that_is_stopped_says_so_and_one_that_raises_has_failed(

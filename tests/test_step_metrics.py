@@ -24,6 +24,8 @@ class FakeMeters:
 
 
 class FakeGrader:
+    num_retried = 3
+
     def pool_metrics(self) -> dict[str, float]:
         return {"verifier_killed_total": 2.0}
 
@@ -125,4 +127,4 @@ def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() ->
     assert row["trainer_idle_share"] == pytest.approx(0.3)
     assert row["rollout_idle_share"] == pytest.approx(0.1)
     assert (row["step"], row["drain_seconds"], row["rollout_tokens_per_second"]) == (1, 2.0, 50.0)
-    assert row["verifier_killed_total"] == 2.0
+    assert (row["verifier_killed_total"], row["faults_retried"]) == (2.0, 3)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.golds import parse_gold
+from verifiers.judgement import Limit
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import Outcome, Verdict, correct
+from verifiers.verdict import wrong as not_correct
 from verifiers.verifier import CacheableVerifier, FastVerifier, Verifier
 
 HOSTILE_RESPONSES: tuple[str, ...] = (
@@ -81,7 +83,7 @@ async def check_contract(
         checks.append(await _same_twice(pool, name, options, references, folder))
         checks.append(await _grades(pool, verifier, (name, options, folder), right, want_correct=True))
         checks.append(await _grades(pool, verifier, (name, options, folder), wrong, want_correct=False))
-    checks.append(_fast_agrees(verifier, references))
+        checks.append(await _fast_agrees(pool, verifier, (name, options, folder), references))
     return checks
 
 
@@ -118,13 +120,14 @@ async def _answers_everything(
     promise = "no response makes it raise, hang or fault"
     for reference in references[:2]:
         jobs = [
-            pool.verify(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES
+            pool.judge(name, options, response, reference, folder=folder) for response in HOSTILE_RESPONSES
         ]
-        for response, verdict in zip(HOSTILE_RESPONSES, await asyncio.gather(*jobs), strict=True):
-            late = verdict.detail.startswith(("timeout", "the verifier died"))
-            if verdict.outcome is Outcome.FAULT or late:
+        for response, found in zip(HOSTILE_RESPONSES, await asyncio.gather(*jobs), strict=True):
+            # One whose retry succeeds has failed too.
+            failed = [*found.faults, found.verdict][0]
+            if failed.outcome is Outcome.FAULT or found.limit is Limit.TIME:
                 return Check(
-                    promise, False, f"{response[:60]!r} ({len(response)} characters): {verdict.detail}"
+                    promise, False, f"{response[:60]!r} ({len(response)} characters): {failed.detail}"
                 )
     return Check(promise, True)
 
@@ -166,25 +169,45 @@ async def _grades(
     return Check(promise, True, "" if pairs else "no pairs given")
 
 
-def _fast_agrees(verifier: Verifier, references: Sequence[Any]) -> Check:
+async def _fast_agrees(
+    pool: VerifierPool,
+    verifier: Verifier,
+    named: tuple[str, Mapping[str, object], Path | None],
+    references: Sequence[Any],
+) -> Check:
     promise = "verify_fast and cache_key agree with verify"
-    fast_verifier = verifier if isinstance(verifier, FastVerifier) else None
-    cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
-    if fast_verifier is None and cacheable is None:
+    if not isinstance(verifier, (FastVerifier, CacheableVerifier)):
         return Check(promise, True, "it has neither")
     for reference in references[:2]:
-        by_key: dict[object, Verdict] = {}
-        for response in ("\\boxed{42}", "so \\boxed{42}", "\\boxed{41}", "42", ""):
-            verdict = verifier.verify(response, reference)
-            if fast_verifier is not None:
-                fast = fast_verifier.verify_fast(response, reference)
-                if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
-                    return Check(
-                        promise, False, f"{response!r}: {fast.outcome.value} against {verdict.outcome.value}"
-                    )
-            if cacheable is not None:
-                key = cacheable.cache_key(response, reference)
-                known = by_key.setdefault(key, verdict) if key is not None else verdict
-                if (known.outcome, known.score) != (verdict.outcome, verdict.score):
-                    return Check(promise, False, f"{response!r}: the same key, but another verdict")
+        # Pickled: its class may be in the verifier's own file, which a worker has yet to load.
+        given = (*named, pickle.dumps(reference))
+        verdict = await pool.verify(f"{__name__}:Agreement", {}, "", given)
+        if verdict.outcome is not Outcome.CORRECT:
+            return Check(promise, False, verdict.detail)
     return Check(promise, True)
+
+
+class Agreement:
+    """Compares fast path, key and verdict of a verifier. Itself one, so that it runs in a worker."""
+
+    def parse_reference(self, raw: object) -> object:
+        return raw
+
+    def verify(
+        self, response: str, reference: tuple[str, Mapping[str, object], Path | None, bytes]
+    ) -> Verdict:
+        """CORRECT where the (name, options, folder, pickled reference) agrees with itself."""
+        name, options, folder, pickled = reference
+        verifier = load_verifier(name, options, folder=folder)
+        gold = pickle.loads(pickled)
+        by_key: dict[object, Verdict] = {}
+        for text in ("\\boxed{42}", "so \\boxed{42}", "\\boxed{41}", "42", ""):
+            verdict = verifier.verify(text, gold)
+            fast = verifier.verify_fast(text, gold) if isinstance(verifier, FastVerifier) else None
+            if fast is not None and (fast.outcome, fast.score) != (verdict.outcome, verdict.score):
+                return not_correct(detail=f"{text!r}: {fast.outcome.value} against {verdict.outcome.value}")
+            key = verifier.cache_key(text, gold) if isinstance(verifier, CacheableVerifier) else None
+            known = by_key.setdefault(key, verdict) if key is not None else verdict
+            if (known.outcome, known.score) != (verdict.outcome, verdict.score):
+                return not_correct(detail=f"{text!r}: the same key, but another verdict")
+        return correct()

@@ -1,14 +1,15 @@
 """VerifierPool: verdicts from killable worker processes, one call that never blocks the event loop.
 
 Each worker holds one verification at a time. The pool holds its deadline: a worker that is late is killed and
-replaced by a fork of the warm template, in milliseconds, and no other verification notices. Late after using
-its CPU time: the response caused it, WRONG. Late without having had the CPU: the machine is overloaded, it
-gets more time, then a retry on a fresh worker, then FAULT. A worker that dies otherwise is also retried once.
+replaced by a fork of the warm template, in milliseconds, and no other verification notices. What a response
+may cost and what is a FAULT says `verifiers.judgement`. Verifiers of the user's run in workers alone, the
+fast path, the key in the cache and the reading of a gold included.
 
 Used from one event loop; `BlockingVerifierPool` is the same for threads. Nothing heavy is imported here."""
 
 import asyncio
 import hashlib
+import logging
 import pickle
 import time
 from collections.abc import Hashable, Mapping
@@ -17,42 +18,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sandbox import frames
-from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
+from verifiers.attempt import Job, Late, Limits, death, judged, key_of, ready, verdict_of, within_limits
+from verifiers.cache import ReferenceDigests, VerdictCache, source_stamp
 from verifiers.golds import parse_gold
-from verifiers.registry import build_verifier, check_options
+from verifiers.judgement import Judgement, Limit
+from verifiers.loaded import Loaded, key_of_options, load
+from verifiers.own import OwnLoop, in_thread, parsed
+from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict
-from verifiers.template import Template, VerifierWorker, WorkerDied, describe_end
-from verifiers.verdict import Outcome, Verdict, fault, over_limit, wrong
-from verifiers.verifier import (
-    AsyncVerifier,
-    CacheableVerifier,
-    ClosableVerifier,
-    FastVerifier,
-    LimitedVerifier,
-    PreparedVerifier,
-    Verifier,
-)
+from verifiers.template import Template, VerifierWorker, WorkerDied
+from verifiers.verdict import Outcome, Verdict, fault, too_deep, wrong
+from verifiers.verifier import AsyncVerifier, ClosableVerifier
+
+log = logging.getLogger(__name__)
 
 MAX_RESPONSE_CHARACTERS = 4_000_000
-_STARVED_SHARE = 0.5
-_MAX_EXTENSIONS = 4
-
-
-class _Loaded:
-    """One verifier in the caller's process, for the fast path and the cache, and its
-    specification for the workers."""
-
-    def __init__(self, verifier: Verifier, specification: bytes, timeout_seconds: float) -> None:
-        self.verifier = verifier
-        self.specification = specification
-        self.fast = verifier if isinstance(verifier, FastVerifier) else None
-        self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
-        self.cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
-        self.prepared = verifier if isinstance(verifier, PreparedVerifier) else None
-        own_limit = verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else None
-        self.has_own_limit = own_limit is not None
-        self.timeout_seconds = timeout_seconds if own_limit is None else own_limit
+COMPOSED = ("weighted",)
+"""Built-in verifiers that may hold one of the user's."""
+CLOSE_SECONDS = 10.0
+"""For `close` of a verifier of the user's, before it is left behind."""
 
 
 class VerifierPool:
@@ -65,9 +49,11 @@ class VerifierPool:
         cache_size: int = 65_536,
         cache_bytes: int = 64 << 20,
         prints: Path | None = None,
+        load_seconds: float = 60.0,
     ) -> None:
         """`cache_size` in entries; `cache_bytes` bounds their memory (programs are long answers). What
-        verifiers print in the workers goes to the file `prints`, else to standard error."""
+        verifiers print in the workers goes to the file `prints`, else to standard error. `load_seconds`: how
+        long a verifier of the user's may take to load in a worker, and to read a gold."""
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}, expected at least 1.")
         if timeout_seconds <= 0:
@@ -75,14 +61,15 @@ class VerifierPool:
         if recycle_after < 1:
             raise ValueError(f"recycle_after is {recycle_after}, expected at least 1.")
         self._num_workers = num_workers
-        self._timeout_seconds = timeout_seconds
+        self._limits = Limits(timeout_seconds, False, load_seconds, memory_limit_bytes)
         self._recycle_after = recycle_after
         self._cache = VerdictCache(max_entries=cache_size, max_bytes=cache_bytes)
         self._digests = ReferenceDigests()
-        self._loaded: dict[Hashable, _Loaded] = {}
+        self._loaded: dict[Hashable, Loaded] = {}
+        self._loading: dict[Hashable, asyncio.Future[Loaded]] = {}
+        self._own_loop = OwnLoop()
         self._template = Template(memory_limit_bytes, prints)
         self._idle: asyncio.LifoQueue[VerifierWorker | None] = asyncio.LifoQueue()
-        self._busy: set[VerifierWorker] = set()
         self._is_open = False
         self.num_killed = 0
         """Workers killed because they were late, since the start."""
@@ -106,9 +93,10 @@ class VerifierPool:
         """Kill the workers and the template, close the verifiers. Verifications in flight end as FAULT."""
         self._is_open = False
         await self._template.close()
+        self._own_loop.close()
         for loaded in self._loaded.values():
             if isinstance(loaded.verifier, ClosableVerifier):
-                await asyncio.to_thread(loaded.verifier.close)
+                await _close(loaded.verifier, None if loaded.is_built_in else CLOSE_SECONDS)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -137,179 +125,226 @@ class VerifierPool:
         """The verdict on one response; FAULT only when the verifier failed twice. No response makes it raise.
 
         Raises ValueError when there is no such verifier or it does not take the options."""
+        return (await self.judge(verifier_name, options, response, reference, folder=folder)).verdict
+
+    async def judge(
+        self,
+        verifier_name: str,
+        options: Mapping[str, object],
+        response: str,
+        reference: Any,
+        *,
+        folder: Path | None = None,
+    ) -> Judgement:
+        """As `verify`, with the attempts that failed and the limit that the response met."""
         if not self._is_open:
             raise ValueError("This VerifierPool is not started: use `async with` or await start().")
-        loaded = self._load(verifier_name, options, folder)
+        if len(response) > MAX_RESPONSE_CHARACTERS:
+            detail = f"the response has more than {MAX_RESPONSE_CHARACTERS} characters"
+            return Judgement(wrong(detail=detail))
+        loaded = await self._load_aside(verifier_name, options, folder)
         try:
-            return storable_verdict(await self._verify(loaded, response, reference))
+            return await self._judge(loaded, response, reference)
         # The boundary: verify_fast and cache_key are the verifier's own code too.
         except (Exception, SystemExit) as error:
-            return fault_of(error)
+            return Judgement(fault_of(error))
 
-    async def _verify(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
-        if len(response) > MAX_RESPONSE_CHARACTERS:
-            return wrong(detail=f"the response has more than {MAX_RESPONSE_CHARACTERS} characters")
+    async def _judge(self, loaded: Loaded, response: str, reference: Any) -> Judgement:
         started = time.perf_counter()
         try:
             verdict = None if loaded.fast is None else loaded.fast.verify_fast(response, reference)
-            key = None if verdict is not None else self._key(loaded, response, reference)
+            part = None if verdict is not None else loaded.key_part(response, reference)
         except RecursionError:
             # Of the response's making: a worker, which says WRONG to that, has the word.
-            verdict, key = None, None
+            verdict, part = None, None
         if verdict is not None:
             self.num_fast += 1
-            return replace(verdict, seconds=time.perf_counter() - started)
-        known = None if key is None else self._cache.get(key)
+            verdict = storable_verdict(verdict)
+            return Judgement(replace(verdict, seconds=time.perf_counter() - started))
+        if loaded.waits is not None and not loaded.is_built_in:
+            reference, part = await self._own_loop.run(_begun(loaded, response, reference))
+        key = self._key(loaded, part, reference)
+        known = self._known(key, started)
         if known is not None:
-            self.num_cached += 1
-            return replace(known, seconds=time.perf_counter() - started)
-        if loaded.waits is not None:
-            verdict = await waited(loaded.waits, response, reference)
-        else:
-            verdict = await self._in_worker(loaded, response, reference)
-        if key is not None:
-            self._cache.put(key, verdict)
-        return verdict
+            return known
+        if loaded.waits is None:
+            return await self._in_worker(loaded, response, reference, key)
+        work = waited(loaded.waits, response, reference)
+        judgement = await (work if loaded.is_built_in else self._own_loop.run(work))
+        self._keep(key, judgement)
+        return judgement
 
-    def _key(self, loaded: _Loaded, response: str, reference: Any) -> bytes | None:
-        """The cache's key of this verification; None: it is not to be cached."""
-        if loaded.cacheable is None:
+    def _known(self, key: bytes | None, started: float) -> Judgement | None:
+        """From the cache; `started`: when this verification began."""
+        known = None if key is None else self._cache.get(key)
+        if known is None:
             return None
-        part = loaded.cacheable.cache_key(response, reference)
-        ours = None if part is None else part_digest(part)
-        theirs = None if ours is None else self._digests.digest(reference)
-        if ours is None or theirs is None:
+        self.num_cached += 1
+        return Judgement(replace(known, seconds=time.perf_counter() - started))
+
+    def _keep(self, key: bytes | None, judgement: Judgement) -> None:
+        if key is not None:
+            self._cache.put(key, judgement.verdict)
+
+    def _key(self, loaded: Loaded, part: bytes | None, reference: Any) -> bytes | None:
+        """The cache's key of a verification, by the digest of what decides of the response; None: it is not
+        to be cached."""
+        theirs = None if part is None else self._digests.digest(reference)
+        if part is None or theirs is None:
             return None
         # Digests of one length each, and the specification last: no two keys run into each other.
         stamp = repr(source_stamp(loaded.verifier)).encode()
-        return hashlib.blake2b(ours + theirs + stamp + loaded.specification, digest_size=32).digest()
+        return hashlib.blake2b(part + theirs + stamp + loaded.specification, digest_size=32).digest()
 
-    def _load(self, name: str, options: Mapping[str, object], folder: Path | None) -> _Loaded:
-        # repr tells 1 from True and 1.0, which as keys would be equal.
-        key = (name, repr(sorted(options.items())), folder)
+    async def _load_aside(self, name: str, options: Mapping[str, object], folder: Path | None) -> Loaded:
+        """As `_load`; what may be a verifier of the user's is built in a thread, once."""
+        key = key_of_options(name, options, folder)
+        if key in self._loaded or (name in BUILT_IN and name not in COMPOSED):
+            return self._load(name, options, folder)
+        loading = self._loading.get(key)
+        if loading is None:
+            work = in_thread(lambda: self._load(name, options, folder))
+            loading = self._loading[key] = asyncio.ensure_future(work)
+            loading.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(loading)
+
+    def _load(self, name: str, options: Mapping[str, object], folder: Path | None) -> Loaded:
+        key = key_of_options(name, options, folder)
         found = self._loaded.get(key)
         if found is None:
-            plain = check_options(name, options, folder=folder)
-            verifier = build_verifier(name, plain, folder=folder)
-            specification = pickle.dumps((name, plain, str(folder) if folder else None))
-            found = self._loaded[key] = _Loaded(verifier, specification, self._timeout_seconds)
+            found = self._loaded[key] = load(name, options, folder, self._limits)
         return found
 
-    async def _in_worker(self, loaded: _Loaded, response: str, reference: Any) -> Verdict:
+    async def _in_worker(self, loaded: Loaded, response: str, reference: Any, key: bytes | None) -> Judgement:
         try:
-            parts = [loaded.specification, response.encode("utf-8", "surrogatepass"), pickle.dumps(reference)]
+            pickled = pickle.dumps(reference)
         except Exception as error:  # whatever a custom reference raises when it is pickled
-            return fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
-        request = frames.pack({}, parts)
+            return Judgement(
+                fault(f"the reference cannot be sent to a worker: {type(error).__name__}: {error}")
+            )
+        job = loaded.job(response.encode("utf-8", "surrogatepass"), pickled)
+        job.key, job.make_key = key, lambda part: self._key(loaded, part, reference)
         try:
-            num_prepared = await self._prepare(loaded, reference)
+            if (what := loaded.preparation(reference)) is not None:
+                job.num_prepared = await self._template.prepare(job.preparation(pickle.dumps(what)))
         except WorkerDied as error:
-            return fault(str(error))
-        verdict = await self._attempt(loaded, request, num_prepared)
-        if verdict.outcome is Outcome.FAULT and self._is_open:
-            again = await self._attempt(loaded, request, num_prepared, fresh=True)
-            if again.outcome is not Outcome.FAULT or not _is_crash(verdict, again):
-                return again
-            # It killed two workers, the second one fresh: the response does that, not the machine.
-            return over_limit(f"the verifier died twice on this response: {again.detail}")
-        return verdict
+            return Judgement(fault(str(error)))
+        first = await self._attempt(job)
+        has_failed = first.verdict.outcome is Outcome.FAULT
+        # What an older worker holds of earlier responses is not this one's.
+        if not (has_failed or first.limit is Limit.MEMORY) or not self._is_open:
+            return first
+        again = await self._attempt(job, fresh=True)
+        return replace(again, faults=(first.verdict,) if has_failed else ())
 
-    async def _prepare(self, loaded: _Loaded, reference: Any) -> int:
-        """How many preparations a worker for this must have; makes the missing one first."""
-        if loaded.prepared is None:
-            return 0
-        what = loaded.prepared.preparation(reference)
-        if what is None:
-            return 0
-        return await self._template.prepare(pickle.dumps((loaded.specification, what)))
-
-    async def _attempt(
-        self, loaded: _Loaded, request: bytes, num_prepared: int, *, fresh: bool = False
-    ) -> Verdict:
+    async def _attempt(self, job: Job, *, fresh: bool = False) -> Judgement:
         waited = time.perf_counter()
         worker = await self._idle.get()
         self.queue_seconds += time.perf_counter() - waited
         started = time.perf_counter()
         try:
-            if worker is not None:
-                is_used_up = worker.num_served >= self._recycle_after or worker.num_prepared < num_prepared
-                if fresh or is_used_up:
+            if worker is not None and fresh:
+                await self._template.end(worker)
+                worker = None
+            # Prepared once: a verifier may name something else each time that it is asked.
+            for is_prepared in (False, True):
+                if worker is not None and not self._suits(worker, job):
                     await self._template.end(worker)
                     worker = None
-            if worker is None:
-                worker = await self._template.fork()
-            self._busy.add(worker)
-            verdict = await self._ask(worker, loaded, request)
-            self._busy.discard(worker)
-            if not worker.is_alive:
+                if worker is None:
+                    worker = await self._template.fork()
+                found = await self._ask(worker, job, is_prepared=is_prepared)
+                if isinstance(found, Judgement):
+                    break
+                job.num_prepared = await self._template.prepare(found)
+            assert isinstance(found, Judgement)
+            if worker is not None and not worker.is_alive:
                 worker = None
-            return verdict
+            return found
         except WorkerDied as error:
             if worker is not None:
-                self._busy.discard(worker)
+                self._template.end_soon(worker)
             worker = None
-            return replace(fault(str(error)), seconds=time.perf_counter() - started)
+            return Judgement(replace(fault(str(error)), seconds=time.perf_counter() - started))
         except asyncio.CancelledError:
             # The worker may be in the middle of it: it cannot be given to anyone else.
             if worker is not None:
-                self._busy.discard(worker)
                 self._template.end_soon(worker)
             worker = None
             raise
         finally:
             self._idle.put_nowait(worker)
 
-    async def _ask(self, worker: VerifierWorker, loaded: _Loaded, request: bytes) -> Verdict:
-        """One request to one worker, killed when it is late."""
-        limit = loaded.timeout_seconds
+    def _suits(self, worker: VerifierWorker, job: Job) -> bool:
+        return worker.num_served < self._recycle_after and worker.num_prepared >= job.num_prepared
+
+    async def _ask(self, worker: VerifierWorker, job: Job, *, is_prepared: bool) -> Judgement | bytes:
+        """One verification by one worker, which is ended when it is late; or what is to be prepared first."""
         started = time.perf_counter()
-        cpu_before = worker.cpu_seconds()
-        reply = asyncio.ensure_future(worker.ask(request))
         try:
-            for _ in range(1 + _MAX_EXTENSIONS):
-                done, _ = await asyncio.wait({reply}, timeout=limit)
-                if done:
-                    return await self._result(worker, reply)
-                used = worker.cpu_seconds() - cpu_before
-                if loaded.has_own_limit or used >= limit * _STARVED_SHARE:
-                    break
-        finally:
-            if not reply.done():
-                reply.cancel()
-        seconds = time.perf_counter() - started
-        used = worker.cpu_seconds() - cpu_before
-        self.num_killed += 1
-        await self._template.end(worker)
-        if loaded.has_own_limit:
-            return replace(fault(f"the verifier did not answer in {limit:g} s"), seconds=seconds)
-        if used >= limit * _STARVED_SHARE:
-            detail = f"timeout: verifying this response took more than {limit:g} s"
-            return replace(over_limit(detail), seconds=seconds)
-        detail = (
-            f"timeout: no answer in {seconds:.1f} s with {used:.2f} s of CPU time: the machine is overloaded"
-        )
-        return replace(fault(detail), seconds=seconds)
+            if not job.is_built_in:
+                reply = await ready(worker, job)
+                if reply.verdict is not None:
+                    return Judgement(reply.verdict)
+                payload = job.preparation(reply.found)
+                if reply.found and not is_prepared and not self._template.is_prepared(payload, worker):
+                    return payload
+            return await within_limits(worker, job, self._answer(worker, job))
+        except Late as late:
+            self.num_killed += 1
+            await self._template.end(worker)
+            return late.judgement
+        except (OSError, asyncio.IncompleteReadError):
+            found = death(await self._template.end(worker), worker, job.limits)
+            return replace(found, verdict=replace(found.verdict, seconds=time.perf_counter() - started))
 
-    async def _result(self, worker: VerifierWorker, reply: asyncio.Future[Verdict]) -> Verdict:
-        try:
-            return reply.result()
-        except (OSError, asyncio.IncompleteReadError) as error:
-            raise WorkerDied(describe_end(await self._template.end(worker))) from error
+    async def _answer(self, worker: VerifierWorker, job: Job) -> Judgement:
+        if job.has_key:
+            started = time.perf_counter()
+            reply = await key_of(worker, job)
+            if reply.verdict is not None:
+                return judged(reply)
+            job.key = job.make_key(reply.found or None)
+            if (known := self._known(job.key, started)) is not None:
+                return known
+        judgement = await verdict_of(worker, job)
+        self._keep(job.key, judgement)
+        return judgement
 
 
-async def waited(verifier: AsyncVerifier, response: str, reference: Any) -> Verdict:
-    """The verdict of a verifier that waits for something else, tried twice; as long as it takes."""
+async def _begun(loaded: Loaded, response: str, reference: Any) -> tuple[Any, bytes | None]:
+    """The reference, and the digest of what decides of the response."""
+    found = parsed(loaded.verifier, reference)
+    try:
+        return found, loaded.part_of(response, found)
+    except RecursionError:
+        return found, None
+
+
+async def waited(verifier: AsyncVerifier, response: str, reference: Any) -> Judgement:
+    """Of a verifier that waits for something else, tried twice; as long as it takes."""
     started = time.perf_counter()
-    for attempt in range(2):
+    faults: list[Verdict] = []
+    while True:
+        limit = None
         try:
             verdict = storable_verdict(await verifier.verify_async(response, reference))
+        except RecursionError:
+            verdict, limit = too_deep(), Limit.RECURSION
         # The boundary: a verifier that raises has failed, whatever it raises.
         except (Exception, SystemExit) as error:
             verdict = fault_of(error)
-        if verdict.outcome is not Outcome.FAULT or attempt:
-            break
-    return replace(verdict, seconds=time.perf_counter() - started)
+        if verdict.outcome is not Outcome.FAULT or faults:
+            verdict = replace(verdict, seconds=time.perf_counter() - started)
+            return Judgement(verdict, tuple(faults), limit)
+        faults.append(verdict)
 
 
-def _is_crash(first: Verdict, second: Verdict) -> bool:
-    return first.detail.startswith("crash:") and second.detail.startswith("crash:")
+async def _close(verifier: ClosableVerifier, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await in_thread(verifier.close)
+    except TimeoutError:
+        log.warning(
+            "close() of %s takes more than %g s: it is left behind.", type(verifier).__name__, seconds
+        )

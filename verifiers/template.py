@@ -4,16 +4,18 @@ knows no verdict rules."""
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from sandbox import frames
-from sandbox.watch import cpu_seconds
+from sandbox.watch import cpu_seconds, resident_bytes
+from verifiers.judgement import Limit
+from verifiers.storable import MAX_TRACE_CHARACTERS, storable
 from verifiers.verdict import Outcome, Verdict
 from verifiers.worker import END, FORK, ORDER, PREPARE, REPLY
 
@@ -22,42 +24,83 @@ T = TypeVar("T")
 _REPLY_SECONDS = 60.0
 # To import a large library from a slow disk.
 _PREPARE_SECONDS = 300.0
-# A crash of the process itself. Not SIGKILL: that one comes from outside (the out-of-memory
-# killer, an operator).
-_CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU}
+# Of a pipe, which a crashed process has written its frames into.
+_FRAMES_BYTES = 1 << 16
 
 
 class WorkerDied(Exception):
     """The worker ended without an answer; the message says how."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker ended."""
+
+    status: int
+    """As os.waitpid gives it."""
+    peak_bytes: int
+    """The most memory that it ever had resident."""
+    frames: str
+    """Where it was when it crashed; empty where the process did not crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A worker's answer to one step."""
+
+    verdict: Verdict | None
+    limit: Limit | None
+    found: bytes
+    """What the step asked for, empty where there is nothing or a verdict instead."""
+
+
 class VerifierWorker:
     """One forked worker. Serves one request at a time; is never used again after it was late."""
 
-    def __init__(self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames_pipe: int
+    ) -> None:
+        """`frames_pipe` is read without waiting, and closed by `close`."""
         self.process = process
         self._reader = reader
         self._writer = writer
+        self._frames_pipe = frames_pipe
         self.num_served = 0
         self.num_prepared = 0
         """Preparations that the template had made when it forked this worker."""
+        self.resident_bytes: int | None = None
+        """Of memory, before the response that it has now; None before it has one."""
         self.is_alive = True
 
-    async def ask(self, request: bytes) -> Verdict:
-        """The worker's verdict on a packed message. Raises ConnectionError or
+    async def ask(self, request: bytes) -> Reply:
+        """The worker's reply to a packed message. Raises ConnectionError or
         IncompleteReadError when it dies."""
         self._writer.write(request)
         await self._writer.drain()
-        fields, _ = await frames.receive_async(self._reader.readexactly)
-        self.num_served += 1
-        return Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
+        header, (found,) = await frames.receive_async(self._reader.readexactly)
+        fields, limit = header["verdict"], header["limit"]
+        verdict = None if fields is None else Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
+        return Reply(verdict, None if limit is None else Limit(limit), found)
 
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.process)
 
+    def note_memory(self) -> None:
+        """A response follows."""
+        self.resident_bytes = resident_bytes(self.process)
+
+    def crash_frames(self) -> str:
+        """What the process wrote as it crashed."""
+        try:
+            written = os.read(self._frames_pipe, _FRAMES_BYTES)
+        except BlockingIOError:
+            return ""
+        return storable(written.decode(errors="replace"), limit=MAX_TRACE_CHARACTERS)
+
     def close(self) -> None:
         self.is_alive = False
         self._writer.close()
+        os.close(self._frames_pipe)
 
 
 STANDARD_ERROR = 2
@@ -77,7 +120,7 @@ class Template:
         self._preparing = asyncio.Lock()
         self._prepared: dict[bytes, int] = {}
         self._workers: set[VerifierWorker] = set()
-        self._tasks: set[asyncio.Task[int | None]] = set()
+        self._tasks: set[asyncio.Task[Ended | None]] = set()
 
     async def start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -128,7 +171,7 @@ class Template:
             await asyncio.get_running_loop().run_in_executor(None, process.wait)
 
     async def prepare(self, payload: bytes) -> int:
-        """Has the template load what a pickled (specification, what) names, once.
+        """Has the template load what a pickled (specification, pickled what) names, once.
 
         Returns the `num_prepared` of the workers that have it. Raises WorkerDied."""
         async with self._preparing:
@@ -136,6 +179,10 @@ class Template:
                 await self._revived(lambda: self._order(PREPARE, payload))
                 self._prepared[payload] = len(self._prepared) + 1
         return self._prepared[payload]
+
+    def is_prepared(self, payload: bytes, worker: VerifierWorker) -> bool:
+        """Whether the worker was forked after `prepare` of the payload."""
+        return payload in self._prepared and self._prepared[payload] <= worker.num_prepared
 
     async def fork(self) -> VerifierWorker:
         """A fresh worker. A template that died is replaced first."""
@@ -160,31 +207,37 @@ class Template:
     async def _fork(self) -> VerifierWorker:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        frames_pipe, written = os.pipe()
+        os.set_blocking(frames_pipe, False)
         num_prepared = len(self._prepared)
         try:
-            process = await self._order(FORK, self._memory_limit_bytes, theirs)
+            process, _ = await self._order(FORK, self._memory_limit_bytes, (theirs.fileno(), written))
         except BaseException:
             ours.close()
+            os.close(frames_pipe)
             raise
         finally:
             theirs.close()
+            os.close(written)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        worker = VerifierWorker(process, reader, writer)
+        worker = VerifierWorker(process, reader, writer, frames_pipe)
         worker.num_prepared = num_prepared
         self._workers.add(worker)
         return worker
 
-    async def end(self, worker: VerifierWorker) -> int | None:
-        """Kill the worker and return its wait status, which tells a crash from the kill; None
+    async def end(self, worker: VerifierWorker) -> Ended | None:
+        """Kill the worker and return how it ended, which tells a death of its own from the kill; None
         when all is closed."""
         if worker not in self._workers:
             return None
         self._workers.discard(worker)
-        worker.close()
         try:
-            return await self._order(END, worker.process)
+            status, peak_bytes = await self._order(END, worker.process)
+            return Ended(status, peak_bytes, worker.crash_frames())
         except WorkerDied:
             return None
+        finally:
+            worker.close()
 
     def end_soon(self, worker: VerifierWorker) -> None:
         """`end`, without waiting for it."""
@@ -192,33 +245,34 @@ class Template:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _order(self, kind: bytes, what: int | bytes, passed: socket.socket | None = None) -> int:
+    async def _order(self, kind: bytes, what: int | bytes, passed: Sequence[int] = ()) -> tuple[int, int]:
         """`what`: the order's number, or the message that follows the order."""
         messages = [ORDER.pack(kind, what if isinstance(what, int) else len(what))]
         if isinstance(what, bytes):
             messages.append(what)
         # Shielded: a cancelled caller must not leave a reply in the socket for the next one to read.
-        exchange = self._exchange(messages, passed and passed.dup())
+        exchange = self._exchange(messages, [os.dup(descriptor) for descriptor in passed])
         return await asyncio.shield(asyncio.ensure_future(exchange))
 
-    async def _exchange(self, messages: list[bytes], passed: socket.socket | None) -> int:
-        async with self._lock:
-            control = self._control
-            if control is None:
-                raise WorkerDied("the pool is closed")
-            try:
-                # Short messages on an otherwise empty socket: this never blocks.
-                for message in messages:
-                    socket.send_fds(control, [message], [passed.fileno()] if passed else [])
-            except OSError as error:
-                raise WorkerDied(f"the template process is gone: {error}") from error
-            finally:
-                if passed is not None:
-                    passed.close()
-            seconds = _PREPARE_SECONDS if len(messages) > 1 else _REPLY_SECONDS
-            return await self._reply(control, seconds)
+    async def _exchange(self, messages: list[bytes], passed: list[int]) -> tuple[int, int]:
+        try:
+            async with self._lock:
+                control = self._control
+                if control is None:
+                    raise WorkerDied("the pool is closed")
+                try:
+                    # Short messages on an otherwise empty socket: this never blocks.
+                    for message in messages:
+                        socket.send_fds(control, [message], passed)
+                except OSError as error:
+                    raise WorkerDied(f"the template process is gone: {error}") from error
+                seconds = _PREPARE_SECONDS if len(messages) > 1 else _REPLY_SECONDS
+                return await self._reply(control, seconds)
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
 
-    async def _reply(self, control: socket.socket, seconds: float = _REPLY_SECONDS) -> int:
+    async def _reply(self, control: socket.socket, seconds: float = _REPLY_SECONDS) -> tuple[int, int]:
         """The template's next message; a reply that takes longer than `seconds` means that it is gone."""
         try:
             async with asyncio.timeout(seconds):
@@ -229,17 +283,5 @@ class Template:
             raise WorkerDied(f"the template process is gone: {error}") from error
         if not reply:
             raise WorkerDied("the template process is gone")
-        return int(REPLY.unpack(reply)[0])
-
-
-def describe_end(status: int | None) -> str:
-    """How a worker ended, from its wait status; begins with "crash:" when the process itself broke."""
-    if status is None:
-        return "the worker is gone"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name
-        return (
-            f"crash: the worker died of {name}" if number in _CRASHES else f"the worker was ended by {name}"
-        )
-    return f"crash: the worker ended with status {os.WEXITSTATUS(status)}"
+        first, second = REPLY.unpack(reply)
+        return int(first), int(second)

@@ -83,6 +83,11 @@ def over_limit(detail: str) -> Verdict:
     return Verdict(Outcome.WRONG, 0.0, detail=detail, is_repeatable=False)
 
 
+def too_deep() -> Verdict:
+    """WRONG because the response is nested deeper than Python recurses."""
+    return wrong(detail="recursion limit: the response is nested too deeply")
+
+
 def no_answer(detail: str) -> Verdict:
     return Verdict(Outcome.NO_ANSWER, 0.0, detail=detail)
 

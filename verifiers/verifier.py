@@ -1,8 +1,9 @@
 """The seam that every verifier fills, built in or yours. Owns no behaviour.
 
 A verifier is built once per (name, options) and used for many responses, in worker processes. `verify` must
-not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising means that the verifier
-failed (FAULT)."""
+not raise for any response: what a response does wrong is WRONG or NO_ANSWER. Raising, exiting and crashing
+mean that the verifier failed (FAULT); time, memory and recursion are the response's (WRONG), see
+`verifiers.judgement`."""
 
 from collections.abc import Hashable
 from typing import Any, Protocol, runtime_checkable
@@ -30,7 +31,8 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class FastVerifier(Protocol):
-    """A verifier that can settle easy responses at once, in the caller's process."""
+    """A verifier that can settle easy responses at once: a built-in one in the caller's process, one of the
+    user's in a worker, before `verify`."""
 
     def verify_fast(self, response: str, reference: Any) -> Verdict | None:
         """The same verdict `verify` would give, in well under a millisecond, or None: it needs the pool."""
@@ -51,8 +53,8 @@ class CacheableVerifier(Protocol):
 
 @runtime_checkable
 class AsyncVerifier(Protocol):
-    """A verifier that waits (for a sandbox, a server) rather than computes: it runs in
-    the caller's event loop."""
+    """A verifier that waits (for a sandbox, a server) rather than computes: a built-in one runs in the
+    caller's event loop, one of the user's in another one."""
 
     async def verify_async(self, response: str, reference: Any) -> Verdict:
         """The verdict on one response. Keeps its own limits; never blocks the loop."""

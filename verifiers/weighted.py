@@ -88,6 +88,11 @@ class WeightedVerifier:
         """Each part asks for its own."""
         return True
 
+    @property
+    def members(self) -> list[Verifier]:
+        """The verifiers of the parts."""
+        return [part.verifier for part in self._parts]
+
     def parse_reference(self, raw: object) -> tuple[Any, ...]:
         return tuple(parse_gold(part.verifier, self._gold_of(part, raw)) for part in self._parts)
 

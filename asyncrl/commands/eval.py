@@ -29,6 +29,7 @@ from asyncrl.launch.local import first_cause
 from asyncrl.launch.preflight import benchmarks_of, named_benchmark, read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
+from asyncrl.loops import background
 from asyncrl.model.gguf import is_gguf
 from asyncrl.observe.comparison import print_comparison
 from asyncrl.observe.stage import stage
@@ -201,7 +202,7 @@ def _as_asked(benchmark: Benchmark, arguments: argparse.Namespace) -> Benchmark:
 async def _evaluate(inputs: Inputs, models: list[EvaluatedModel], comparison: Comparison) -> None:
     recipe = inputs.recipe
     grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    async with grader:
+    async with grader, background(grader.waits.watch(), "waits for verdicts"):
         for model in models:
             async with serve_folder(recipe, model.folder) as served:
                 evaluator = make_evaluator(inputs, secrets.token_hex(4), served.fleet, served.waits, grader)

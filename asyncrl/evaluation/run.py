@@ -180,7 +180,8 @@ class Evaluator:
         finally:
             server.expect(-expected, held=0)
             self.fleet.release(server, len(tasks))
-        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts"):
+        names = ", ".join(sorted({f'"{task.verifier.name}"' for task in tasks}))
+        with self.waits.waiting("evaluation", f"{len(tasks)} verdicts by {names}"):
             async with asyncio.TaskGroup() as verdicts:
                 graded = [
                     verdicts.create_task(self._grade(task, tokens[name], versions[name], are_cut[name]))

@@ -19,6 +19,7 @@ from asyncrl.journal.rows import (
     FaultTrace,
     GroupRow,
     GroupSummary,
+    RetriedFault,
     StreamRow,
     TrainedRow,
     TrajectoryRow,
@@ -177,6 +178,14 @@ class JournalReader:
         """Cause (`observe.faults.cause_of`) -> its first traceback, of verifiers that raised."""
         query = "SELECT cause, trajectory_id, trace FROM fault_traces"
         return {cause: FaultTrace(trajectory_id=name, trace=trace) for cause, name, trace in self.read(query)}
+
+    def retried_faults(self) -> list[RetriedFault]:
+        """Faults whose retry gave a verdict, by cause, the most frequent first."""
+        query = "SELECT cause, num_faults, task_id, detail, trace FROM retried_faults ORDER BY 2 DESC, 1"
+        return [
+            RetriedFault(cause=cause, num_faults=count, task_id=task_id, detail=detail, trace=trace)
+            for cause, count, task_id, detail, trace in self.read(query)
+        ]
 
     @contextmanager
     def _rows(self) -> Iterator[sqlite3.Connection]:

@@ -114,6 +114,18 @@ class FaultTrace(TypedDict):
     trace: str
 
 
+class RetriedFault(TypedDict):
+    """A cause of faults whose retry gave a verdict."""
+
+    cause: str
+    num_faults: int
+    task_id: str
+    """This and the next two: of the first one."""
+    detail: str
+    trace: str
+    """Empty where the verifier did not raise."""
+
+
 class CommitRow(TypedDict):
     version: int
     checkpoint_folder: str

@@ -18,7 +18,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -181,6 +181,18 @@ TABLES = (
             Column("cause", "TEXT PRIMARY KEY", "the exception and its place"),
             Column("trajectory_id", "TEXT NOT NULL", "the first whose verdict failed by it"),
             Column("trace", "TEXT NOT NULL", "the traceback then"),
+        ),
+        has_rowid=False,
+    ),
+    Table(
+        "retried_faults",
+        "cause of verifier faults whose retry gave a verdict",
+        (
+            Column("cause", "TEXT PRIMARY KEY", "as in fault_traces, or 'further causes'"),
+            Column("num_faults", "INTEGER NOT NULL", "attempts that failed by it, evaluations included"),
+            Column("task_id", "TEXT NOT NULL", "of the first one"),
+            Column("detail", "TEXT NOT NULL", "of the first one"),
+            Column("trace", "TEXT NOT NULL", "of the first one; empty where the verifier did not raise"),
         ),
         has_rowid=False,
     ),

@@ -18,7 +18,7 @@ from asyncrl.records import (
     TrainedTokens,
     Trajectory,
 )
-from verifiers.storable import storable
+from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
 LONGEST_ANSWER = 200
 """Characters of an answer that stand for a group."""
@@ -87,6 +87,16 @@ def failed(trajectory_id: str, cause: str, trace: str) -> Statement:
     return (
         "INSERT OR IGNORE INTO fault_traces SELECT ?, ?, ? WHERE (SELECT count(*) FROM fault_traces) < ?",
         (cause, trajectory_id, trace, MOST_CAUSES),
+    )
+
+
+def retried(task_id: str, cause: str, detail: str, trace: str) -> Statement:
+    """A verifier failed, and gave a verdict when asked again; past MOST_CAUSES, causes share one row."""
+    return (
+        "INSERT INTO retried_faults SELECT CASE WHEN ?1 IN (SELECT cause FROM retried_faults) OR "
+        "(SELECT count(*) FROM retried_faults) < ?5 THEN ?1 ELSE 'further causes' END, 1, ?2, ?3, ?4 "
+        "WHERE true ON CONFLICT (cause) DO UPDATE SET num_faults = num_faults + 1",
+        (cause, storable(task_id), storable(detail, limit=MAX_WORDS_CHARACTERS), trace, MOST_CAUSES),
     )
 
 

@@ -1,17 +1,22 @@
 """A trial of each verifier before a run starts: one row's gold and one answer that is nonsense, in the pool.
 
-A verifier that fails on both would drop every group of the run. A gold must pass as its own answer only where
+A verifier that fails on both would drop every group of the run, and one of the user's that meets a limit on
+both would find every response wrong. A gold must pass as its own answer only where
 it is an answer: the solution of a code row is graded; any verdict will do for other golds, such as a pattern
 or a schema for a verifier of the user's.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.observe.late_stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache
 from verifiers.gym.verifier import GymReference, own_response
+from verifiers.judgement import Judgement, Limit
+from verifiers.own import Gold, is_built_in
 from verifiers.pool import VerifierPool, waited
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AsyncVerifier
@@ -21,6 +26,8 @@ NONSENSE = "qwxz \\boxed{qwxz vbnk}"
 MAX_WAIT_SECONDS = 120.0
 """For one response, two attempts included, of a verifier that waits for something else: the built-in ones end
 far sooner by limits of their own."""
+TICK_SECONDS = 0.5
+"""Between two looks at the clock, whether to show what is tried."""
 NO_THINKING = "<think>\n</think>\n"
 
 
@@ -33,14 +40,37 @@ def try_verifiers(verifiers: VerifierCache, verifying: Verifying) -> None:
 async def _try_all(examples: list[GoldExample], verifiers: VerifierCache, verifying: Verifying) -> None:
     async with VerifierPool(timeout_seconds=verifying.timeout_seconds) as pool:
         for example in examples:
-            await _try_one(example, pool, verifiers)
+            await _shown(_try_one(example, pool, verifiers), _title(example))
+
+
+def _title(example: GoldExample) -> str:
+    return f'trying the verifier "{example.verifier.name}" on {example.where}'
+
+
+async def _shown(work: Coroutine[Any, Any, None], title: str) -> None:
+    """Awaits `work`, under its title once it has taken a few seconds."""
+    task = asyncio.ensure_future(work)
+    try:
+        with LateStage(title) as progress:
+            while not task.done():
+                await asyncio.wait({task}, timeout=TICK_SECONDS)
+                progress.show("no verdict yet")
+            await task
+    finally:
+        task.cancel()
 
 
 async def _try_one(example: GoldExample, pool: VerifierPool, verifiers: VerifierCache) -> None:
     name = example.verifier.name
 
     async def verdict_on(response: str) -> Verdict:
-        verdict = await _verdict(example, response, pool, verifiers)
+        judged = await _judged(example, response, pool, verifiers)
+        verdict = judged.verdict
+        if judged.limit is not None and not is_built_in(verifiers.get(example.verifier)):
+            raise InputError(
+                f'{example.where}: the verifier "{name}" meets a limit on {response[:80]!r}: '
+                f"{verdict.detail}. So it would find every response wrong. {_way_out(judged.limit)}"
+            )
         if verdict.outcome is Outcome.FAULT:
             raise InputError(
                 f'{example.where}: the verifier "{name}" gives no verdict on {response[:80]!r}: '
@@ -70,17 +100,29 @@ async def _try_one(example: GoldExample, pool: VerifierPool, verifiers: Verifier
         )
 
 
-async def _verdict(
+def _way_out(limit: Limit) -> str:
+    if limit is Limit.TIME:
+        return "Make it faster, or raise verifying.timeout_seconds."
+    return "`asyncrl verify` tries it out."
+
+
+async def _judged(
     example: GoldExample, response: str, pool: VerifierPool, verifiers: VerifierCache
-) -> Verdict:
+) -> Judgement:
     verifier = verifiers.get(example.verifier)
+    name, options = example.verifier.name, example.verifier.options
+    reference = example.reference if is_built_in(verifier) else Gold(example.gold)
     if not isinstance(verifier, AsyncVerifier):
-        name, options = example.verifier.name, example.verifier.options
-        return await pool.verify(name, options, response, example.reference, folder=verifiers.folder)
-    # It has a sandbox or a connection of its own, which is there already: the pool would open another one.
+        return await pool.judge(name, options, response, reference, folder=verifiers.folder)
+    # A built-in one has a sandbox or a connection of its own, which is there already: the pool would open
+    # another one. One of the user's may block the loop that it is awaited in, which must not be this one.
+    if is_built_in(verifier):
+        work = waited(verifier, response, reference)
+    else:
+        work = pool.judge(name, options, response, reference, folder=verifiers.folder)
     try:
         async with asyncio.timeout(MAX_WAIT_SECONDS):
-            return await waited(verifier, response, example.reference)
+            return await work
     except TimeoutError:
         raise InputError(
             f'{example.where}: the verifier "{example.verifier.name}" has not returned from verify_async on '

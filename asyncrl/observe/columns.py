@@ -38,6 +38,7 @@ GROUPS = {
         "retractions",
     ),
     "verifier": (
+        "faults_retried",
         "verifier_seconds_p50",
         "verifier_seconds_p99",
         "verifier_queue_seconds_total",

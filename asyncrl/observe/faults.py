@@ -5,13 +5,15 @@ Pure functions of the verdicts in the journal.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from asyncrl.journal.rows import RetriedFault
 
 MOST_CAUSES = 8
 """Rows of a table; the rest is summed up in one."""
 _RAISED = re.compile(r"the verifier raised (\w+): ")
 _PLACE = re.compile(r"\((\S[^()]*:\d+)\)\Z")
-_CHANGING = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
+_CHANGING = re.compile(r"(?<!exit code )(?<!\d)\d+(?:\.\d+)?|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"")
 _LONGEST = 100
 
 
@@ -23,6 +25,8 @@ class FaultCause:
     """Of the first verdict."""
     detail: str
     """Of the first one."""
+    num_retried: int = 0
+    """Further faults of this cause, whose retry gave a verdict."""
 
 
 def cause_of(detail: str) -> str:
@@ -35,16 +39,23 @@ def cause_of(detail: str) -> str:
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
 
-def group_faults(faults: Iterable[tuple[str, str, int]]) -> list[FaultCause]:
-    """The causes of (task id, detail, number of verdicts), the most frequent first."""
+def group_faults(
+    faults: Iterable[tuple[str, str, int]], retried: Iterable[RetriedFault] = ()
+) -> list[FaultCause]:
+    """The causes of (task id, detail, number of verdicts), and of faults whose retry gave a verdict: the most
+    frequent first."""
     found: dict[str, FaultCause] = {}
     for task_id, detail, count in faults:
         cause = cause_of(detail)
         first = found.get(cause, FaultCause(cause, 0, task_id, detail))
         found[cause] = FaultCause(cause, first.num_verdicts + count, first.task_id, first.detail)
-    ordered = sorted(found.values(), key=lambda each: (-each.num_verdicts, each.cause))
+    for row in retried:
+        first = found.get(row["cause"], FaultCause(row["cause"], 0, row["task_id"], row["detail"]))
+        found[row["cause"]] = replace(first, num_retried=first.num_retried + row["num_faults"])
+    ordered = sorted(found.values(), key=lambda each: (-each.num_verdicts, -each.num_retried, each.cause))
     if len(ordered) <= MOST_CAUSES:
         return ordered
     kept, rest = ordered[:MOST_CAUSES], ordered[MOST_CAUSES:]
-    total = sum(each.num_verdicts for each in rest)
-    return [*kept, FaultCause(f"{len(rest)} other causes", total, rest[0].task_id, rest[0].detail)]
+    total, retries = sum(each.num_verdicts for each in rest), sum(each.num_retried for each in rest)
+    words = f"{len(rest)} other causes"
+    return [*kept, FaultCause(words, total, rest[0].task_id, rest[0].detail, retries)]

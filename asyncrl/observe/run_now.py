@@ -69,6 +69,10 @@ class RunNow:
     """Since status.json was written."""
     reward_mean: float | None
     """Of the last step."""
+    num_faults: int
+    """Verdicts of the batches that failed."""
+    num_retried: int
+    """Further faults of verifiers, whose retry gave a verdict."""
     first_accuracy: Accuracy | None
     last_accuracy: Accuracy | None
     waiting: Waiting
@@ -107,6 +111,8 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
         seconds_left=None if status is None else _seconds_left(status, metrics),
         silence_seconds=None if status is None else silence_of(status),
         reward_mean=metrics.steps[-1].get("reward_mean") if metrics.steps else None,
+        num_faults=_sum(metrics, "outcomes_fault"),
+        num_retried=_sum(metrics, "faults_retried"),
         first_accuracy=_accuracy(evaluations[0]) if evaluations else None,
         last_accuracy=_accuracy(evaluations[-1]) if evaluations else None,
         waiting={"trainer": None, "rollouts": None} if status is None else status["waiting"],
@@ -118,6 +124,10 @@ def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
         report=str(report) if state in ENDS and report.exists() else None,
         disk_free_bytes=shutil.disk_usage(folder).free,
     )
+
+
+def _sum(metrics: Metrics, name: str) -> int:
+    return sum(int(row.get(name) or 0) for row in metrics.steps)
 
 
 def _accuracy(row: Row) -> Accuracy:

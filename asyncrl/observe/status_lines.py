@@ -78,6 +78,9 @@ def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
         yield "held-out", _accuracy(run), ""
     if run.reward_mean is not None:
         yield "reward", f"{hundredths(run.reward_mean)} at the last step", ""
+    if run.num_faults or run.num_retried:
+        words = f"{run.num_faults} in batches, {run.num_retried} whose retry gave a verdict"
+        yield "faults", words, "yellow"
     if run.is_running:
         yield from _moment(run)
     if run.report is not None:

@@ -89,7 +89,7 @@ def summarize(
         rollout_idle_share=_weighted_mean(steady, "rollout_idle_share"),
         training_seconds=sum(row.get("step_seconds") or 0.0 for row in metrics.steps),
         checkpoint=checkpoint,
-        faults=[] if journal is None else group_faults(journal.faults()),
+        faults=[] if journal is None else group_faults(journal.faults(), journal.retried_faults()),
         commands=commands or {},
     )
 

@@ -141,10 +141,11 @@ def _conservation(summary: Summary) -> Table:
 
 
 def _faults(summary: Summary) -> Table:
-    table = _table("faults by cause", ["", "verdicts", "first on"])
+    table = _table("faults by cause", ["", "verdicts", "retried", "first on"])
     for fault in summary.faults:
         # Text, since a user's words may look like markup.
-        table.add_row(Text(printable(fault.cause)), f"{fault.num_verdicts:,}", Text(printable(fault.task_id)))
+        counts = f"{fault.num_verdicts:,}", f"{fault.num_retried:,}"
+        table.add_row(Text(printable(fault.cause)), *counts, Text(printable(fault.task_id)))
     return table
 
 

@@ -12,6 +12,8 @@ from asyncrl.page.runs import Run
 class Cause(TypedDict):
     cause: str
     num_verdicts: int
+    num_retried: int
+    """Further faults, whose retry gave a verdict."""
     task_id: str
     """Of the first one."""
     detail: str
@@ -19,7 +21,7 @@ class Cause(TypedDict):
     trace: str | None
     """The first traceback; None where the verifier did not raise."""
     trajectory_id: str | None
-    """Whose verdict that was."""
+    """Whose verdict that was; None where a retry gave one."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
@@ -32,17 +34,19 @@ def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
 
 def read_causes(run: Run) -> list[Cause]:
     """The most frequent first."""
-    traces = run.journal.fault_traces()
+    traces, retried = run.journal.fault_traces(), run.journal.retried_faults()
+    retried_traces = {row["cause"]: row["trace"] or None for row in retried}
     causes = []
-    for fault in group_faults(run.journal.faults()):
+    for fault in group_faults(run.journal.faults(), retried):
         first = traces.get(fault.cause)
         causes.append(
             Cause(
                 cause=fault.cause,
                 num_verdicts=fault.num_verdicts,
+                num_retried=fault.num_retried,
                 task_id=fault.task_id,
                 detail=fault.detail,
-                trace=None if first is None else first["trace"],
+                trace=retried_traces.get(fault.cause) if first is None else first["trace"],
                 trajectory_id=None if first is None else first["trajectory_id"],
             )
         )

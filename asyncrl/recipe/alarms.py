@@ -57,8 +57,9 @@ class Alarms(Section):
     """Steps in a row without a single correct response. The alarm says what the verifier looks for and how
     the responses end."""
     fault_share: Fraction | None = 0.02
-    """Share of the verdicts that are faults: the verifier raised, died or was late. They leave their groups;
-    a verifier that fails on one kind of response biases what is learned."""
+    """Share of the verdicts that are faults: the verifier raised, died or was late, whether or not a retry
+    gave a verdict. The others leave their groups; a verifier that fails on one kind of response biases what
+    is learned."""
     answer_share: Fraction | None = 0.5
     """Share of the responses, over all tasks of a batch, with one and the same answer, where it has risen by
     a fifth since the first steps and a tenth of the responses or more is wrong: guessing."""

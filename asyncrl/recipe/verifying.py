@@ -16,9 +16,11 @@ class Verifying(Section):
     folder: str | None = None
     """Folder that "./file.py:Name" in a data row is relative to. Default: the recipe's folder."""
     num_workers: Positive = 1
-    """Worker processes for symbolic checks. Plain answers are graded without them."""
+    """Worker processes for symbolic checks and for verifiers of your own. Built-in ones grade plain answers
+    without them."""
     timeout_seconds: PositiveFloat = 2.0
-    """Wall-clock limit of one verification. Past it the worker is killed and the answer is wrong."""
+    """Wall-clock limit of one verification. Past it the worker is killed. The answer is wrong if it had the
+    CPU for half of that time; else the verifier waited, which is a fault."""
     max_faults_in_a_row: Positive = 24
     """Faults without a verdict between them, retries included, after which the run ends with the verifier's
     error, if they span at least 20 seconds. Raise it for a remote verifier with longer outages."""

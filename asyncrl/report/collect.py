@@ -84,8 +84,13 @@ def collect(run_folder: Path, prices: Prices | None = None) -> schema.RunReport:
             time_shares=summary.time_shares,
         ),
         faults=[
-            schema.Fault(cause=fault.cause, num_verdicts=fault.num_verdicts, task_id=fault.task_id)
-            for fault in (() if journal is None else group_faults(journal.faults()))
+            schema.Fault(
+                cause=fault.cause,
+                num_verdicts=fault.num_verdicts,
+                num_retried=fault.num_retried,
+                task_id=fault.task_id,
+            )
+            for fault in (() if journal is None else group_faults(journal.faults(), journal.retried_faults()))
         ],
         starts=_starts(starts, usage),
         num_resumptions=max(0, len(starts) - 1),

@@ -201,6 +201,8 @@ class Idle(Part):
 class Fault(Part):
     cause: str
     num_verdicts: int
+    num_retried: int
+    """Further ones, whose retry gave a verdict."""
     task_id: str
     """The first one."""
 

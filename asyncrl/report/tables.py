@@ -99,6 +99,7 @@ def scale(report: RunReport) -> Table:
         ("starts, resumptions", f"{len(report.starts)}, {report.num_resumptions}"),
         ("idle, trainer / rollout", f"{percent(report.idle.trainer)} / {percent(report.idle.rollout)}"),
         ("verdicts that were faults", f"{sum(fault.num_verdicts for fault in report.faults):,}"),
+        ("faults whose retry gave a verdict", f"{sum(fault.num_retried for fault in report.faults):,}"),
         ("response tokens, first to last step", _ends(report)),
     ]
     energy = []

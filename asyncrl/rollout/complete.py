@@ -15,7 +15,7 @@ from asyncrl.rollout.filter import SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed, Generator
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.text import TextCodec
-from asyncrl.waits import Waits
+from asyncrl.waits import VERDICT_BY, Waits
 from verifiers.storable import storable
 from verifiers.weighted_sum import weighted_sum
 
@@ -61,7 +61,8 @@ class GroupCompletion:
 
     async def _grade(self, group: Group, trajectory: Trajectory) -> None:
         text = self.codec.decode(trajectory.response_tokens())
-        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", "its verdict"):
+        verdict = f'{VERDICT_BY} "{group.task.verifier.name}"'
+        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
             score = await self.grader.grade(group.task, text)
         if group.state is not GroupState.OPEN:
             return

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.errors import AsyncrlError
+from asyncrl.journal import statements
+from asyncrl.journal.counters import Statement
 from asyncrl.observe.faults import cause_of
 from asyncrl.records import Task
 from asyncrl.waits import now_seconds
+from verifiers.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,11 @@ class _Row:
 
     num_faults: int
     since_seconds: float
+
+
+def retried_fault(task: Task, fault: Verdict) -> Statement:
+    """What the journal keeps of a fault whose retry gave a verdict."""
+    return statements.retried(task.task_id, cause_of(fault.detail), fault.detail, fault.trace)
 
 
 class FaultWatch:
@@ -60,10 +68,8 @@ class FaultWatch:
 
     def gave_up(self, task: Task, detail: str) -> None:
         """All retries of a response are spent: a warning, once per cause."""
-        cause = f"{task.verifier.name}: {cause_of(detail)}"
-        if cause in self._causes or len(self._causes) >= MOST_CAUSES:
+        if not self._is_first(f"{task.verifier.name}: {cause_of(detail)}"):
             return
-        self._causes.add(cause)
         log.warning(
             'no verdict of the verifier "%s" on a response to %s: %s. It leaves its group; further faults of '
             "this cause are counted, not shown.",
@@ -71,3 +77,22 @@ class FaultWatch:
             task.task_id,
             detail,
         )
+
+    def retried(self, task: Task, detail: str) -> None:
+        """A fault of a response whose retry gave a verdict: a warning, once per cause."""
+        if not self._is_first(f"{task.verifier.name}, retried: {cause_of(detail)}"):
+            return
+        log.warning(
+            'the verifier "%s" failed on a response to %s and gave a verdict when it was asked again: %s. '
+            "Further faults of this cause are counted, not shown.",
+            task.verifier.name,
+            task.task_id,
+            detail,
+        )
+
+    def _is_first(self, cause: str) -> bool:
+        """Whether to warn of this cause."""
+        if cause in self._causes or len(self._causes) >= MOST_CAUSES:
+            return False
+        self._causes.add(cause)
+        return True

@@ -1,22 +1,29 @@
 """Verdicts for finished trajectories: by the verifier each task names, with retries, off the event loop.
 
-A fault stays a fault: it has no score, and no number stands in for one.
+A fault stays a fault: it has no score, and no number stands in for one. One whose retry gives a verdict is
+counted and kept all the same.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.observe.exposition import Histogram
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task
 from asyncrl.rollout.faults import FaultWatch
+from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.rollout.verifier_cache import VerifierCache
 from verifiers.pool import VerifierPool
-from verifiers.verdict import Outcome
+from verifiers.verdict import Outcome, Verdict
 from verifiers.weighted_sum import weighted_sum
 
 VERDICT_BOUNDS = (0.0001, 0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 """Seconds: from a comparison of texts to a remote judge."""
+
+
+def _nothing(task: Task, fault: Verdict) -> None:
+    """Told of a fault whose retry gave a verdict."""
 
 
 class Grader:
@@ -29,8 +36,10 @@ class Grader:
         *,
         max_fault_retries: int,
         prints: Path | None = None,
+        on_retried: Callable[[Task, Verdict], None] = _nothing,
     ) -> None:
-        """What verifiers print goes to the file `prints`, else to standard error."""
+        """What verifiers print goes to the file `prints`, else to standard error. `on_retried` is told of
+        each fault whose retry gave a verdict."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
@@ -38,6 +47,11 @@ class Grader:
         """Of each verdict since the start."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(verifier, outcome) -> verdicts since the start; each fault counts, retried ones too."""
+        self.num_retried = 0
+        """Faults whose retry gave a verdict, since the start; those within the pool too."""
+        self._on_retried = on_retried
+        self.waits = VerdictWaits()
+        """Whoever holds the grader looks at them every few seconds."""
         self._pool = VerifierPool(
             num_workers=verifying.num_workers, timeout_seconds=verifying.timeout_seconds, prints=prints
         )
@@ -54,17 +68,13 @@ class Grader:
 
         Raises VerifierFailed when the verifier gives no more verdicts.
         """
-        name, options = task.verifier.name, task.verifier.options
-        for _ in range(self._max_fault_retries + 1):
-            verdict = await self._pool.verify(name, options, response, task.reference, folder=self._folder)
-            self.seconds.observe(verdict.seconds)
-            self.outcomes[name, verdict.outcome.value] += 1
-            if verdict.outcome is not Outcome.FAULT:
-                self._faults.answered(task)
-                break
-            self._faults.failed(task, verdict.detail)
-        else:
+        with self.waits.waiting(task.verifier.name):
+            *faults, verdict = await self._attempts(task, response)
+        if verdict.outcome is Outcome.FAULT:
             self._faults.gave_up(task, verdict.detail)
+        else:
+            for fault in faults:
+                self._retried(task, fault)
         reward = None
         if verdict.score is not None:
             reward = weighted_sum([(1.0, verdict.score), (1.0, verdict.shaping)])
@@ -78,6 +88,27 @@ class Grader:
             verdict.method,
             verdict.trace,
         )
+
+    async def _attempts(self, task: Task, response: str) -> list[Verdict]:
+        """Faults, and at last what counts."""
+        name, options = task.verifier.name, task.verifier.options
+        found: list[Verdict] = []
+        for _ in range(self._max_fault_retries + 1):
+            judged = await self._pool.judge(name, options, response, task.reference, folder=self._folder)
+            verdict = judged.verdict
+            found += [*judged.faults, verdict]
+            self.seconds.observe(verdict.seconds)
+            self.outcomes[name, verdict.outcome.value] += 1
+            if verdict.outcome is not Outcome.FAULT:
+                self._faults.answered(task)
+                break
+            self._faults.failed(task, verdict.detail)
+        return found
+
+    def _retried(self, task: Task, fault: Verdict) -> None:
+        self.num_retried += 1
+        self._faults.retried(task, fault.detail)
+        self._on_retried(task, fault)
 
     def pool_metrics(self) -> dict[str, float]:
         """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none."""

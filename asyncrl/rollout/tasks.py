@@ -29,8 +29,7 @@ from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.repeats import MAX_KNOWN_GOLDS, Repeats, ShortGold, short_gold
 from asyncrl.rollout.table_name import table_name
 from asyncrl.rollout.text import TextCodec
-from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of
-from verifiers.golds import parse_gold
+from asyncrl.rollout.verifier_cache import GoldExample, VerifierCache, key_of, reference_of
 from verifiers.verifier import Verifier
 
 log = logging.getLogger(__name__)
@@ -207,7 +206,7 @@ class TaskMaker:
         for index, where in packed.examples:
             row = packed.row(index)
             key, verifier = self._verifier(row.verifier)
-            reference = parse_gold(verifier, row.answer)
+            reference = self.verifiers.parse(verifier, row.answer, name=row.verifier.name, where=where)
             self.verifiers.remember(GoldExample(where, row.verifier, row.answer, reference), key)
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
@@ -282,7 +281,7 @@ class TaskMaker:
         if known in self._known_golds:
             return True
         try:
-            reference = parse_gold(verifier, row.answer)
+            reference = self.verifiers.parse(verifier, row.answer, name=row.verifier.name, where=row.where)
         except ValueError as error:
             self._broken(row.where, f"{row.where}: {error}")
             return False
@@ -300,7 +299,7 @@ class TaskMaker:
         tokens = self.codec.encode(packed.text, add_special_tokens=packed.adds_special_tokens)
         _, verifier = self._verifier(packed.verifier)
         with contextlib.redirect_stdout(sys.stderr):
-            reference = parse_gold(verifier, packed.answer)
+            reference = reference_of(verifier, packed.answer)
         return Task(packed.task_id, packed.text, tokens, reference, packed.verifier)
 
     def _verifier(self, spec: VerifierSpec) -> tuple[str, Verifier]:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.observe.slow_calls import SlowCalls
 from asyncrl.records import VerifierSpec
+from verifiers.golds import parse_gold
+from verifiers.own import Gold, is_built_in
 from verifiers.registry import load_verifier
 from verifiers.verifier import CheckedVerifier, Verifier, VerifierUnavailable
 
@@ -28,6 +31,7 @@ class VerifierCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._loaded: dict[str, Verifier] = {}
+        self._slow_calls = SlowCalls()
         self.examples: dict[str, GoldExample] = {}
         """The first row of each specification."""
 
@@ -40,21 +44,32 @@ class VerifierCache:
         key = key_of(spec)
         if key not in self._loaded:
             try:
-                self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
+                with self._slow_calls.call(f'loading the verifier "{spec.name}"'):
+                    self._loaded[key] = load_verifier(spec.name, spec.options, folder=self.folder)
             except (ValueError, TypeError, ImportError) as error:
                 raise InputError(
                     f'verifier "{spec.name}" with options {dict(spec.options)}: {error}'
                 ) from error
         return self._loaded[key]
 
+    def parse(self, verifier: Verifier, gold: Any, *, name: str, where: str) -> Any:
+        """The reference of a row's gold, before a run starts. One of the user's verifiers that takes long is
+        told by its `name` and the row, `where`. Raises ValueError on a bad gold."""
+        if is_built_in(verifier):
+            return parse_gold(verifier, gold)
+        with self._slow_calls.call(f'parse_reference of the verifier "{name}" on {where}'):
+            return parse_gold(verifier, gold)
+
     def check_machine(self) -> None:
         """Raises InputError when a verifier that the rows name could give no verdict on this machine."""
         for key, verifier in self._loaded.items():
             if isinstance(verifier, CheckedVerifier):
+                name = json.loads(key)[0]
                 try:
-                    verifier.check_machine()
+                    with self._slow_calls.call(f'check_machine of the verifier "{name}"'):
+                        verifier.check_machine()
                 except VerifierUnavailable as error:
-                    raise InputError(f'verifier "{json.loads(key)[0]}" cannot work here. {error}') from error
+                    raise InputError(f'verifier "{name}" cannot work here. {error}') from error
 
     def close(self) -> None:
         """Ends what a check of the machine or a trial has started; the next use starts it again."""
@@ -62,6 +77,12 @@ class VerifierCache:
             close = getattr(verifier, "close", None)
             if callable(close):
                 close()
+
+
+def reference_of(verifier: Verifier, gold: Any) -> Any:
+    """The reference of a gold that parses, in a run. A user's verifier leaves it to the worker: its code
+    might hold the controller up."""
+    return parse_gold(verifier, gold) if is_built_in(verifier) else Gold(gold)
 
 
 def key_of(spec: VerifierSpec) -> str:

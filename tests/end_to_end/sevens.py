@@ -14,6 +14,3 @@ class Sevens:
             return Verdict(Outcome.NO_ANSWER, 0.0)
         share = response.count(reference) / len(response)
         return Verdict(Outcome.CORRECT if share > 0.9 else Outcome.WRONG, share, extracted=response)
-
-    # Counting is quick enough for the controller's own process.
-    verify_fast = verify

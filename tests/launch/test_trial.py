@@ -12,12 +12,13 @@ from asyncrl.data.rows import train_rows
 from asyncrl.errors import InputError
 from asyncrl.launch import trial
 from asyncrl.launch.trial import try_verifiers
+from asyncrl.observe import late_stage
 from asyncrl.recipe import Data, Verifying
 from asyncrl.rollout.tasks import TaskMaker
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
 
-HEAD = "import time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
+HEAD = "import os, time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
 PARSE = "    def parse_reference(self, raw): return raw\n"
 NO_VERIFY = "    def verify(self, response, reference): raise NotImplementedError\n"
 WRONG = "Verdict(Outcome.WRONG, 0.0)"
@@ -45,6 +46,13 @@ def try_rows(folder: Path, *rows: dict[str, Any], **verifying: Any) -> None:
         ),
         ("    def verify(self, response, reference): return True\n", "returned bool, expected a Verdict"),
         ("    def verify(self, response, reference): time.sleep(99)\n", "no answer in"),
+        ("    def verify(self, response, reference): os._exit(1)\n", "ended by itself, with exit code 1"),
+        ("    def verify(self, response, reference): os.abort()\n", "crashed: SIGABRT"),
+        (
+            f"    def verify(self, response, reference): return {WRONG}\n"
+            "    def verify_fast(self, response, reference): os._exit(7)\n",
+            "exit code 7",
+        ),
         (
             "    def verify(self, response, reference):\n"
             f"        if 'qwxz' in response: response.index('no')\n        return {WRONG}\n",
@@ -60,6 +68,45 @@ def test_a_verifier_that_gives_no_verdict_is_refused_with_its_error(
         InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" gives no verdict.*" + said
     ):
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("        while True: pass\n", r"timeout: .* more than 0\.1 s.*verifying\.timeout_seconds"),
+        ("        return self.verify(response, reference)\n", "recursion limit"),
+        ("        return bytes(1 << 40)\n", "memory limit"),
+    ],
+)
+def test_a_verifier_that_meets_a_limit_on_the_gold_of_a_row_is_refused(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    (tmp_path / "v.py").write_text(HEAD + PARSE + "    def verify(self, response, reference):\n" + body)
+    with pytest.raises(
+        InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" meets a limit on.*" + said
+    ):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
+
+
+def test_a_verifier_that_blocks_in_verify_async_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "MAX_WAIT_SECONDS", 0.1)
+    waits = "    async def verify_async(self, response, reference): time.sleep(1000)\n"
+    (tmp_path / "v.py").write_text(HEAD + PARSE + NO_VERIFY + waits)
+    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" has not returned"):
+        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
+
+
+def test_what_takes_long_is_shown_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(late_stage, "SHOWN_AFTER_SECONDS", 0.0)
+    (tmp_path / "v.py").write_text(
+        HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"
+    )
+    try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
+    assert f'trying the verifier "./v.py:V" on {tmp_path / "train.jsonl"}:1' in capsys.readouterr().err
 
 
 def test_a_verifier_that_waits_without_end_is_refused(

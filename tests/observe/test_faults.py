@@ -22,6 +22,13 @@ def break_verdicts(run_folder: Path) -> None:
         db.execute(
             "UPDATE trajectories SET outcome = 'fault', detail = ? WHERE trajectory_id = ?", (detail, name)
         )
+    db.executemany(
+        "INSERT INTO retried_faults VALUES (?, ?, ?, ?, ?)",
+        [
+            ("TypeError at ./v.py:3", 1, "train:1", raised % "c", "Traceback"),
+            ("the worker crashed: SIGSEGV", 39, "train:9", "the worker crashed: SIGSEGV", "frames"),
+        ],
+    )
     db.commit()
     db.close()
 
@@ -29,9 +36,10 @@ def break_verdicts(run_folder: Path) -> None:
 def test_the_summary_groups_faults_by_cause(run_folder: Path, generated: dict[str, int]) -> None:
     break_verdicts(run_folder)
     faults = summarize(run_folder, generated).faults
-    assert [(f.cause, f.num_verdicts, f.task_id) for f in faults] == [
-        ("TypeError at ./v.py:3", 2, "train:1"),
-        ("the worker was ended by SIGKILL", 1, "train:2"),
+    assert [(f.cause, f.num_verdicts, f.num_retried, f.task_id) for f in faults] == [
+        ("TypeError at ./v.py:3", 2, 1, "train:1"),
+        ("the worker was ended by SIGKILL", 1, 0, "train:2"),
+        ("the worker crashed: SIGSEGV", 0, 39, "train:9"),
     ]
 
 
@@ -41,8 +49,9 @@ def test_terminal_and_report_show_them(run_folder: Path) -> None:
     file = io.StringIO()
     print_summary(summary, console=Console(file=file, width=80, highlight=False))
     lines = {" ".join(line.split()) for line in file.getvalue().splitlines()}
-    assert "TypeError at ./v.py:3 2 train:1" in lines
+    assert "TypeError at ./v.py:3 2 1 train:1" in lines
     page = summary.report.read_text()
+    assert "the worker crashed: SIGSEGV 0 39 train:9" in lines
     assert "faults by cause" in file.getvalue() and "Faults by cause" in page
     assert '<th title="the verifier raised TypeError: [b]a&lt;/td&gt; (./v.py:3)">TypeError at' in page
 

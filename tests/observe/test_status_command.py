@@ -54,6 +54,19 @@ def printed(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
+def test_faults_of_verifiers_are_counted_with_those_that_a_retry_mended(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "\nfaults" not in printed(capsys, folder)[1]
+    with MetricsWriter(folder / "metrics.jsonl") as metrics:
+        for step, retried in ((13, 30), (14, 9)):
+            metrics.step({"step": step, "outcomes": {"fault": 1}, "faults_retried": retried})
+    lines = [" ".join(line.split()) for line in printed(capsys, folder)[1].splitlines()]
+    assert "faults 2 in batches, 39 whose retry gave a verdict" in lines
+    run = read_run(folder)
+    assert (run.num_faults, run.num_retried) == (2, 39)
+
+
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))

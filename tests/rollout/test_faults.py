@@ -3,13 +3,17 @@
 from pathlib import Path
 
 import pytest
+from fakes.controllers import controller_on, make_recipe
+from fakes.engine import FakeEngine
 from fakes.records import generate, make_queue, make_task
 
+from asyncrl.journal import statements
 from asyncrl.journal.reader import JournalReader
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.faults import cause_of, group_faults
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
-from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed
+from asyncrl.rollout.faults import MIN_SECONDS, FaultWatch, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.verifier_cache import VerifierCache
 
@@ -67,6 +71,11 @@ def test_the_first_fault_of_each_cause_is_told_with_its_row_and_last_line(
         ("the verifier raised E: 1\n(2) (v.py:3)", "the verifier raised E: other (v.py:3)", True),
         ("the verifier raised E: 1 (v.py:3)", "the verifier raised E: 1 (v.py:4)", False),
         ("the worker was ended by SIGKILL", "the worker was ended by SIGTERM", False),
+        (
+            "the worker ended by itself, with exit code 1",
+            "the worker ended by itself, with exit code 12",
+            False,
+        ),
     ],
 )
 def test_a_cause_is_what_stays_when_the_response_changes(first: str, second: str, is_same: bool) -> None:
@@ -127,3 +136,72 @@ def test_of_each_cause_the_first_traceback_is_journaled(tmp_path: Path) -> None:
         "KeyError at v.py:4": {"trajectory_id": "00000000-02", "trace": "third"},
     }
     assert [count for _, _, count in reader.faults()] == [1, 1, 1, 1]
+
+
+def test_a_fault_whose_retry_gave_a_verdict_is_told_once_per_cause(caplog: pytest.LogCaptureFixture) -> None:
+    faults = FaultWatch(3)
+    for number in range(3):
+        faults.retried(make_task(number), f"the verifier raised KeyError: '{number}' (v.py:3)")
+    faults.gave_up(make_task(3), "the verifier raised KeyError: '3' (v.py:3)")
+    retried, gave_up = caplog.messages
+    assert "train:0" in retried and "asked again" in retried and "KeyError: '0' (v.py:3)" in retried
+    # That it failed for good is news.
+    assert "no verdict" in gave_up and "train:3" in gave_up
+
+
+MOODY = """
+from pathlib import Path
+from verifiers.verdict import correct
+
+class V:
+    def parse_reference(self, raw): return raw
+    def verify(self, response, reference):
+        mark = Path(__file__).with_name(response)
+        if not mark.exists():
+            mark.touch()
+            raise LookupError("not yet")
+        return correct()
+"""
+
+
+async def test_retries_that_succeed_are_counted_journaled_and_outlive_the_process(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(MOODY)
+    task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
+    journal = Journal(tmp_path / "journal.sqlite")
+    async with Grader(
+        Verifying(),
+        VerifierCache(tmp_path),
+        max_fault_retries=1,
+        on_retried=lambda task, fault: journal.write(retried_fault(task, fault)),
+    ) as grader:
+        scores = [await grader.grade(task, response) for response in "abca"]
+        assert {score.outcome for score in scores} == {"correct"}
+        assert grader.num_retried == 3
+    journal.close()
+    (row,) = JournalReader(tmp_path / "journal.sqlite").retried_faults()
+    assert (row["cause"], row["num_faults"], row["task_id"]) == (
+        f"LookupError at {tmp_path / 'v.py'}:11",
+        3,
+        "train:7",
+    )
+    assert "LookupError: not yet" in row["detail"] and "raise LookupError" in row["trace"]
+
+
+async def test_the_journal_of_a_run_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "v.py").write_text(MOODY)
+    task = Task("train:7", "p", (1,), "", VerifierSpec("./v.py:V"))
+    async with FakeEngine() as engine, controller_on(tmp_path, make_recipe(), [engine]) as (controller, _):
+        assert (await controller.grader.grade(task, "a")).outcome == "correct"
+        await controller.queue.journal.barrier()
+        (row,) = JournalReader(controller.queue.journal.path).retried_faults()
+    assert (row["num_faults"], row["task_id"]) == (1, "train:7")
+
+
+def test_past_the_most_causes_retried_faults_are_still_counted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    for number in range(statements.MOST_CAUSES + 5):
+        journal.write(statements.retried("train:1", f"cause {number}", "", ""))
+    journal.write(statements.retried("train:1", "cause 0", "", ""))
+    journal.close()
+    rows = {row["cause"]: row["num_faults"] for row in JournalReader(journal.path).retried_faults()}
+    assert (len(rows), rows["cause 0"], rows["further causes"]) == (statements.MOST_CAUSES + 1, 2, 5)

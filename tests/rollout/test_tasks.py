@@ -14,6 +14,7 @@ from asyncrl.records import Task, VerifierSpec
 from asyncrl.rollout.tasks import TaskSet, read_heldout_tasks, read_train_tasks
 from asyncrl.rollout.text import TextCodec
 from asyncrl.rollout.verifier_cache import VerifierCache
+from verifiers.own import Gold
 
 
 def read(folder: Path, *lines: str, context_tokens: int = 32) -> list[Task]:
@@ -42,6 +43,22 @@ def test_a_row_becomes_a_task_with_tokens_and_a_parsed_reference(tmp_path: Path)
     (task,) = read(tmp_path, row())
     assert (task.task_id, task.prompt, len(task.prompt_tokens)) == ("train:1", "1+1=", 4)
     assert task.verifier == VerifierSpec("math")
+
+
+def test_a_gold_of_a_users_verifier_is_checked_at_once_and_left_to_the_worker_in_a_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "v.py").write_text(
+        "class V:\n"
+        "    def parse_reference(self, raw):\n"
+        "        if raw != '2': raise ValueError('no two')\n"
+        "        return 2\n"
+        "    def verify(self, response, reference): ...\n"
+    )
+    (task,) = read(tmp_path, row(verifier="./v.py:V"))
+    assert task.reference == Gold("2")
+    with pytest.raises(InputError, match="no two"):
+        read(tmp_path, row(verifier="./v.py:V", answer="3"))
 
 
 def test_blank_lines_are_skipped_and_line_numbers_stay_true(tmp_path: Path) -> None:

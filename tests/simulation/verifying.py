@@ -7,6 +7,7 @@ from typing import Any
 from simulation.world import STOP_TOKENS, World
 
 from asyncrl.rollout.stop import StopStrings
+from verifiers.judgement import Judgement
 from verifiers.verdict import Outcome, Verdict, fault
 
 
@@ -35,14 +36,16 @@ class SimulatedPool:
     async def close(self) -> None:
         """Nothing runs."""
 
-    async def verify(self, name: str, options: Any, response: str, reference: Any, *, folder: Any) -> Verdict:
+    async def judge(
+        self, name: str, options: Any, response: str, reference: Any, *, folder: Any
+    ) -> Judgement:
         plan = self._world.plan
         # The real pool ends a verification at its deadline.
         await asyncio.sleep(min(10.0, self._world.delay(plan.verify_seconds)))
         if self._world.rng.random() < plan.fault_share:
-            return fault("the worker died")
+            return Judgement(fault("the worker died"))
         score = truth(response)
-        return Verdict(Outcome.CORRECT if score else Outcome.WRONG, score)
+        return Judgement(Verdict(Outcome.CORRECT if score else Outcome.WRONG, score))
 
 
 def truth(response: str) -> float:

@@ -7,7 +7,7 @@ import pytest
 from verifiers.contract import Check, check_contract
 
 BROKEN = """
-import itertools
+import itertools, os
 from verifiers.verdict import Outcome, Verdict
 RIGHT, WRONG = Verdict(Outcome.CORRECT, 1.0), Verdict(Outcome.WRONG, 0.0)
 
@@ -51,6 +51,16 @@ class Forgetful(Honest):
     def cache_key(self, response, reference):
         return 1
 
+class Leaves(Honest):
+    def verify(self, response, reference):
+        if "}" in response: os._exit(1)
+        return super().verify(response, reference)
+
+class LeavesFast(Honest):
+    def verify_fast(self, response, reference):
+        if response == "so \\\\boxed{42}": os._exit(1)
+        return None
+
 class Lenient(Honest):
     def verify(self, response, reference):
         return RIGHT
@@ -75,6 +85,9 @@ async def test_an_honest_verifier_keeps_every_promise(tmp_path: Path) -> None:
     [
         ("Raises", "no response makes it raise, hang or fault", "IndexError"),
         ("Hangs", "no response makes it raise, hang or fault", "timeout"),
+        ("Leaves", "no response makes it raise, hang or fault", "exit code 1"),
+        # Of all promises only this one calls it with that response: in a worker, or the test would end here.
+        ("LeavesFast", "verify_fast and cache_key agree with verify", "exit code 1"),
         ("Careless", "parse_reference raises nothing but ValueError", "AttributeError"),
         ("Moody", "the same response gets the same verdict", "then"),
         ("Unpicklable", "a reference can be sent to a worker", ""),

@@ -109,10 +109,11 @@ async def test_a_worker_that_dies_once_is_replaced_and_the_verdict_is_not_lost(f
     assert (folder / "died").exists()
 
 
-async def test_a_response_that_crashes_every_worker_is_wrong(folder: Path) -> None:
+async def test_a_worker_that_crashes_or_exits_on_a_response_is_a_fault_with_its_cause(folder: Path) -> None:
     crash, leave, after = await ask(folder, f"die {int(signal.SIGSEGV)}", "exit", "a")
-    assert crash.outcome is Outcome.WRONG and "SIGSEGV" in crash.detail
-    assert leave.outcome is Outcome.WRONG and "status 3" in leave.detail
+    assert crash.outcome is Outcome.FAULT and crash.detail == "the worker crashed: SIGSEGV"
+    assert "own.py" in crash.trace and "in verify" in crash.trace
+    assert leave.outcome is Outcome.FAULT and "exit code 3" in leave.detail
     assert after.outcome is Outcome.CORRECT
 
 

@@ -4,7 +4,18 @@ from fractions import Fraction
 
 from verifiers.math.arithmetic import NotNumber, real_fraction
 from verifiers.math.names import is_name, named_terms, names_ratio, same_name
-from verifiers.math.nodes import FunctionCall, Node, Number, Quotient, Ratio, Relation, Sum, Symbol, Text
+from verifiers.math.nodes import (
+    FunctionCall,
+    Node,
+    Number,
+    Product,
+    Quotient,
+    Ratio,
+    Relation,
+    Sum,
+    Symbol,
+    Text,
+)
 from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols, replaced
 

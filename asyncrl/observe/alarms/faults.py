@@ -13,7 +13,8 @@ FEWEST_FAULTS = 3
 
 @dataclass(frozen=True, slots=True)
 class VerifierFaults:
-    """The verifier fails on a share of the responses; the page groups them by cause."""
+    """The verifier fails on a share of the responses, whether or not a retry then gives a verdict; the page
+    groups them by cause."""
 
     limit: float
     name: str = "verifier_faults"
@@ -22,11 +23,14 @@ class VerifierFaults:
 
     def check(self, history: History) -> Finding | None:
         counts = {outcome: history.total(f"outcomes_{outcome}") for outcome in OUTCOMES}
-        num_verdicts, num_faults = sum(counts.values()), counts["fault"]
-        if not num_verdicts or num_faults < FEWEST_FAULTS or num_faults / num_verdicts <= self.limit:
+        num_retried = history.total("faults_retried")
+        num_asked, num_faults = sum(counts.values()) + num_retried, counts["fault"] + num_retried
+        if not num_asked or num_faults < FEWEST_FAULTS or num_faults / num_asked <= self.limit:
             return None
-        share = num_faults / num_verdicts
-        text = f"{num_faults:.0f} of the last {num_verdicts:.0f} verdicts are faults ({share:.1%})"
+        share = num_faults / num_asked
+        text = f"{num_faults:.0f} of the last {num_asked:.0f} verdicts are faults ({share:.1%})"
+        if num_retried:
+            text += f"; a retry of {num_retried:.0f} gave a verdict"
         return Finding(share, self.limit, text)
 
 

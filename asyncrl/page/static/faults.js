@@ -12,7 +12,7 @@ function causeCard(cause) {
       "div",
       { className: "line" },
       element("b", { className: "bad", textContent: cause.cause }),
-      element("span", { className: "muted", textContent: plural(cause.num_verdicts, "verdict") }),
+      element("span", { className: "muted", textContent: `${plural(cause.num_verdicts, "verdict")}, ${cause.num_retried} retried` }),
       element("a", { href: where, textContent: `first on ${cause.task_id}` }),
     ),
     element("p", { textContent: cause.detail }),
@@ -33,8 +33,8 @@ views.faults = {
   title: "Faults",
   async show(root, run) {
     Object.assign(state, { run, shown: null });
-    const words = "A fault is no wrong answer: the verifier failed, so the trajectory has no score and leaves its group.";
-    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "causes" }), element("p", { id: "faults-empty", className: "hint", hidden: true, textContent: "No verdict has failed." }));
+    const words = "A fault is no wrong answer: the verifier failed, so it is asked again. Retried are those that then gave a verdict; a trajectory without one has no score and leaves its group.";
+    root.replaceChildren(element("p", { className: "hint", textContent: words }), element("section", { id: "causes" }), element("p", { id: "faults-empty", className: "hint", hidden: true, textContent: "No verdict has failed, none was retried." }));
     await load();
   },
   update: load,

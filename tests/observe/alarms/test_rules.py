@@ -192,6 +192,8 @@ def test_a_mismatch_on_an_older_cache_counts_by_its_size_alone() -> None:
         ({"groups_zero_signal": 9}, "dead_groups"),
         ({"no_signal_token_share": 0.95}, "dead_groups"),
         ({"outcomes_fault": 2}, "verifier_faults"),
+        # All of them got a verdict in the end.
+        ({"faults_retried": 2}, "verifier_faults"),
         ({"most_common_answer_share": after(10, 0.2, 0.6)}, "one_answer"),
         ({"nonfinite_tokens": 3.0}, "not_a_number"),
         ({"loss": after(10, -0.1, None)}, "not_a_number"),

@@ -1,0 +1,176 @@
+"""One verification in one worker: its steps, its deadline, and what a death of the worker means.
+
+Does not choose the worker and does not retry; the rule is that of `verifiers.judgement`."""
+
+import asyncio
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sandbox import frames
+from verifiers.judgement import Judgement, Limit
+from verifiers.template import Ended, Reply, VerifierWorker
+from verifiers.verdict import Verdict, fault, over_limit
+from verifiers.worker import KEY, READY, VERIFY
+
+_STARVED_SHARE = 0.5
+_MAX_EXTENSIONS = 4
+_MEMORY_SHARE = 0.5
+"""Of the memory that was left to the response, resident when a signal ended the process: what it asked for
+last did not become resident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    seconds: float
+    """Of the response."""
+    is_own: bool
+    """The verifier keeps them itself: late is a fault, and its memory is not limited."""
+    load_seconds: float
+    """To load the verifier and to read the gold."""
+    memory_bytes: int
+
+
+@dataclass(slots=True)
+class Job:
+    """What a worker is asked."""
+
+    specification: bytes
+    response: bytes
+    reference: bytes
+    """Pickled."""
+    limits: Limits
+    is_built_in: bool
+    """All of its steps that are not `verify` were done by the caller."""
+    has_key: bool
+    """The worker is asked for the key in the cache."""
+    key: bytes | None = None
+    """Of its verdict in the cache."""
+    make_key: Callable[[bytes | None], bytes | None] = lambda part: None
+    """The key, by the digest of what decides of the response."""
+    num_prepared: int = 0
+    """What a worker must have been forked after."""
+    _packed: dict[str, bytes] = field(default_factory=dict)
+
+    def request(self, step: str) -> bytes:
+        if step not in self._packed:
+            response = b"" if step == READY else self.response
+            parts = [self.specification, response, self.reference]
+            self._packed[step] = frames.pack({"step": step}, parts)
+        return self._packed[step]
+
+    def preparation(self, what: bytes) -> bytes:
+        """For `Template.prepare`; `what` is pickled."""
+        return pickle.dumps((self.specification, what))
+
+
+class Late(Exception):
+    """The worker has not answered within its limit, and must be ended; holds what that means."""
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(judgement.verdict.detail)
+        self.judgement = judgement
+
+
+async def ready(worker: VerifierWorker, job: Job) -> Reply:
+    """The worker has loaded the verifier and read the gold. Raises Late, and OSError or IncompleteReadError
+    when it died."""
+    limit = job.limits.load_seconds
+    try:
+        return await asyncio.wait_for(worker.ask(job.request(READY)), limit)
+    except TimeoutError:
+        detail = f"loading the verifier or reading the gold takes more than {limit:g} s"
+        raise Late(Judgement(replace(fault(detail), seconds=limit))) from None
+
+
+async def within_limits(worker: VerifierWorker, job: Job, work: Any) -> Judgement:
+    """What the coroutine `work` gets of the worker. Raises as `ready`."""
+    limit = job.limits.seconds
+    started = time.perf_counter()
+    cpu_before = worker.cpu_seconds()
+    worker.note_memory()
+    reply: asyncio.Future[Judgement] = asyncio.ensure_future(work)
+    try:
+        for _ in range(1 + _MAX_EXTENSIONS):
+            done, _ = await asyncio.wait({reply}, timeout=limit)
+            if done:
+                return reply.result()
+            used = worker.cpu_seconds() - cpu_before
+            if job.limits.is_own or used >= limit * _STARVED_SHARE:
+                break
+    finally:
+        if not reply.done():
+            reply.cancel()
+    used = worker.cpu_seconds() - cpu_before
+    raise Late(_late(job, seconds=time.perf_counter() - started, cpu_seconds=used))
+
+
+def _late(job: Job, *, seconds: float, cpu_seconds: float) -> Judgement:
+    limit = job.limits.seconds
+    if job.limits.is_own:
+        return Judgement(replace(fault(f"the verifier did not answer in {limit:g} s"), seconds=seconds))
+    if cpu_seconds >= limit * _STARVED_SHARE:
+        detail = f"timeout: verifying this response took more than {limit:g} s"
+        return Judgement(replace(over_limit(detail), seconds=seconds), limit=Limit.TIME)
+    detail = (
+        f"timeout: no answer in {seconds:.1f} s with {cpu_seconds:.2f} s of CPU time: the verifier waits or "
+        f"the machine is overloaded"
+    )
+    return Judgement(replace(fault(detail), seconds=seconds))
+
+
+async def verdict_of(worker: VerifierWorker, job: Job) -> Judgement:
+    """The worker's own. Raises OSError or IncompleteReadError when it died."""
+    worker.num_served += 1
+    return judged(await worker.ask(job.request(VERIFY)))
+
+
+async def key_of(worker: VerifierWorker, job: Job) -> Reply:
+    """`found`: the digest of what `cache_key` returned. Raises as `verdict_of`."""
+    return await worker.ask(job.request(KEY))
+
+
+def judged(reply: Reply) -> Judgement:
+    """Of a reply with a verdict."""
+    assert reply.verdict is not None
+    return Judgement(reply.verdict, limit=reply.limit)
+
+
+def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgement:
+    """What it means that the worker ended without an answer."""
+    if ended is None:
+        return Judgement(fault("the worker is gone"))
+    if not os.WIFSIGNALED(ended.status):
+        code = os.WEXITSTATUS(ended.status)
+        return Judgement(fault(f"the worker ended by itself, with exit code {code}"))
+    number = os.WTERMSIG(ended.status)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    if _has_used_memory(ended, worker, limits):
+        detail = (
+            f"memory limit: {name} ended the worker when it had taken {ended.peak_bytes} of "
+            f"{limits.memory_bytes} bytes"
+        )
+        return Judgement(over_limit(detail), limit=Limit.MEMORY)
+    if not ended.frames:
+        return Judgement(fault(f"the worker was ended by {name}, which the pool had not sent"))
+    return Judgement(_crashed(name, ended.frames))
+
+
+def _has_used_memory(ended: Ended, worker: VerifierWorker, limits: Limits) -> bool:
+    """Whether the response has taken most of its memory. Not what was there before it: a large verifier may
+    crash too."""
+    before = worker.resident_bytes
+    if limits.is_own or before is None:
+        return False
+    return ended.peak_bytes - before >= _MEMORY_SHARE * (limits.memory_bytes - before) > 0
+
+
+def _crashed(name: str, frames: str) -> Verdict:
+    return replace(fault(f"the worker crashed: {name}"), trace=frames)

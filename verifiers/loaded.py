@@ -1,0 +1,68 @@
+"""A verifier as the pool knows it: in the caller's process, and as a specification for the workers.
+
+In the caller only built-in verifiers run anything (the fast path, the key in the cache, what is to be
+prepared); those of the user's do all of it in the worker."""
+
+import pickle
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from verifiers.attempt import Job, Limits
+from verifiers.cache import part_digest
+from verifiers.own import is_built_in
+from verifiers.registry import build_verifier, check_options
+from verifiers.verifier import (
+    AsyncVerifier,
+    CacheableVerifier,
+    FastVerifier,
+    LimitedVerifier,
+    PreparedVerifier,
+    Verifier,
+)
+
+
+class Loaded:
+    def __init__(self, verifier: Verifier, specification: bytes, limits: Limits) -> None:
+        """`limits`: the pool's."""
+        self.verifier = verifier
+        self.specification = specification
+        self.is_built_in = is_built_in(verifier)
+        self.fast = verifier if isinstance(verifier, FastVerifier) and self.is_built_in else None
+        self.waits = verifier if isinstance(verifier, AsyncVerifier) else None
+        self._cacheable = verifier if isinstance(verifier, CacheableVerifier) else None
+        self._prepared = verifier if isinstance(verifier, PreparedVerifier) and self.is_built_in else None
+        own_limit = verifier.pool_timeout_seconds if isinstance(verifier, LimitedVerifier) else None
+        self._limits = limits if own_limit is None else replace(limits, seconds=own_limit, is_own=True)
+
+    def job(self, response: bytes, reference: bytes) -> Job:
+        """`reference` is pickled."""
+        has_key = self._cacheable is not None and not self.is_built_in
+        return Job(self.specification, response, reference, self._limits, self.is_built_in, has_key)
+
+    def preparation(self, reference: Any) -> Hashable | None:
+        """What a built-in verifier needs prepared."""
+        return None if self._prepared is None else self._prepared.preparation(reference)
+
+    def key_part(self, response: str, reference: Any) -> bytes | None:
+        """`part_of`, of a built-in verifier."""
+        return self.part_of(response, reference) if self.is_built_in else None
+
+    def part_of(self, response: str, reference: Any) -> bytes | None:
+        """The digest of what decides of the response; None: it is not to be cached."""
+        part = None if self._cacheable is None else self._cacheable.cache_key(response, reference)
+        return None if part is None else part_digest(part)
+
+
+def key_of_options(name: str, options: Mapping[str, object], folder: Path | None) -> Hashable:
+    # repr tells 1 from True and 1.0, which as keys would be equal.
+    return name, repr(sorted(options.items())), folder
+
+
+def load(name: str, options: Mapping[str, object], folder: Path | None, limits: Limits) -> Loaded:
+    """Raises ValueError where there is no such verifier or it does not take the options."""
+    plain = check_options(name, options, folder=folder)
+    verifier = build_verifier(name, plain, folder=folder)
+    specification = pickle.dumps((name, plain, str(folder) if folder else None))
+    return Loaded(verifier, specification, limits)
