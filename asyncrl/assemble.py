@@ -21,6 +21,7 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
@@ -192,6 +193,7 @@ def _make_fleet(
         longest_tokens=inputs.longest_trajectory(),
         interrupt=interrupt,
         load=load,
+        unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
     )
 
 

@@ -19,6 +19,7 @@ import aiohttp
 
 from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError
+from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.pass_sums import PassSums
@@ -276,9 +277,12 @@ async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds
     return answer
 
 
-async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
+async def check_hooks(
+    session: aiohttp.ClientSession, url: str, *, unsampled: Unsampled | None = None
+) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
-    of weights would be missing or wrong."""
+    of weights would be missing or wrong. So it does when the tokens that the server never samples are others
+    than `unsampled`: its log-probs would be of another distribution than the trainer's."""
     found = await _get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -300,6 +304,14 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
         raise ServerError(
             f"{url} runs SGLang {version}; asyncrl's hooks, such as {next(iter(found['hooks']), 'none')}, "
             f"are written for SGLang {SGLANG_VERSION}."
+        )
+    there = str(found.get("unsampled", ""))
+    if unsampled is not None and there != str(unsampled):
+        raise ServerError(
+            f"{url} never samples the tokens {there or 'none'!r}, the run never samples "
+            f"{str(unsampled) or 'none'!r}: its log-probs are not those that are trained. Start it on the "
+            f"run's model folder, with the run's version of asyncrl and "
+            f'{UNSAMPLED_VARIABLE}="{unsampled}".'
         )
     return engine
 

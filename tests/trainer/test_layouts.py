@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from fakes.launch_trainer import finish_trainer
 from fakes.layout_worker import take_steps
-from fakes.models import write_model
+from fakes.models import write_model, write_tokenizer
 from fakes.template import Template
 
 from asyncrl.journal.packing import unpack_halves
@@ -170,7 +170,11 @@ FOUR_RANKS = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("models")
-    return {name: write_model(root / name, family, **sizes) for name, (family, sizes) in MODELS.items()}
+    written = {name: write_model(root / name, family, **sizes) for name, (family, sizes) in MODELS.items()}
+    for folder in written.values():
+        # The last row is past the tokenizer: no layout samples it.
+        write_tokenizer(folder, range(SIZES["vocab_size"] - 1))
+    return written
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import uuid
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from asyncrl.serving.engine.unsampled import unsampled
 from asyncrl.serving.sglang import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex
@@ -30,8 +31,8 @@ def _add_route(*_, **__):
 
 
 def describe():
-    """SGLang's version, the process, the ranks that hold weights, and each hook's target with whether it was
-    applied."""
+    """SGLang's version, the process, the ranks that hold weights, the tokens that are never sampled, and each
+    hook's target with whether it was applied."""
     import sglang
     from sglang.srt.runtime_context import get_parallel
 
@@ -39,5 +40,6 @@ def describe():
         "sglang": sglang.__version__,
         "process": PROCESS,
         "num_ranks": get_parallel().tp_size,
+        "unsampled": str(unsampled()),
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }
