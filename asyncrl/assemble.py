@@ -90,7 +90,7 @@ def assemble(
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics)
-    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies)
+    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
     copies = _make_copies(recipe, run_folder, keys, heldout)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
     metrics.num_waiting = lambda: desk.num_waiting

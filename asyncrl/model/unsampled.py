@@ -143,7 +143,8 @@ def _unknown(tokenizer: dict[str, Any]) -> str | None:
         return None
     if isinstance(model.get("unk_id"), int):
         return str(model["vocab"][model["unk_id"]][0])
-    return model.get("unk_token")
+    found: str | None = model.get("unk_token")
+    return found
 
 
 def _ids(given: Any) -> list[int]:

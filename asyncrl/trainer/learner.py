@@ -39,6 +39,7 @@ from asyncrl.trainer.model import DTYPES, bfloat16_device, build_policy, device,
 from asyncrl.trainer.objective import Objective, kl_penalties
 from asyncrl.trainer.optimizer import data_parallel, gather_weights, make_optimizer, make_schedule, take_step
 from asyncrl.trainer.reference import load_reference
+from asyncrl.trainer.spikes import SpikeWatch
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.token_record import TokenRecord
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
@@ -79,6 +80,7 @@ class Learner:
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
+        self.spikes = SpikeWatch(self.model, self.parallel_chunks)
         self.reference_chunks = (
             load_reference(shape, recipe.model, self.layout, unsampled)
             if self.objective.needs_reference()
@@ -172,6 +174,7 @@ class Learner:
                 micro_batches, batch.temperature, proximals=known, tally=tally, record=record
             )
             norms.append(take_step(self.optimizer, "trainer.learning_rate", self.section, step=batch.step))
+            self.spikes.look(norms[-1])
         gather_weights(self.parallel_chunks)
         metrics["grad_norm"] = sum(norms) / len(norms)
         metrics["learning_rate"] = self.optimizer.param_groups[0]["lr"]

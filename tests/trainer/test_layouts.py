@@ -266,6 +266,8 @@ def assert_same_steps(name: str, got: Path, wanted: Path) -> None:
         for metric in left.keys() - {"num_packed_tokens"}:
             assert left[metric] == pytest.approx(right[metric], rel=1e-4, abs=1e-5, nan_ok=True), metric
     assert_same_tokens(got, wanted)
+    found, expected = (json.loads(path.with_suffix(".spike").read_text()) for path in (got, wanted))
+    assert found[:2] == expected[:2] and found[2] == pytest.approx(expected[2], rel=1e-3)
     models = sorted(path.relative_to(wanted) for path in wanted.rglob("model.safetensors"))
     for model in models:
         found, expected = (safetensors.torch.load_file(path / model) for path in (got, wanted))

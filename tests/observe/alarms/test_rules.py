@@ -274,3 +274,17 @@ def test_all_alarms_can_be_on_and_each_ends_ten_steps_after_its_cause() -> None:
     # Means over 5 steps: 0.2 and four of 0.01 are 0.048, 0.2 twice 0.086; 0 thrice, and then 0.08; once 0.04.
     assert log.run(rows) == [("capped_share", 22, True), ("capped_share", 34 + CLEAR_STEPS - 1, False)]
     assert [row["is_first"] for row in log.rows] == [True, False]
+
+
+def test_a_spike_that_sits_in_one_row_is_named() -> None:
+    place = "row 2 of model.embed_tokens.weight, the token <pad>"
+    spike = {"spike_share": 0.97, "spike_norm": 3381.0, "spike_times": 8452.0, "spike_row": place}
+    columns = {name: after(7, ABSENT, value) for name, value in spike.items()}
+    log = AlarmLog()
+    assert log.run(series(8, **columns)) == [("gradient_spike", 8, True)]
+    assert log.texts[0].startswith(
+        f"alarm gradient_spike: the gradient norm of step 8 is 3381, 8452 times the usual one, and 97% of "
+        f"its square is in {place}; limit 0.5 (alarms.spike_row_share)."
+    )
+    assert alarms_of(series(8, **columns | {"spike_share": after(7, ABSENT, 0.4)})) == set()
+    assert alarms_of(series(8, **columns), spike_row_share=None) == set()
