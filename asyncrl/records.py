@@ -210,9 +210,9 @@ class GradientSpike:
     """As Hugging Face names it."""
     row: int
     share: float
-    """Of the squared norm of the whole gradient."""
+    """The part of the whole gradient's squared norm that the row has."""
     norm: float
-    """Of the whole gradient, before clipping."""
+    """The whole gradient's, before clipping."""
     times: float
     """The norm, relative to the usual one."""
 

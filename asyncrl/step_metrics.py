@@ -143,14 +143,14 @@ class Verdicts(TypedDict):
 
 
 class Spike(TypedDict):
-    """Of a gradient whose norm is far above the usual; other steps lack these."""
+    """A gradient whose norm is far above the usual; other steps lack these."""
 
     spike_norm: float
-    """Of the optimizer step with the spike; grad_norm is the mean over those of the batch."""
+    """At the optimizer step with the spike; grad_norm is the mean over those of the batch."""
     spike_times: float
     """That norm, relative to the median before."""
     spike_share: float
-    """Of the squared norm: what the largest row has."""
+    """The part of the squared norm that the largest row has."""
     spike_row: str
     """Which row of which parameter, and of an embedding the token's text."""
 

@@ -1,7 +1,7 @@
 """Which token ids of a model are never sampled: those that no text contains.
 
-Nobody trained their rows. The row of a pad is often exactly zero, and RMSNorm multiplies the gradient of a
-zero vector by 1 / sqrt(epsilon): sampled once, such a token makes the whole gradient of its step, and
+No text has trained their rows. The row of a pad is often exactly zero, and RMSNorm multiplies the gradient
+of a zero vector by 1 / sqrt(epsilon): sampled once, such a token makes the whole gradient of its step, and
 clipping shrinks everything else. Servers mask these ids before they sample, the trainer masks them in its
 softmax, so both speak of the same distribution.
 
@@ -68,7 +68,7 @@ class Unsampled:
         return cls(tuple(sorted(set(ids))))
 
     def name(self, token: int) -> str:
-        """Of an id, for people."""
+        """The name of an id, for people."""
         return self.names.get(token, "which the tokenizer lacks")
 
     def describe(self) -> str:

@@ -27,7 +27,7 @@ class TakeRequest:
     trained_tokens: list[TrainedTokens] = field(default_factory=list)
     """Of some groups of that step (view.groups_per_step)."""
     spike: GradientSpike | None = None
-    """Of that step, where its gradient norm was far above the usual."""
+    """What made the gradient of that step, where its norm was far above the usual."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from asyncrl.trainer.convert import export_weights
 from asyncrl.trainer.model import Policy
 
 SPIKE_FACTOR = 5.0
-"""Norms of healthy runs stay within about three times their median."""
+"""Recorded runs have norms of 0.2 to 0.7, and of 91 or more where a token with a row of zeros was sampled."""
 NUM_NORMS = 32
-"""Of the optimizer steps before, whose median is the usual norm."""
+"""Norms of the optimizer steps before, whose median is the usual one."""
 FEWEST_NORMS = 4
 
 
@@ -55,8 +55,10 @@ class SpikeWatch:
 
     @torch.no_grad()
     def largest_row(self, norm: float, times: float) -> GradientSpike | None:
-        """Of the gradient in the buffers, on the first rank; None on the others. The optimizer may have
-        clipped it: shares stay."""
+        """The spike that the gradient in the buffers is, on the first rank; None on the others.
+
+        The optimizer may have clipped it: shares stay.
+        """
         for chunk in self._chunks:
             if chunk.ddp_config.use_distributed_optimizer:
                 gather_gradients(chunk)

@@ -84,7 +84,7 @@ class History:
         return self.rows[-1][1].get(name) if self.rows else None
 
     def text(self, name: str) -> str:
-        """Of the last step; empty where it has none."""
+        """The text of a column of the last step; empty where it has none."""
         return self._texts.get(name, "")
 
     def now(self, name: str) -> float | None:

@@ -73,7 +73,7 @@ def write_model(
 
 
 NEVER = (20, 21, 22, 23)
-"""What `masked_model` never samples."""
+"""The ids that `masked_model` never samples."""
 
 
 def masked_model(folder: Path) -> Path:

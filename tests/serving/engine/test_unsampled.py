@@ -36,7 +36,7 @@ def generate(url: str, way: str) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def wanted_logprobs(folder: Path, prompt: list[int], tokens: list[int], temperature: float) -> list[float]:
-    """Of the distribution without NEVER, to which the largest logits belong."""
+    """Log-probs of the distribution without NEVER, to which the largest logits belong."""
     logits = load_model(folder)(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].float()
     is_largest = torch.isin(logits.argmax(-1), torch.tensor(NEVER))
     assert is_largest.float().mean() > 0.75
