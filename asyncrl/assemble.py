@@ -21,6 +21,7 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
@@ -90,7 +91,7 @@ def assemble(
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics)
-    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies)
+    report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
     copies = _make_copies(recipe, run_folder, keys, heldout)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
     metrics.num_waiting = lambda: desk.num_waiting
@@ -193,6 +194,7 @@ def _make_fleet(
         longest_tokens=inputs.longest_trajectory(),
         interrupt=interrupt,
         load=load,
+        unsampled=find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens),
     )
 
 

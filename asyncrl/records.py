@@ -203,6 +203,21 @@ class TrainedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class GradientSpike:
+    """The row that carries most of a gradient whose norm is far above the usual."""
+
+    parameter: str
+    """As Hugging Face names it."""
+    row: int
+    share: float
+    """The part of the whole gradient's squared norm that the row has."""
+    norm: float
+    """The whole gradient's, before clipping."""
+    times: float
+    """The norm, relative to the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
 class PublishOutcome:
     """The result of the trainer's last publish for one server."""
 

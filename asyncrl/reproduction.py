@@ -11,7 +11,8 @@ from asyncrl.checkpoints import newest_version
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.starts import recipes_of_steps
+from asyncrl.journal.starts import recipes_of_steps, recorded_unsampled
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
@@ -35,6 +36,8 @@ class Reproduction:
     journal: JournalReader
     recorded: dict[int, Row]
     """Step -> its row of metrics.jsonl; a step between may lack one, the last has it."""
+    unsampled: Unsampled
+    """The tokens that the run never samples."""
 
 
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
@@ -58,7 +61,8 @@ def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
         )
     recipe = _recipe(journal, run_folder, begin + 1, step)
     recorded = {n: row for n, row in rows.items() if begin < n <= step}
-    return Reproduction(recipe, checkpoints, begin, journal, recorded)
+    unsampled = Unsampled.parse(recorded_unsampled(journal))
+    return Reproduction(recipe, checkpoints, begin, journal, recorded, unsampled)
 
 
 def _check_step(journal: JournalReader, step: int) -> None:

@@ -11,11 +11,13 @@ from typing import IO, Any
 
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
+from asyncrl.journal.connection import START_OVER
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
-from asyncrl.journal.starts import recorded_model, recorded_rendering
+from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
@@ -104,6 +106,7 @@ class RunFolder:
                 f"resume, put the old value back; to start over, set run_folder (or name) to a new one."
             )
         self._check_model(recipe.model)
+        self._check_unsampled(recipe)
         return True
 
     def _check_model(self, section: Model) -> None:
@@ -117,6 +120,22 @@ class RunFolder:
                 f"run_folder {self.path} holds a run of another base model than {section.path} is now: its "
                 f"config.json or its safetensors files differ. Put the model back, or set run_folder (or "
                 f"name) to a new one to start over."
+            )
+
+    def _check_unsampled(self, recipe: Recipe) -> None:
+        """Raises InputError where the run's log-probs are of another distribution than would be trained."""
+        journal, source = find_journal(self.journal), find_source(recipe.model)
+        is_readable = journal is not None and source is not None and source.folder.is_dir()
+        if not is_readable or not self._has_begun() or self.is_complete(recipe.trainer.num_steps):
+            return
+        assert journal is not None and source is not None
+        known = recorded_unsampled(journal)
+        now = str(find_unsampled(source.folder, recipe.rollout.stop_tokens))
+        if known != now:
+            raise InputError(
+                f"run_folder {self.path} holds a run that never samples the token ids {known or 'none'!r}; "
+                f"now they are {now or 'none'!r}: log-probs of its tokens would be of another distribution. "
+                f"Use the version of asyncrl and the tokenizer files that the run began with, {START_OVER}."
             )
 
     def is_complete(self, num_steps: int) -> bool:

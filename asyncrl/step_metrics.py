@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 from asyncrl.journal.counters import DROPPED, GENERATED
 from asyncrl.observe.observer import Observer
-from asyncrl.records import Batch, DropReason, Finish, PolicyVersion, Score, Trajectory
+from asyncrl.records import Batch, DropReason, Finish, GradientSpike, PolicyVersion, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.wire import TakeRequest
@@ -147,10 +147,29 @@ class Verdicts(TypedDict):
     """A fault has a length and no reward."""
 
 
+class Spike(TypedDict):
+    """A gradient whose norm is far above the usual; other steps lack these."""
+
+    spike_norm: float
+    """At the optimizer step with the spike; grad_norm is the mean over those of the batch."""
+    spike_times: float
+    """That norm, relative to the median before."""
+    spike_share: float
+    """The part of the squared norm that the largest row has."""
+    spike_row: str
+    """Which row of which parameter, and of an embedding the token's text."""
+
+
 class Trends(TypedDict):
     reward_jump: float
     reward_without_heldout: float
     """Training reward rises and held-out accuracy does not."""
+
+
+VOCABULARY = ("model.embed_tokens.weight", "lm_head.weight")
+"""Parameters with a row per token."""
+VECTORS = ("norm.weight", ".bias")
+"""How names of parameters end that are one row."""
 
 
 def rollout_metrics(before: Reading, after: Reading) -> Speed:
@@ -229,6 +248,21 @@ def group_metrics(groups: Sequence[Group], has_signal: Callable[[Group], bool]) 
     }
 
 
+def spike_metrics(spike: GradientSpike, piece: Callable[[int], str]) -> Spike:
+    """`piece` is the text of a token: rows of the embedding and of the output layer are tokens."""
+    place = spike.parameter
+    if not place.endswith(VECTORS):
+        place = f"row {spike.row} of {place}"
+    if spike.parameter in VOCABULARY:
+        place += f", the token {piece(spike.row) or 'that the tokenizer lacks'}"
+    return {
+        "spike_norm": spike.norm,
+        "spike_times": spike.times,
+        "spike_share": spike.share,
+        "spike_row": place,
+    }
+
+
 def trend_metrics(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> Trends:
     """`rewards` are per step, `heldout` is (step, accuracy)."""
     return {
@@ -281,12 +315,15 @@ class StepReport:
         meters: Meters,
         grader: Grader,
         accuracies: Sequence[tuple[PolicyVersion, float]],
+        piece: Callable[[int], str] = str,
     ) -> None:
-        """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation."""
+        """`accuracies` grows with the run: (version, held-out accuracy) of each evaluation. `piece` is the
+        text of a token."""
         self._observer = observer
         self._meters = meters
         self._grader = grader
         self._accuracies = accuracies
+        self._piece = piece
         self._open: tuple[PolicyVersion, Reading] | None = None
         """The step that the trainer asked for last, and the meters at that moment."""
         self._batch: dict[str, Any] = {}
@@ -320,6 +357,7 @@ class StepReport:
             {
                 **self._batch,
                 **trained,
+                **(spike_metrics(request.spike, self._piece) if request.spike is not None else {}),
                 **speed,
                 **self._grader.pool_metrics(),
                 **self._retried(),

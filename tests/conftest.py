@@ -162,6 +162,18 @@ def shared_engine(
             yield url, models
 
 
+@pytest.fixture(scope="session")
+def masked_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """URL of a real server, and its model folder, where the ids 20 to 23 are never sampled: a pad, a reserved
+    token, and two past the tokenizer. At most positions the logit of 20 or that of 22 is the largest."""
+    from serving.engine.servers import masked_model, running_server
+
+    folder = tmp_path_factory.mktemp("masked")
+    model = masked_model(folder / "model")
+    with running_server(model, folder / "log", max_running_requests=16) as (url, _):
+        yield url, model
+
+
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """The finished run of fakes/finished_run.py."""

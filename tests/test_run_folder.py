@@ -1,5 +1,6 @@
 """The run folder: one launcher at a time, resumed only by the same recipe."""
 
+import json
 import shutil
 from datetime import datetime
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import record_rendering
+from asyncrl.journal.starts import record_rendering, record_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.run_folder import RunFolder, first_difference, read_run_recipe
@@ -144,6 +145,36 @@ def test_a_run_that_never_began_may_be_changed(tmp_path: Path) -> None:
         folder.open(make_recipe())
     make_queue(tmp_path).journal.close()
     assert not RunFolder(tmp_path).check(make_recipe(seed=5))
+
+
+@pytest.mark.parametrize("recorded", [None, "", "2", "2,41"])
+def test_a_run_resumes_only_where_the_same_tokens_are_never_sampled(
+    tmp_path: Path, recorded: str | None
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"vocab_size": 40}')
+    words = {f"t{i}": i for i in range(40) if i != 2}
+    (model / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
+    recipe = make_recipe(model={"path": str(model)})
+    with RunFolder(tmp_path / "run") as folder:
+        folder.open(recipe)
+    queue = make_queue(tmp_path / "run")
+    queue.announce(0)
+    if recorded is not None:
+        record_unsampled(queue.journal, recorded)
+    # Nothing is lost of a run that has asked nothing yet.
+    queue.journal.barrier_blocking()
+    assert RunFolder(tmp_path / "run").check(recipe)
+    queue.admit(make_task())
+    queue.journal.close()
+    if recorded == "2":
+        assert RunFolder(tmp_path / "run").check(recipe)
+        return
+    with pytest.raises(
+        InputError, match=f"never samples the token ids '{recorded or 'none'}'; now they are '2'"
+    ):
+        RunFolder(tmp_path / "run").check(recipe)
 
 
 def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
-from asyncrl.records import Batch, Finish, Segment, Sequence, Trajectory
+from asyncrl.records import Batch, Finish, GradientSpike, Segment, Sequence, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.wire import TakeRequest
 from asyncrl.serving.pass_sums import DecodeSums, LineSums, PassSums
@@ -128,3 +128,28 @@ def test_a_trainer_idles_while_it_waits_for_a_batch_and_while_servers_drain() ->
     assert row["rollout_idle_share"] == pytest.approx(0.1)
     assert (row["step"], row["drain_seconds"], row["rollout_tokens_per_second"]) == (1, 2.0, 50.0)
     assert (row["verifier_killed_total"], row["faults_retried"]) == (2.0, 3)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "row", "words"),
+    [
+        ("model.embed_tokens.weight", 2, "row 2 of model.embed_tokens.weight, the token <pad>"),
+        ("lm_head.weight", 9, "row 9 of lm_head.weight, the token that the tokenizer lacks"),
+        ("model.layers.0.mlp.up_proj.weight", 2, "row 2 of model.layers.0.mlp.up_proj.weight"),
+        ("model.norm.weight", 0, "model.norm.weight"),
+        ("model.layers.0.self_attn.q_proj.bias", 0, "model.layers.0.self_attn.q_proj.bias"),
+    ],
+)
+def test_the_row_of_a_spike_is_named_with_its_token(parameter: str, row: int, words: str) -> None:
+    notebook = Notebook()
+    readings = [Reading(float(at), 0, 0, 0.0, 1, 0.0, 0.0, 0.0, 0.0, 0) for at in range(3)]
+    pieces = {2: "<pad>"}
+    report = StepReport(notebook, FakeMeters(readings), FakeGrader(), [], lambda token: pieces.get(token, ""))
+    spike = GradientSpike(parameter, row, 0.97, 3381.0, 8452.0)
+    report.asked(TakeRequest(0))
+    report.asked(TakeRequest(1, step_metrics={"grad_norm": 3381.0}, spike=spike))
+    report.asked(TakeRequest(2, step_metrics={"grad_norm": 0.4}))
+    first, second = notebook.steps
+    assert first["spike_row"] == words and not any(name.startswith("spike") for name in second)
+    numbers = {"spike_share": 0.97, "spike_norm": 3381.0, "spike_times": 8452.0}
+    assert {name: first[name] for name in numbers} == numbers

@@ -16,7 +16,8 @@ from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import ModelShape
-from asyncrl.model.source import model_title
+from asyncrl.model.source import model_folder, model_title
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.planning.report import describe_tail
 from asyncrl.planning.sources import find_likely_source
@@ -90,6 +91,7 @@ def _plan(
     else:
         threads = serving.threads_per_server
         servers = f"{serving.num_servers} SGLang server(s) {place} on {where}, {threads} thread(s) each"
+    unsampled = find_unsampled(model_folder(recipe.model), rollout.stop_tokens)
     batch = rollout.groups_per_batch * rollout.samples_per_group
     repeated = recipe.replay.repeated_groups_per_batch
     again = f" and {repeated} groups again" if repeated else ""
@@ -103,6 +105,7 @@ def _plan(
         *(f"benchmark {exam.name}: {len(exam.tasks)} tasks, {exam.template}" for exam in inputs.exams),
         f"prompts   {_template(recipe)}, in training and in evaluation",
         f"rollout   {servers}",
+        f"sampling  never sampled: {unsampled.describe()}",
         f"trainer   {trainer.num_processes} Megatron-core process(es) on {where}, "
         f"{trainer.threads_per_process} thread(s) each",
         *(f"{'gpus' if i == 0 else '':9s} {line}" for i, line in enumerate(gpus.lines() if is_local else [])),

@@ -28,7 +28,7 @@ from asyncrl.recipe.file import load_recipe
 
 Progress = Callable[[str, int, int], None]
 STAMP_NAME = "prepared.json"
-FORMAT = 2
+FORMAT = 3
 """Raised when the same target and options begin to make something else, so that old folders are remade."""
 
 

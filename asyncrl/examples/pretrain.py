@@ -156,7 +156,7 @@ def build_model(max_position_embeddings: int, *, num_tokens: int = len(VOCABULAR
         tie_word_embeddings=False,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
-        pad_token_id=PAD_ID,
+        # No pad_token_id, of which transformers makes a row of zeros that it never trains.
     )
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(bos_token_id=BOS_ID, eos_token_id=EOS_ID, pad_token_id=PAD_ID)

@@ -16,6 +16,8 @@ from asyncrl.records import PolicyVersion
 
 MODEL = "digest of model.path"
 """Key of `meta`: the base model's digest."""
+UNSAMPLED = "tokens never sampled"
+"""Key of `meta`: ids, such as "2,151669-151935"."""
 RENDERED = "prompts rendered at"
 """Key of `meta`: the time that the run's chat templates were given, in ISO 8601."""
 
@@ -38,6 +40,16 @@ def record_model(journal: Journal, digest: str) -> None:
 def recorded_model(journal: Readable) -> str | None:
     """The digest of the base model; None before the first start."""
     return read_fact(journal, MODEL)
+
+
+def record_unsampled(journal: Journal, ids: str) -> None:
+    """Stores the token ids that the run never samples, as `model.unsampled` writes them."""
+    journal.write(set_fact(UNSAMPLED, ids))
+
+
+def recorded_unsampled(journal: Readable) -> str:
+    """The token ids that the run never samples; none in a run that began before there were such."""
+    return read_fact(journal, UNSAMPLED) or ""
 
 
 def record_rendering(journal: Journal, rendered: datetime) -> None:

@@ -30,6 +30,7 @@ from asyncrl.journal.starts import (
     record_model,
     record_rendering,
     record_start,
+    record_unsampled,
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
@@ -46,6 +47,7 @@ from asyncrl.launch.trainers import TrainerFailed, TrainerRanks
 from asyncrl.launch.usage import UsageMeter, metering
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.live import LiveLine
 from asyncrl.observe.metrics import MetricsWriter, read_metrics
@@ -226,6 +228,8 @@ def _record_start(journal: Journal, inputs: Inputs, folder: RunFolder, digests: 
     record_data(journal, digests)
     if (digest := model_digest(model_folder(recipe.model))) is not None:
         record_model(journal, digest)
+    unsampled = find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens)
+    record_unsampled(journal, str(unsampled))
     record_rendering(journal, inputs.rendered)
 
 

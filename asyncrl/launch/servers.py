@@ -19,6 +19,7 @@ from asyncrl.launch.site import Need, Place, Process, Site, server_need
 from asyncrl.loops import end_tasks
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
+from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.serving import sglang
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
@@ -54,6 +55,7 @@ class LocalServers:
         self._model_folder = model_folder
         self._logs = logs
         self._session = session
+        self._unsampled = find_unsampled(model_folder, recipe.rollout.stop_tokens)
         self._keys = keys or Keys()
         self._site = site
         self.processes: dict[str, Process] = {}
@@ -97,6 +99,7 @@ class LocalServers:
                     threads=serving.threads_per_server, has_gpu=place.has_gpu, host=place.host
                 ),
                 TOKEN_VARIABLE: self._keys.token,
+                UNSAMPLED_VARIABLE: str(self._unsampled),
             },
             log_path=self._logs / f"{role.name.replace(' ', '-')}.log",
         )
@@ -184,7 +187,9 @@ class LocalServers:
             self._session, url, timeout_seconds=timeout, may_be_paused=process is None
         )
         if process is None:
-            return await waiting
+            await waiting
+            await sglang.check_hooks(self._session, url, unsampled=self._unsampled)
+            return
         ready = asyncio.create_task(waiting)
         ended = asyncio.create_task(process.wait())
         try:

@@ -66,6 +66,10 @@ class Alarms(Section):
     nonfinite_share: Fraction | None = 0.001
     """Share of the tokens whose behavior log-prob is not finite, which are left out of the loss; and any step
     whose loss is NaN. A gradient that is not finite ends the run at once."""
+    spike_row_share: Fraction | None = 0.5
+    """Gradient spike: share of the squared gradient norm that one row of one parameter carries, in a step
+    whose norm is more than five times the median of those before. Clipping then shrinks what the batch
+    teaches all other weights. In the embedding the row is that of a token that was never trained."""
     memory_growth: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = 1.5
     """Growth of the memory (resident set) of the controller, the largest trainer rank or the largest server,
     relative to its 11th to 15th step, from half a GiB on; from the first checkpoint on, whose copy stays in

@@ -5,7 +5,7 @@ Both sides import this module and nothing else of each other. Types are checked 
 
 from dataclasses import dataclass, field
 
-from asyncrl.records import Batch, PolicyVersion, PublishOutcome, TrainedTokens
+from asyncrl.records import Batch, GradientSpike, PolicyVersion, PublishOutcome, TrainedTokens
 
 TAKE_PATH = "/take"
 DRAIN_PATH = "/drain"
@@ -26,6 +26,8 @@ class TakeRequest:
     """Of the step that made version `step`; None at the first take of a process."""
     trained_tokens: list[TrainedTokens] = field(default_factory=list)
     """Of some groups of that step (view.groups_per_step)."""
+    spike: GradientSpike | None = None
+    """What made the gradient of that step, where its norm was far above the usual."""
 
 
 @dataclass(frozen=True, slots=True)

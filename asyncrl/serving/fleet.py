@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl.errors import ServerError
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.handover import Handover
 from asyncrl.serving.lifecycle import SILENCE_SECONDS, ServerLifecycle
@@ -46,7 +47,8 @@ class Fleet:
 
     `install_seconds` limits each request of an install: a server that hangs then is restarted. So is one of
     which nothing comes for `silence_seconds` although it has requests. A server whose cache is smaller than
-    `longest_tokens`, a prompt with its response, does not join.
+    `longest_tokens`, a prompt with its response, does not join; nor does one that never samples other tokens
+    than `unsampled`, where that is given.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Fleet:
         longest_tokens: int = 0,
         interrupt: str = "continue",
         load: Load = load_from_disk,
+        unsampled: Unsampled | None = None,
     ) -> None:
         self.session = session
         self._restart = restart
@@ -77,7 +80,12 @@ class Fleet:
             restart=self._restart_or_move,
             stop=stop,
             install=functools.partial(
-                join, session, interrupt=interrupt, load=load, timeout_seconds=install_seconds
+                join,
+                session,
+                interrupt=interrupt,
+                load=load,
+                timeout_seconds=install_seconds,
+                unsampled=unsampled,
             ),
             longest_tokens=longest_tokens,
             silence_seconds=silence_seconds,

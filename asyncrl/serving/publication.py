@@ -14,6 +14,7 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.files.service import folder_url
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
 from asyncrl.serving import sglang
 from asyncrl.waits import Waits
@@ -115,10 +116,11 @@ async def join(
     interrupt: str,
     load: Load,
     timeout_seconds: float,
+    unsampled: Unsampled | None = None,
 ) -> None:
     """`install` on a server that did not serve before: it must have the hooks that versions and digests come
-    from. Raises ServerError."""
-    await sglang.check_hooks(session, url)
+    from, and sample all tokens but `unsampled`. Raises ServerError."""
+    await sglang.check_hooks(session, url, unsampled=unsampled)
     await install(session, url, publication, interrupt=interrupt, load=load, timeout_seconds=timeout_seconds)
 
 

@@ -19,6 +19,7 @@ import aiohttp
 
 from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError
+from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
 from asyncrl.recipe.server_options import reason_against
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
@@ -277,9 +278,12 @@ async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds
     return answer
 
 
-async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
+async def check_hooks(
+    session: aiohttp.ClientSession, url: str, *, unsampled: Unsampled | None = None
+) -> Engine:
     """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
-    of weights would be missing or wrong."""
+    of weights would be missing or wrong. So it does when the tokens that the server never samples are others
+    than `unsampled`: its log-probs would be of another distribution than the trainer's."""
     found = await _get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -306,6 +310,14 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
     for option in options:
         if (why := reason_against(option)) is not None:
             raise ServerError(f"{url} was started with {option}: {why}. Start it without.")
+    there = str(found.get("unsampled", ""))
+    if unsampled is not None and there != str(unsampled):
+        raise ServerError(
+            f"{url} never samples the tokens {there or 'none'!r}, the run never samples "
+            f"{str(unsampled) or 'none'!r}: its log-probs are not those that are trained. Start it on the "
+            f"run's model folder, with the run's version of asyncrl and "
+            f'{UNSAMPLED_VARIABLE}="{unsampled}".'
+        )
     return engine
 
 

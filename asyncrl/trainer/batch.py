@@ -19,9 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, Sequence
 from asyncrl.trainer.attention import PackedSequences, describe_pack
 from asyncrl.trainer.attention_kernels import Rows
@@ -75,6 +77,19 @@ class MicroBatch:
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
         return self if device.type == "cpu" else _moved(self, device)
+
+
+def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
+    """Raises InputError for a response with a token that is never sampled: its log-prob is no number."""
+    ids = set(unsampled.ids)
+    for sequence in batch.sequences:
+        if not ids.isdisjoint(sequence.response_tokens):
+            token = next(token for token in sequence.response_tokens if token in ids)
+            raise InputError(
+                f"Step {batch.step + 1} has the token {token} ({unsampled.name(token)}) in response "
+                f"{sequence.sequence_id}, but it is never sampled: a server without the run's mask wrote it. "
+                f"To start over, set run_folder (or name) to a new one."
+            )
 
 
 RecordOf = TypeVar("RecordOf", MicroBatch, PackedSequences, Rows)

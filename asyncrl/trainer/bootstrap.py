@@ -27,6 +27,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.packages import check_packages
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.trainer import ranks
 from asyncrl.trainer.determinism import make_deterministic
@@ -65,8 +66,10 @@ def run_rank(work: Callable[[], int]) -> int:
     return code
 
 
-def start_learner(recipe: Recipe) -> "Learner":
+def start_learner(recipe: Recipe, unsampled: Unsampled | None = None) -> "Learner":
     """Joins the other ranks in the recipe's layout; a learner without weights (see `Checkpoints.load`).
+
+    `unsampled` are the tokens that are never sampled, by default those of the model folder.
 
     Raises InputError for a model folder, a layout, a number of processes or a loss term that cannot work.
     """
@@ -93,7 +96,7 @@ def start_learner(recipe: Recipe) -> "Learner":
 
     millions = shape.num_parameters() / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
-    return Learner(shape, recipe)
+    return Learner(shape, recipe, unsampled)
 
 
 def end_now(error: BaseException) -> NoReturn:

@@ -27,10 +27,11 @@ from asyncrl.model.flops import peak_flops
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import make_layout
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.attention_kernels import find_kernel
-from asyncrl.trainer.batch import MicroBatch, mini_batches, rank_micro_batches
+from asyncrl.trainer.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.critic import CriticLearner, build_critic
 from asyncrl.trainer.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
@@ -48,6 +49,7 @@ from asyncrl.trainer.optimizer import (
 )
 from asyncrl.trainer.own_faults import explain_divergence, raise_first
 from asyncrl.trainer.reference import load_reference
+from asyncrl.trainer.spikes import SpikeWatch
 from asyncrl.trainer.token_advantages import with_kl_reward
 from asyncrl.trainer.token_record import TokenRecord
 from asyncrl.trainer.totals import max_over_ranks, sum_over_ranks
@@ -60,10 +62,14 @@ LossOf = Callable[[int, MicroBatch, Any], tuple[Tensor, Result]]
 class Learner:
     """The weights of one version and what it takes to make the next."""
 
-    def __init__(self, shape: ModelShape, recipe: Recipe) -> None:
+    def __init__(self, shape: ModelShape, recipe: Recipe, unsampled: Unsampled | None = None) -> None:
+        """`unsampled` are the tokens that the servers never sample, by default those of the model folder."""
         recipe = recipe.model_copy(update={"model": with_dtype(recipe, shape)})
         self.shape = shape
         self._base = model_folder(recipe.model)
+        if unsampled is None:
+            unsampled = find_unsampled(self._base, recipe.rollout.stop_tokens)
+        self.unsampled = unsampled
         self.algorithm = recipe.algorithm
         self.section = recipe.trainer
         self._seed = recipe.seed
@@ -78,12 +84,17 @@ class Learner:
         self._device = device()
         heads = rank_heads(shape, self.layout, dtype)
         self.kernel = find_kernel(recipe.trainer.attention, self._device, heads)
-        self.model = build_policy(shape, dtype, self.layout, recompute=recipe.trainer.recompute)
+        self.model = build_policy(
+            shape, dtype, self.layout, recompute=recipe.trainer.recompute, unsampled=unsampled
+        )
         self.parallel_chunks = data_parallel(self.model, self.layout, dtype)
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = make_schedule(self.optimizer, recipe.trainer)
+        self.spikes = SpikeWatch(self.model, self.parallel_chunks)
         self.reference_chunks = (
-            load_reference(shape, recipe.model, self.layout) if self.objective.needs_reference() else None
+            load_reference(shape, recipe.model, self.layout, unsampled)
+            if self.objective.needs_reference()
+            else None
         )
         self.critic = self._make_critic(recipe) if recipe.algorithm.needs_critic() else None
         self._forward_backward = get_forward_backward_func()
@@ -136,8 +147,10 @@ class Learner:
         A mini-batch that no token of survives takes none: no momentum, no weight decay, and where the whole
         batch is such, no step of the learning rate's warm-up. The version counts all the same, as its batch
         is used up. `record` is told of every token that the policy's loss sees. Raises Diverged when a
-        gradient is not finite, InputError when a term of the recipe's own breaks its contract.
+        gradient is not finite, InputError when a term of the recipe's own breaks its contract or a response
+        has a token that is never sampled.
         """
+        check_sampled(batch, self.unsampled)
         batch = finish_batch(batch, self.algorithm, mask_staleness=self._mask_staleness)
         parts = self._parts(batch, self.section.optimizer_steps_per_batch)
         tally, norms = Tally(), list[float]()
@@ -178,6 +191,7 @@ class Learner:
                     # The first step of a warm-up trains at 1 / warmup_steps of the rate, not at zero.
                     self.schedule.step(increment=1)
                 norms.append(self._take_step(batch.step))
+                self.spikes.look(norms[-1])
             num_survivors = metrics["surviving_tokens"]
         gather_weights(self.parallel_chunks)
         metrics["optimizer_steps"] = float(len(norms))

@@ -1,4 +1,6 @@
-"""Log-probs and entropies of the distribution that tokens are sampled from: softmax(logits / temperature).
+"""Log-probs and entropies of the distribution that tokens are sampled from: softmax(logits / temperature)
+over all tokens but those that servers never sample (asyncrl/model/unsampled.py). These have no probability
+and their logits no gradient.
 
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
@@ -22,11 +24,21 @@ KEPT_BYTES = 2**29
 """Of logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
 SLICE_LOGITS = 2**18
 """In float32 1 MiB: the dozen passes over a slice stay in a core's cache."""
+IMPOSSIBLE = -1e30
+"""A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
 
 
-def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T]; both with gradient."""
-    everything = torch.log_softmax(logits.float() / temperature, dim=-1)
+def token_logprobs(
+    logits: Tensor, targets: Tensor, temperature: float, unsampled: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T]; both with gradient.
+
+    `unsampled` [U] int64 are ids that are never sampled; no target is one of them.
+    """
+    logits = logits.float() / temperature
+    if unsampled is not None:
+        logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
+    everything = torch.log_softmax(logits, dim=-1)
     return everything.gather(-1, targets[:, None]).squeeze(-1), _Entropy.apply(everything)
 
 
@@ -37,6 +49,7 @@ def output_logprobs(
     temperature: float,
     *,
     vocab_size: int,
+    unsampled: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`token_logprobs` of the logits hidden [T, H] @ weight [W, H]^T; ranks of `group` hold a part of V each.
@@ -50,8 +63,11 @@ def output_logprobs(
     assert num_rows > 0, f"rank {rank} has only padding of a vocabulary of {vocab_size}"
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
     if is_whole and len(hidden) * num_rows <= LOGITS_AT_ONCE:
-        return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature)
-    vocabulary = _Vocabulary(first, num_rows, temperature, group if num_ranks > 1 else None)
+        return token_logprobs(torch.nn.functional.linear(hidden, weight), targets, temperature, unsampled)
+    columns = None
+    if unsampled is not None:
+        columns = unsampled[(unsampled >= first) & (unsampled < first + num_rows)] - first
+    vocabulary = _Vocabulary(first, num_rows, temperature, columns, group if num_ranks > 1 else None)
     values: tuple[Tensor, Tensor] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
     return values
 
@@ -78,11 +94,18 @@ class _Vocabulary:
     """The rows of the output layer that this rank holds, and what is done over all of them."""
 
     def __init__(
-        self, first: int, num_rows: int, temperature: float, group: dist.ProcessGroup | None
+        self,
+        first: int,
+        num_rows: int,
+        temperature: float,
+        unsampled: Tensor | None,
+        group: dist.ProcessGroup | None,
     ) -> None:
+        """`unsampled` are columns of this rank."""
         self.first = first
         self.num_rows = num_rows
         self.temperature = temperature
+        self._unsampled = unsampled
         self.group = group
 
     def chunks(self, num_tokens: int) -> list[slice]:
@@ -99,9 +122,10 @@ class _Vocabulary:
         return torch.nn.functional.linear(hidden, weight[: self.num_rows])
 
     def tempered(self, logits: Tensor) -> Tensor:
-        """A float32 copy of `logits`, divided by the temperature."""
+        """A float32 copy of `logits`, divided by the temperature, without what is never sampled."""
         copy = logits.to(torch.float32, copy=True)
-        return copy if self.temperature == 1.0 else copy.div_(self.temperature)
+        copy = copy if self.temperature == 1.0 else copy.div_(self.temperature)
+        return copy if self._unsampled is None else copy.index_fill_(1, self._unsampled, IMPOSSIBLE)
 
     def own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(column of each target here, whether it is one of ours)."""

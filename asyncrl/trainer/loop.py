@@ -56,7 +56,8 @@ def train(
             learner.free_cached_memory()
         with watch("wait_seconds"):
             place = controller.place_of(publication.folder)
-            request = TakeRequest(version, outcomes, place, metrics, trained_tokens)
+            spike = learner.spikes.take()
+            request = TakeRequest(version, outcomes, place, metrics, trained_tokens, spike)
             while (reply := _take(queue, request)).must_republish:
                 log.warning("%s does not verify on a server: it is written again", publication.folder)
                 publication = publisher.write(version, learner.model)

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import ONE_PROCESS, Layout
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.trainer.attention import PackedAttention, PackedRotary, own_tokens
 from asyncrl.trainer.attention_kernels import Heads
 from asyncrl.trainer.batch import MicroBatch
@@ -48,6 +49,8 @@ class PolicyModel(GPTModel):
     """One chunk of the policy's layers; the first one embeds, the last one gives log-probs."""
 
     shape: ModelShape
+    unsampled: Tensor | None
+    """[U] int64, ids that are never sampled."""
 
     def forward(self, micro: MicroBatch, temperature: float) -> Tensor | tuple[Tensor, Tensor]:
         """Hidden states [C, 1, H] for the next stage; from the last one log-probs [T] and entropies [T]."""
@@ -77,6 +80,7 @@ class PolicyModel(GPTModel):
             targets if own is None else targets[own],
             temperature,
             vocab_size=self.shape.vocab_size,
+            unsampled=self.unsampled,
             group=parallel_state.get_tensor_model_parallel_group(),
         )
         if own is not None:
@@ -157,12 +161,17 @@ def build_policy(
     *,
     recompute: str = "none",
     kind: type[GPTModel] = PolicyModel,
+    unsampled: Unsampled | None = None,
 ) -> Policy:
-    """This rank's part of a model of `shape` with random weights, its chunks of `kind`."""
+    """This rank's part of a model of `shape` with random weights, its chunks of `kind`, which samples all
+    tokens but `unsampled`."""
     config = transformer_config(shape, dtype, layout, recompute=recompute)
-    if layout.virtual_stages == 1:
-        return Policy([_build_chunk(shape, config, layout, None, kind)])
-    return Policy([_build_chunk(shape, config, layout, i, kind) for i in range(layout.virtual_stages)])
+    stages = [None] if layout.virtual_stages == 1 else list(range(layout.virtual_stages))
+    policy = Policy([_build_chunk(shape, config, layout, stage, kind) for stage in stages])
+    ids = unsampled.ids if unsampled is not None else ()
+    for chunk in policy:
+        chunk.unsampled = torch.tensor(ids, device=device()) if ids else None
+    return policy
 
 
 def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:

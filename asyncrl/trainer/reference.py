@@ -6,15 +6,18 @@ from megatron.core.transformer.module import Float16Module
 from asyncrl.model.folder import ModelShape
 from asyncrl.model.layout import Layout
 from asyncrl.model.source import model_folder
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model
 from asyncrl.trainer.convert import load_weights
 from asyncrl.trainer.export import open_weights
 from asyncrl.trainer.model import DTYPES, build_policy
 
 
-def load_reference(shape: ModelShape, section: Model, layout: Layout) -> list[torch.nn.Module]:
+def load_reference(
+    shape: ModelShape, section: Model, layout: Layout, unsampled: Unsampled
+) -> list[torch.nn.Module]:
     """This rank's chunks of the model at `model.path`, as it was before any training."""
-    policy = build_policy(shape, DTYPES[section.dtype], layout)
+    policy = build_policy(shape, DTYPES[section.dtype], layout, unsampled=unsampled)
     load_weights(policy, open_weights(model_folder(section)))
     policy.requires_grad_(False)
     if section.dtype == "bfloat16":

@@ -36,7 +36,7 @@ def main() -> int:
 def _reproduce(run_folder: Path, last: int) -> int:
     plan = plan_reproduction(run_folder, last)
     # In the run's own layout: another would add the same numbers in another order.
-    learner = start_learner(plan.recipe)
+    learner = start_learner(plan.recipe, plan.unsampled)
     from asyncrl.trainer.checkpoint import Checkpoints
 
     Checkpoints(plan.checkpoints, num_kept=1).load(learner, plan.begin)

@@ -1,8 +1,10 @@
 """`asyncrl check` on recipes that bring terms of their own."""
 
+import json
 from pathlib import Path
 
 import pytest
+from fakes.newcomer import write_project
 
 from asyncrl import cli
 
@@ -34,6 +36,27 @@ def test_terms_that_keep_the_contract_pass_and_the_check_continues(
     (tmp_path / "own.py").write_text(GOOD)
     assert cli.main(["check", str(tmp_path / "recipe.yaml")]) == 2
     assert capsys.readouterr().err.startswith(f"model.path is {tmp_path}/nowhere, which is not a folder")
+
+
+def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_project(tmp_path)
+    words = ["check", str(tmp_path / "recipe.yaml")]
+    assert cli.main(words) == 0
+    assert "# sampling  never sampled: none\n" in capsys.readouterr().out
+    (file,) = tmp_path.rglob("tokenizer.json")
+    tokenizer = json.loads(file.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    for name in ("z", "y"):
+        del vocabulary[name]
+    tokenizer["model"]["unk_token"] = "a"
+    ways = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    pad = {"id": vocabulary["<pad>"], "content": "<pad>", "special": True}
+    tokenizer["added_tokens"] = [pad | ways]
+    file.write_text(json.dumps(tokenizer))
+    (file.parent / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
+    assert cli.main(words) == 0
+    listed = "# sampling  never sampled: 3 tokens: <pad> (id 2), ids 46-47 that the tokenizer lacks\n"
+    assert listed in capsys.readouterr().out
 
 
 def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

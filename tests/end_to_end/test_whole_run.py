@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 from fakes.whole_run import WholeRun
 
+from asyncrl.journal.packing import unpack_tokens
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.report.schema import RunReport
 
@@ -62,6 +63,14 @@ def test_no_token_is_staler_than_allowed(finished: WholeRun) -> None:
         "JOIN trajectories USING (trajectory_id) JOIN groups USING (group_id) WHERE step IS NOT NULL"
     )
     assert found[0] <= 2 and found[1] >= 0
+
+
+def test_the_pad_is_never_sampled_and_no_gradient_spikes(finished: WholeRun) -> None:
+    # Its row is zero; a guess among 48 tokens would hit it a hundred times.
+    tokens = [t for (blob,) in finished.query("SELECT tokens FROM segments") for t in unpack_tokens(blob)]
+    assert len(tokens) > 3000 and 2 not in tokens
+    assert finished.query("SELECT value FROM meta WHERE key = 'tokens never sampled'") == [("2",)]
+    assert not any("spike_row" in row for row in finished.steps())
 
 
 def test_every_generated_token_is_trained(finished: WholeRun) -> None:

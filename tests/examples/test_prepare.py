@@ -71,6 +71,17 @@ def test_changed_options_make_it_again_and_leave_nothing_next_to_it(section, tmp
     assert names_beside(tmp_path / "made") == {"maker.py", "made", "made.lock"}
 
 
+def test_a_folder_of_an_older_format_is_made_again(section, tmp_path):
+    make_folder(section(text="one"), ignore)
+    stamp = tmp_path / "made" / "prepared.json"
+    # Its base model may have a row of zeros.
+    stamp.write_text(json.dumps(json.loads(stamp.read_text()) | {"format": 2}))
+    assert not is_prepared(section(text="one"))
+    (tmp_path / "made" / "text").write_text("old")
+    make_folder(section(text="one"), ignore)
+    assert (tmp_path / "made" / "text").read_text() == "one"
+
+
 def test_a_target_that_fails_leaves_the_folder_as_it_was(section, tmp_path):
     with pytest.raises(InputError, match="text cannot be made"):
         make_folder(section(text="one", fails=True), ignore)

@@ -3,13 +3,15 @@
 import json
 
 import pytest
+import safetensors.torch
 import torch
 
 from asyncrl.errors import InputError
 from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.corpus import Mix, draw_examples
 from asyncrl.examples.options import parse_options
-from asyncrl.examples.tokenizer import EOS_ID, build_tokenizer
+from asyncrl.examples.tokenizer import EOS_ID, PAD_ID, build_tokenizer
+from asyncrl.model.unsampled import find_unsampled
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,18 @@ def test_the_model_has_about_six_hundred_thousand_parameters(pretrain):
     assert sum(weight.numel() for weight in pretrain.build_model(256).parameters()) == pytest.approx(
         600e3, rel=0.02
     )
+
+
+def test_no_row_is_shorter_than_others_and_the_pad_is_never_sampled(pretrain, tmp_path):
+    settings = pretrain.Pretraining(examples_per_batch=16)
+    drawn = examples(32)
+    pretrain.make_base_model(tmp_path, build_tokenizer(), drawn, settings, lambda *_: None)
+    (rows, head) = (
+        safetensors.torch.load_file(tmp_path / "model.safetensors")[name].norm(dim=1)
+        for name in ("model.embed_tokens.weight", "lm_head.weight")
+    )
+    assert rows.min() > 0.5 * rows.median() and head.min() > 0.5 * head.median()
+    assert find_unsampled(tmp_path).names == {PAD_ID: "<pad>"}
 
 
 def test_prepare_writes_disjoint_rows_and_a_folder_that_transformers_loads(pretrain, tmp_path):

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from fakes.model_folder import CHARACTERS, write_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 
 def write_base_model(folder: Path, *, seed: int = 0) -> Path:
-    """Random weights of about 0.1 million parameters."""
+    """Random weights of about 0.1 million parameters. As in many models, the row of the pad is zero."""
     import torch
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
@@ -28,4 +30,9 @@ def write_base_model(folder: Path, *, seed: int = 0) -> Path:
     model = Qwen3ForCausalLM(config)
     model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
     model.save_pretrained(folder)
-    return write_tokenizer(folder)
+    file = write_tokenizer(folder) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.model = WordLevel(tokenizer.get_vocab(), unk_token="<bos>")
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer.save(str(file))
+    return folder

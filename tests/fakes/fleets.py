@@ -94,7 +94,7 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew_on(engines: list[FakeEngine], folder: Path, **settings: float) -> AsyncIterator[Crew]:
+async def crew_on(engines: list[FakeEngine], folder: Path, **settings: object) -> AsyncIterator[Crew]:
     """Nothing is announced yet; `settings` as of `Fleet`."""
     waits = Waits()
     async with new_session() as session:

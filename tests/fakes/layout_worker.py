@@ -3,9 +3,10 @@
     python -m fakes.layout_worker CASES FOLDER   (under torchrun's environment variables)
 
 CASES is a JSON list of {"name", "model", "trainer", "algorithm", "critic", "saves", "resumes"}. Rank 0 writes
-FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens, and
-FOLDER/<name>/, what a publication of the model would hold. A case that saves makes a checkpoint before the
-last step; one that resumes takes that step only, from the checkpoint of another.
+FOLDER/<name>.json, the metrics of each step, FOLDER/<name>.tokens, what was kept of tokens,
+FOLDER/<name>.spike, which row has the largest part of the last gradient, and FOLDER/<name>/, what a
+publication of the model would hold. A case that saves makes a checkpoint before the last step; one that
+resumes takes that step only, from the checkpoint of another.
 """
 
 import json
@@ -66,6 +67,7 @@ def take_steps(
         record = TokenRecord.of(batch, 4)
         metrics.append(learner.step(batch, record))
         tokens += record.gathered()
+    spike = learner.spikes.largest_row(1.0, 1.0)
     weights = export_weights(learner.model)
     if learner.critic is not None:
         learner.critic.gather_weights()
@@ -80,6 +82,8 @@ def take_steps(
         (result / "critic").mkdir()
         write_weights(result / "critic", values)
     result.with_suffix(".json").write_text(json.dumps(metrics))
+    assert spike is not None
+    result.with_suffix(".spike").write_text(json.dumps([spike.parameter, spike.row, spike.share]))
     result.with_suffix(".tokens").write_bytes(msgspec.msgpack.encode(tokens))
 
 

@@ -3,7 +3,9 @@
 `random_batch` needs no transformers, whose import takes a second.
 """
 
+import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -36,6 +38,16 @@ def write_model(folder: Path, family: str = "Qwen3", *, seed: int = 0, **overrid
             # Norms and biases start at exactly 1 and 0, where mixing them up would not show.
             parameter.copy_(1 + 0.2 * noise if "norm" in name else 0.15 * noise)
     model.save_pretrained(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path, ids: Iterable[int], *, pad: int | None = None) -> Path:
+    """A tokenizer.json that has tokens of these ids alone; `pad` is one more."""
+    words = {f"t{i}": i for i in ids}
+    added = [] if pad is None else [{"id": pad, "content": "<pad>", "special": True}]
+    content = {"added_tokens": added, "model": {"type": "WordLevel", "vocab": words}}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"} if added else {}))
     return folder
 
 

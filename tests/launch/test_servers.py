@@ -91,6 +91,25 @@ async def test_a_removed_server_leaves_its_gpu_unused_and_the_others_keep_theirs
     assert found == {"server 0": "1", "server 2": "3"}
 
 
+async def test_a_server_is_told_which_tokens_are_never_sampled(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 9}')
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 1, "c": 5}}}')
+    async with local_servers(tmp_path) as servers:
+        (process,) = servers.processes.values()
+        assert isinstance(process, ChildProcess)
+        assert process._environment["ASYNCRL_UNSAMPLED"] == "2-4,6-8"
+
+
+async def test_an_external_server_that_samples_other_tokens_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 3}')
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 1}}}')
+    async with FakeEngine() as engine, local_servers(tmp_path, {"servers": [engine.url]}) as servers:
+        with pytest.raises(ServerError, match="never samples the tokens 'none', the run never samples '2'"):
+            await servers.start()
+        engine.hooks["unsampled"] = "2"
+        await servers.start()
+
+
 async def test_with_free_ports_there_is_one_server_less_for_each_that_was_removed(tmp_path: Path) -> None:
     changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:1", "http://127.0.0.1:2"}))
     async with local_servers(tmp_path, {"num_servers": 3}, changes) as servers:

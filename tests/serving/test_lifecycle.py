@@ -10,6 +10,7 @@ from fakes.engine import FakeEngine
 from fakes.fleets import TAKEN, Crew, crew_on, nothing
 
 from asyncrl.errors import ServerError
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.lifecycle import MAX_RESTARTS
@@ -378,6 +379,27 @@ async def test_a_folder_that_is_never_written_is_not_waited_for_once_the_next_on
         await crew.announce(1)
         await crew.until_serving(1)
         assert one.version == "1"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({"unsampled": "2"}, "never samples the tokens '2', the run never samples '2,40-49': its log-probs"),
+        ({}, "never samples the tokens 'none', the run never samples '2,40-49'"),
+        ({"unsampled": "2,40-49"}, ""),
+    ],
+)
+async def test_a_server_that_samples_other_tokens_never_serves(
+    one: FakeEngine, tmp_path: Path, hooks: dict[str, str], said: str
+) -> None:
+    one.hooks |= hooks
+    async with crew_on([one], tmp_path, unsampled=Unsampled.parse("2,40-49")) as crew:
+        await crew.announce(0)
+        (server,) = crew.fleet.servers.values()
+        wanted = ServerState.DEAD if said else ServerState.SERVING
+        await crew.until(lambda: server.state is wanted)
+        assert said in server.reason
+        assert ("/update_weights_from_disk" in one.calls) is not bool(said)
 
 
 @pytest.mark.parametrize(

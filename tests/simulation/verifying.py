@@ -20,6 +20,9 @@ class Codec:
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(map(str, tokens))
 
+    def piece(self, token: int) -> str:
+        return str(token)
+
 
 class SimulatedPool:
     """In place of VerifierPool."""

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
-from serving.engine.servers import STOP, VOCABULARY, new_session, post
+from fakes.recipes import make_recipe
+from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post
 
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, Sequence
 from asyncrl.trainer.batch import rank_micro_batches
+from asyncrl.trainer.learner import Learner
 
 TEMPERATURES = (0.6, 1.7)
 
 
-def sample(url: str, temperature: float) -> list[Sequence]:
+def sample(url: str, temperature: float, vocabulary: int = VOCABULARY) -> list[Sequence]:
     source = random.Random(round(10 * temperature))
-    prompts = [source.choices(range(2, VOCABULARY), k=length) for length in (3, 9, 17, 30)]
+    prompts = [source.choices(range(2, vocabulary), k=length) for length in (3, 9, 17, 30)]
     settings = {"temperature": temperature, "max_new_tokens": 24, "stop_token_ids": [STOP]}
     body = {"input_ids": prompts, "sampling_params": settings, "return_logprob": True}
 
@@ -49,3 +52,19 @@ def test_the_trainer_finds_the_log_probs_of_the_distribution_that_was_sampled(
     metrics = learner.accumulate([micro], temperature)
     assert metrics["mismatch_kl"] < 1e-8 and metrics["sequence_log_ratio_max"] < 1e-3
     assert not math.isnan(metrics["weight_effective_share"])
+
+
+def test_the_trainer_leaves_out_the_tokens_that_the_server_never_samples(masked_engine: tuple[str, Path]):
+    url, model = masked_engine
+    batch = Batch(0, 0.8, sample(url, 0.8, NEVER[0]))
+    learner = make_learner(model, algorithm={"kl_coefficient": 0.1})
+    assert learner.unsampled.ids == NEVER and learner.reference_chunks is not None
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    for chunks in (learner.parallel_chunks, learner.reference_chunks):
+        (found,) = learner.evaluate(chunks, [micro], 0.8)
+        assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
+    assert learner.step(batch)["mismatch_kl"] < 1e-8
+    unmasked = Learner(learner.shape, make_recipe(model), Unsampled())
+    unmasked.load_base()
+    (found,) = unmasked.evaluate(unmasked.parallel_chunks, [micro], 0.8)
+    assert (found - micro.behavior).abs().max() > 1.0

@@ -28,6 +28,7 @@ def columns_of_a_step() -> set[str]:
     known |= step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate"} | get_type_hints(step_metrics.Staleness).keys()
+    known |= get_type_hints(step_metrics.Spike).keys()
     known |= {f"decode_{field.name}" for field in fields(DecodeSums)}
     known |= {f"prefill_{field.name}" for field in fields(LineSums)}
     families = ("reward_mean_by_outcome_*", "response_tokens_mean_by_outcome_*", "outcomes_*")

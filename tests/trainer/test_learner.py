@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
 from fakes.recipes import make_recipe
 from torch import Tensor
 
@@ -65,6 +67,53 @@ def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, red
     model = reference_model(folder)
     reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
     assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
+
+
+class Masked(torch.nn.Module):
+    """transformers' model with logits of minus infinity at some ids."""
+
+    def __init__(self, model: torch.nn.Module, ids: list[int]) -> None:
+        super().__init__()
+        self.model, self.ids = model, torch.tensor(ids)
+
+    def forward(self, tokens: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.model(tokens).logits.index_fill(-1, self.ids, -math.inf))
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_reference(
+    is_tied: bool, tmp_path: Path
+):
+    # Batches have the tokens 0 to 39.
+    folder = write_model(tmp_path, vocab_size=44, tie_word_embeddings=is_tied)
+    write_tokenizer(folder, range(40), pad=40)
+    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1, "entropy_coefficient": 0.1})
+    assert learner.unsampled.ids == (40, 41, 42, 43)
+    batch = random_batch(1, temperature=0.8)
+    model = Masked(reference_model(folder), [40, 41, 42, 43])
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    wanted = torch.cat([reference_logprobs(model, each, 0.8) for each in batch.sequences])
+    assert learner.reference_chunks is not None
+    for chunks in (learner.parallel_chunks, learner.reference_chunks):
+        (found,) = learner.evaluate(chunks, [micro], 0.8)
+        assert sorted(found.tolist()) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
+    plain = make_learner(folder)
+    _, got = gradients(plain, batch)
+    reference_loss(model, batch, make_recipe(folder)).backward()
+    assert worst_difference(got, {n: p.grad for n, p in model.model.named_parameters()}) < 1e-5
+    if not is_tied:
+        assert got["lm_head.weight"][40:].eq(0).all()
+
+
+def test_a_response_with_a_token_that_is_never_sampled_is_refused(tmp_path: Path):
+    folder = write_tokenizer(write_model(tmp_path), range(39), pad=39)
+    batch = random_batch(0)
+    batch.sequences[3].response_tokens[0] = 39
+    message = re.escape(
+        f"Step 1 has the token 39 (<pad>) in response {batch.sequences[3].sequence_id}, but it is never"
+    )
+    with pytest.raises(InputError, match=message):
+        make_learner(folder).step(batch)
 
 
 def test_the_reported_loss_is_the_one_that_was_minimised(folder: Path):

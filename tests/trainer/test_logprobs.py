@@ -37,10 +37,16 @@ def test_an_impossible_token_has_a_finite_entropy_beside_it():
     assert logprobs.item() == 0.0 and entropies.item() == 0.0
 
 
-def reference(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def reference(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, unsampled: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """By the formulas, in double precision."""
-    logprobs = torch.log_softmax(hidden.double() @ weight.double().t() / temperature, -1)
-    return logprobs[torch.arange(len(targets)), targets], -(logprobs.exp() * logprobs).sum(-1)
+    logits = hidden.double() @ weight.double().t() / temperature
+    if unsampled is not None:
+        logits = logits.index_fill(1, unsampled, -math.inf)
+    logprobs = torch.log_softmax(logits, -1)
+    terms = torch.where(logprobs.isfinite(), logprobs.exp() * logprobs.nan_to_num(neginf=0.0), 0.0)
+    return logprobs[torch.arange(len(targets)), targets], -terms.sum(-1)
 
 
 @pytest.mark.parametrize("logits_at_once", [2**26, 7, 40, 100])
@@ -119,3 +125,45 @@ def test_bfloat16_logits_that_are_kept_sliced_or_computed_again_give_the_same(
     logits = torch.nn.functional.linear(hidden, weight)
     for found, exact in zip(kept, token_logprobs(logits.double(), targets, temperature), strict=False):
         assert (found - exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("logits_at_once", [2**26, 40])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("vocab_size", [19, 17])
+def test_tokens_that_are_never_sampled_have_no_share_and_no_gradient(
+    logits_at_once: int, temperature: float, vocab_size: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", logits_at_once)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(11, 6, generator=generator, requires_grad=True)
+    weight = torch.randn(19, 6, generator=generator)
+    unsampled = torch.tensor([0, 5, 15, 16])
+    # The likeliest by far, and one that is 0 everywhere.
+    weight[5], weight[15] = 50 * torch.randn(6, generator=generator), 0.0
+    weight.requires_grad_()
+    targets = torch.tensor([1, 4, 6, 14, 1, 2, 3, 7, 8, 13, 14])
+    got = output_logprobs(hidden, weight, targets, temperature, vocab_size=vocab_size, unsampled=unsampled)
+    wanted = reference(hidden, weight[:vocab_size], targets, temperature, unsampled)
+    directions = torch.randn(2, 11, generator=generator)
+    for left, right in zip(got, wanted, strict=True):
+        assert (left - right).abs().max() < 1e-5
+    slopes, expected = (
+        torch.autograd.grad(values, (hidden, weight), tuple(directions.to(values[0].dtype)))
+        for values in (got, wanted)
+    )
+    for left, right in zip(slopes, expected, strict=True):
+        assert (left - right).abs().max() < 1e-5
+    assert slopes[1][unsampled].eq(0).all() and slopes[1][:vocab_size].ne(0).any()
+
+
+def test_bfloat16_logits_leave_out_what_is_never_sampled():
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 16, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(19, 16, generator=generator).bfloat16().requires_grad_()
+    targets, unsampled = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([7, 18])
+    got = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, unsampled=unsampled)
+    logits = torch.nn.functional.linear(hidden, weight).float().index_fill(1, unsampled, -math.inf)
+    wanted = torch.log_softmax(logits / 0.7, -1)[torch.arange(5), targets]
+    assert (got[0] - wanted).abs().max() < 1e-5
+    (got[0].sum() + got[1].sum()).backward()
+    assert weight.grad[unsampled].eq(0).all() and weight.grad.isfinite().all()

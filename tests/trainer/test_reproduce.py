@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch, write_model, write_tokenizer
 from fakes.queue_service import FakeQueueService
 from fakes.recipes import make_recipe
 from fakes.records import correctness_differs
@@ -21,13 +21,15 @@ from asyncrl import cli
 from asyncrl.commands import reproduce
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
-from asyncrl.journal.starts import record_start
+from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
+from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.records import Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.replay_queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
+from asyncrl.reproduction import plan_reproduction
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 
@@ -110,6 +112,29 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
     assert "step 4 is identical to the last digit." in output
     row = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[3])
     assert output.count(str(row["loss"])) == 2 and output.count(str(row["grad_norm"])) == 2
+
+
+@pytest.mark.usefixtures("forked_ranks")
+def test_a_run_that_began_before_tokens_were_left_out_is_reproduced_with_all(
+    recorded: Path, capfd: pytest.CaptureFixture[str]
+):
+    model = recorded.parent / "model"
+    # Its responses have the last of these.
+    write_tokenizer(model, range(39))
+    assert find_unsampled(model).ids == (39,)
+    try:
+        assert cli.main(["reproduce", str(recorded), "4"]) == 0
+        assert "step 4 is identical to the last digit." in capfd.readouterr().out
+    finally:
+        (model / "tokenizer.json").unlink()
+        (model / "tokenizer_config.json").unlink()
+
+
+def test_a_step_is_reproduced_with_the_tokens_that_its_run_left_out(run: Path):
+    journal = Journal(run / "journal.sqlite")
+    record_unsampled(journal, "2,41-43")
+    journal.close()
+    assert plan_reproduction(run, 4).unsampled.ids == (2, 41, 42, 43)
 
 
 @pytest.mark.slow

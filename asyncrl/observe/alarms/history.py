@@ -37,6 +37,7 @@ class History:
         self.rows: deque[tuple[int, dict[str, float]]] = deque(maxlen=MOST_STEPS)
         """(step, its numbers), in order; NaN for what was measured and is not finite."""
         self.evaluations: deque[Evaluated] = deque(maxlen=MOST_EVALUATIONS)
+        self._texts: dict[str, str] = {}
         self._first: list[dict[str, float]] = []
         self._settled: list[dict[str, float]] = []
         self._num_here = 0
@@ -53,6 +54,7 @@ class History:
             self.rows.pop()
         numbers = {name: found for name, value in row.items() if (found := _number(value)) is not None}
         self.rows.append((step, numbers))
+        self._texts = {name: value for name, value in row.items() if isinstance(value, str)}
         if len(self._first) < WINDOW_STEPS:
             self._first.append(numbers)
         if is_of_this_start:
@@ -80,6 +82,10 @@ class History:
     def last(self, name: str) -> float | None:
         """Of the last step; NaN where it was measured and is not finite."""
         return self.rows[-1][1].get(name) if self.rows else None
+
+    def text(self, name: str) -> str:
+        """The text of a column of the last step; empty where it has none."""
+        return self._texts.get(name, "")
 
     def now(self, name: str) -> float | None:
         """Mean of the last WINDOW_STEPS steps; None while most of them do not know it."""

@@ -16,6 +16,7 @@ from asyncrl.observe.alarms.lengths import LengthCollapse, LengthExplosion
 from asyncrl.observe.alarms.memory import MemoryGrowth
 from asyncrl.observe.alarms.mismatch import MismatchTrend, capped_share, clipped_share
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Rule, tell
+from asyncrl.observe.alarms.spike import OneRowSpike
 from asyncrl.observe.metrics import Metrics
 from asyncrl.recipe import Alarms
 
@@ -43,6 +44,7 @@ def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batc
         (VerifierFaults, [section.fault_share]),
         (OneAnswer, [section.answer_share]),
         (NotANumber, [section.nonfinite_share]),
+        (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),
     ]
     # Of a rule with several limits each may be off alone.

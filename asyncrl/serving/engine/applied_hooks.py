@@ -11,6 +11,7 @@ import uuid
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from asyncrl.recipe.server_options import option_names
+from asyncrl.serving.engine.unsampled import unsampled
 from asyncrl.serving.sglang import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex
@@ -32,8 +33,8 @@ def _add_route(*_, **__):
 
 
 def describe():
-    """SGLang's version, the process and its options, the ranks that hold weights, and each hook's target
-    with whether it was applied."""
+    """SGLang's version, the process and its options, the ranks that hold weights, the tokens that are never
+    sampled, and each hook's target with whether it was applied."""
     import sglang
     from sglang.srt.runtime_context import get_parallel
 
@@ -42,5 +43,6 @@ def describe():
         "process": PROCESS,
         "options": option_names(sys.argv[1:]),
         "num_ranks": get_parallel().tp_size,
+        "unsampled": str(unsampled()),
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }

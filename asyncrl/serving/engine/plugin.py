@@ -9,8 +9,9 @@ CPU_ATTENTION = "asyncrl_cpu"
 def load() -> None:
     """A token for each request, one address for the ranks, weights from a URL, digests of loaded weights,
     whole steps before an update, waits for weights that end, version spans, short aborts, clean ends, shared
-    prompts, times of passes, and the list of these hooks; on a CPU lighter processes, batched attention,
-    packed weights, shorter ways to decode, norm, rotate and sample, and sleep too."""
+    prompts, tokens that are never sampled, times of passes, and the list of these hooks; on a CPU lighter
+    processes, batched attention, packed weights, shorter ways to decode, norm, rotate and sample, and sleep
+    too."""
     import torch
 
     from asyncrl.serving.engine import (
@@ -24,6 +25,7 @@ def load() -> None:
         prompt_sharing,
         remote_weights,
         step_in_flight,
+        unsampled,
         update_groups,
         version_spans,
     )
@@ -39,6 +41,7 @@ def load() -> None:
     aborts.install()
     leftovers.install()
     prompt_sharing.install()
+    unsampled.install()
     pass_times.install()
     if not torch.cuda.is_available():
         from asyncrl.serving.engine import (

@@ -316,3 +316,17 @@ def test_groups_that_are_too_old_to_be_repeated() -> None:
     # Nothing is to be repeated where everything is right, nor where no group is asked for.
     assert repeats(series(12, repeated_groups=0, correct_mean=0.99)) == set()
     assert alarms_of(series(12, repeated_groups=0)) == set()
+
+
+def test_a_spike_that_sits_in_one_row_is_named() -> None:
+    place = "row 2 of model.embed_tokens.weight, the token <pad>"
+    spike = {"spike_share": 0.97, "spike_norm": 3381.0, "spike_times": 8452.0, "spike_row": place}
+    columns = {name: after(7, ABSENT, value) for name, value in spike.items()}
+    log = AlarmLog()
+    assert log.run(series(8, **columns)) == [("gradient_spike", 8, True)]
+    assert log.texts[0].startswith(
+        f"alarm gradient_spike: the gradient norm of step 8 is 3381, 8452 times the usual one, and 97% of "
+        f"its square is in {place}; limit 0.5 (alarms.spike_row_share)."
+    )
+    assert alarms_of(series(8, **columns | {"spike_share": after(7, ABSENT, 0.4)})) == set()
+    assert alarms_of(series(8, **columns), spike_row_share=None) == set()

@@ -72,6 +72,28 @@ def write_model(
     return folder
 
 
+NEVER = (20, 21, 22, 23)
+"""The ids that `masked_model` never samples."""
+
+
+def masked_model(folder: Path) -> Path:
+    """`write_model` whose last four ids no text contains; two rows give the largest logits, one is zero."""
+    import safetensors.torch
+
+    write_model(folder, seed=0, stop=10 * VOCABULARY)
+    file = folder / "model.safetensors"
+    weights = safetensors.torch.load_file(file)
+    row = torch.randn(128, generator=torch.Generator().manual_seed(0))
+    for token, scale in zip(NEVER, (9.0, 0.0, -9.0, 1.0), strict=True):
+        weights["model.embed_tokens.weight"][token] = scale * row
+    safetensors.torch.save_file(weights, file, metadata={"format": "pt"})
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(NEVER[0])}, unk_token="t0"))
+    tokenizer.add_special_tokens(["<pad>", "<|reserved_special_token_0|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "<pad>"}))
+    return folder
+
+
 @functools.cache
 def load_model(folder: Path) -> "transformers.PreTrainedModel":
     import transformers
