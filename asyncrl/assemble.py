@@ -21,6 +21,7 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.model.source import model_folder
+from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
@@ -63,11 +64,13 @@ def assemble(
     evaluation_urls: Sequence[str] = (),
     run_folder: Path | None = None,
     keys: Keys | None = None,
+    known: Metrics | None = None,
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them nobody is asked for one. Raises InputError when the journal's prompts are not in the data.
+    without them nobody is asked for one. `known` is what earlier starts measured of what stays. Raises
+    InputError when the journal's prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
@@ -88,7 +91,7 @@ def assemble(
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics)
+    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies)
     copies = _make_copies(recipe, run_folder, keys, heldout)
     desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
@@ -128,6 +131,7 @@ def _make_heldout(
     loops: Loops,
     journal: Journal,
     observer: Observer,
+    known: Metrics | None,
 ) -> HeldOutSchedule:
     return HeldOutSchedule(
         inputs.recipe.evaluation,
@@ -141,6 +145,7 @@ def _make_heldout(
         loops,
         journal,
         observer,
+        known=known,
     )
 
 
@@ -328,7 +333,6 @@ def _make_desk(
         copies=copies,
         shared_gpus=_make_shared_gpus(recipe, fleet, drainer, heldout, waits, state),
         is_own_server=keys.is_own,
-        is_resumed=queue.num_steps_taken > 0,
     )
 
 

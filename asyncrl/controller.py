@@ -55,6 +55,7 @@ from dataclasses import dataclass
 
 from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops import Loops
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
@@ -151,6 +152,7 @@ class Controller:
                 await loops.noting_failure(train())
                 self.state.end_training()
                 await self._evaluate_result()
+                await self._record_end()
                 for task in background:
                     task.cancel()
                 await self._end_groups()
@@ -165,6 +167,27 @@ class Controller:
         if not self.state.is_stopped and self.queue.version is not None:
             last = await self.fleet.until_written("train")
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
+
+    async def _record_end(self) -> None:
+        """Once nothing is missing of what the run makes; else the same command makes it."""
+        end = self._end()
+        if end is None or self.heldout.lacks(end.version, "after"):
+            return
+        record_end(self.queue.journal, end)
+        with self.waits.waiting("run", "the journal's disk"):
+            await self.queue.journal.barrier()
+        self.state.finish()
+
+    def _end(self) -> RunEnd | None:
+        """Why training ended, with all of it saved; None where it was stopped before."""
+        version, reached = self.queue.version, self.heldout.reached
+        if version is None or self.state.is_cut_off:
+            return None
+        if version >= self.recipe.trainer.num_steps:
+            return RunEnd(version=version, reason="num_steps")
+        if reached is not None:
+            return RunEnd(version=version, reason="stop_at_accuracy", accuracy=reached)
+        return None
 
     async def _end_groups(self) -> None:
         """Waits for what still streams, is graded or evaluated; in a run that stops not for long.

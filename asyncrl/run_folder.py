@@ -13,7 +13,8 @@ import yaml
 
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
-from asyncrl.journal.queue_state import newest_commit, read_totals
+from asyncrl.journal.ending import RunEnd, recorded_end
+from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering
 from asyncrl.model.folder import model_digest
@@ -121,11 +122,11 @@ class RunFolder:
                 f"name) to a new one to start over."
             )
 
-    def is_complete(self, num_steps: int) -> bool:
-        """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
+    def end(self, recipe: Recipe) -> RunEnd | None:
+        """How the run ended, if `recipe` asks no more of it: only the report is left to show."""
         journal = find_journal(self.journal)
-        committed = 0 if journal is None else newest_commit(journal)
-        return committed >= num_steps and self.newest_export() is not None
+        end = None if journal is None else recorded_end(journal)
+        return end if end is not None and end.holds(recipe) else None
 
     def rendering_time(self) -> datetime | None:
         """The time that the run's prompts were rendered at; None before its first start."""
@@ -169,9 +170,6 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def has_export(self, version: int) -> bool:
-        return (self.path / "checkpoints" / f"step-{version}" / "hf").is_dir()
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""

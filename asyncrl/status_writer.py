@@ -87,7 +87,7 @@ class StatusWriter:
             await self._end(loop, "failed")
             raise
         else:
-            await self._end(loop, "stopped" if self._state.is_stopped else "finished")
+            await self._end(loop, "finished" if self._state.is_finished else "stopped")
 
     def status(self, state: State | None = None) -> Status:
         """Of this moment; `state` where the run has ended."""

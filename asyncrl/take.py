@@ -75,8 +75,6 @@ class TakeDesk:
     """None where the trainer has GPUs of its own."""
     is_own_server: Callable[[str], bool]
     """Whether a URL is that of a process of the run."""
-    is_resumed: bool
-    """An earlier start took a batch, so its evaluation before training was over."""
     num_waiting: int = 0
     """Takes and drains: in both the trainer waits for the rollout side."""
     num_asked: int = 0
@@ -162,15 +160,19 @@ class TakeDesk:
         )
         self._check_is_newest(request)
         self.report.asked(request)
+        # Before servers may generate: what they would make is for a batch that nobody takes.
+        if request.step >= self.recipe.trainer.num_steps or self.heldout.reached is not None:
+            self.state.end_rollouts()
+        else:
+            self.state.resume_rollouts()
         await self._announce(request)
-        if request.step == 0 and not self.is_resumed:
+        if request.step == 0 and self.heldout.lacks(0, "before"):
             first = await self.fleet.until_written("take")
             await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
                 return self._ask_to_republish()
-        if request.step >= self.recipe.trainer.num_steps or self.state.is_over:
-            self.state.end_batches()
+        if self.state.is_over:
             return self._end_of_run()
         batch, verdicts = await self._batch(request)
         if batch is None:

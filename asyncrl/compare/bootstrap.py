@@ -1,8 +1,8 @@
 """Intervals of differences between runs that answered the same tasks. All of 95%, all seeded.
 
-`crossed` resamples tasks and seeds: it says how far the difference between the *recipes* would move. Two *runs*
-alone are compared by `estimates.paired_difference`, here as in `asyncrl eval`. `over_seeds` and `welch` look at
-the means of runs alone. `combined` needs only an interval per side.
+`crossed` resamples tasks and seeds: it says how far the difference between the *recipes* would move. Two
+*runs* alone are compared by `estimates.paired_difference`, here as in `asyncrl eval`. `over_seeds` and
+`welch` look at the means of runs alone. `combined` needs only an interval per side.
 
 Percentile intervals are too narrow for few units: they know the spread as little as a normal interval with
 an estimated variance does. Hesterberg (2015, The American Statistician 69(4)) widens the percentiles for

@@ -1,8 +1,8 @@
 """Whether one group of runs is better than another, on the tasks that both answered, in a sentence.
 
-Single runs are compared task by task, as `asyncrl eval` compares models; of several seeds on both sides, seeds
-and tasks are resampled. Where an evaluation has no answers per task, the shares alone are compared, which is
-said.
+Single runs are compared task by task, as `asyncrl eval` compares models; of several seeds on both sides,
+seeds and tasks are resampled. Where an evaluation has no answers per task, the shares alone are compared,
+which is said.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -92,6 +92,14 @@ class Metrics:
         """The last evaluation "before" or "after" training, if any."""
         return next((row for row in reversed(self.evaluations) if row["when"] == when), None)
 
+    def up_to(self, version: int) -> "Metrics":
+        """What a run keeps that resumes from the checkpoint of `version`; all of its events."""
+        kept = ([row for row in rows if row["step"] <= version] for rows in self._by_step())
+        return Metrics(*kept, self.events)
+
+    def _by_step(self) -> tuple[list[Row], ...]:
+        return self.steps, self.evaluations, self.benchmarks
+
 
 def read_metrics(path: Path) -> Metrics:
     """The rows of `path`. A missing file is an empty run; an unfinished last line is ignored.
