@@ -12,6 +12,7 @@ from asyncrl.access import Keys
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
+from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.files.copies import TrainerCopies
@@ -94,7 +95,10 @@ def assemble(
     heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies)
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
+    dropped = _make_dropped(inputs, metrics)
+    desk = _make_desk(
+        inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies, dropped
+    )
     metrics.num_waiting = lambda: desk.num_waiting
     service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), metrics, keys, run_folder)
     return Controller(
@@ -110,7 +114,7 @@ def assemble(
         generator=generator,
         early_abort=EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds),
         grader=grader,
-        completion=_make_completion(inputs, queue, generator, grader, waits),
+        completion=_make_completion(inputs, queue, generator, grader, waits, dropped),
         heldout=heldout,
         report=report,
         desk=desk,
@@ -276,8 +280,24 @@ def _make_grader(inputs: Inputs, run_folder: Path | None) -> Grader:
     )
 
 
+def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
+    rollout = inputs.recipe.rollout
+    zero_reward = ZeroReward(
+        inputs.codec.decode,
+        max_new_tokens=rollout.max_new_tokens,
+        num_steps=inputs.recipe.alarms.no_correct_steps,
+        groups_per_batch=rollout.groups_per_batch,
+    )
+    return DroppedGroups(metrics.dropped, zero_reward, groups_per_batch=rollout.groups_per_batch)
+
+
 def _make_completion(
-    inputs: Inputs, queue: ReplayQueue, generator: Generator, grader: Grader, waits: Waits
+    inputs: Inputs,
+    queue: ReplayQueue,
+    generator: Generator,
+    grader: Grader,
+    waits: Waits,
+    dropped: DroppedGroups,
 ) -> GroupCompletion:
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
@@ -289,6 +309,7 @@ def _make_completion(
         algorithm,
         waits,
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
+        dropped.ended,
     )
 
 
@@ -304,6 +325,7 @@ def _make_desk(
     state: RunState,
     keys: Keys,
     copies: TrainerCopies,
+    dropped: DroppedGroups,
 ) -> TakeDesk:
     recipe = inputs.recipe
     compaction = Compaction(
@@ -322,11 +344,7 @@ def _make_desk(
         heldout=heldout,
         report=report,
         metrics=metrics,
-        zero_reward=ZeroReward(
-            inputs.codec.decode,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            num_steps=recipe.alarms.no_correct_steps,
-        ),
+        dropped_groups=dropped,
         compaction=compaction,
         waits=waits,
         state=state,

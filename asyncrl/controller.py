@@ -31,7 +31,7 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 | Controller      | launcher: run, stop                    | all loops; `train` of the launcher              |
 | QueueService    | trainer (wire 2); `asyncrl servers`    | TakeDesk, ServerDesk                            |
 | TakeDesk        | QueueService: take, drain, commit      | ReplayQueue, Fleet, Drain, SharedGpus, HeldOut- |
-|                 |                                        | Schedule, StepReport, ZeroReward, Compaction    |
+|                 |                                        | Schedule, StepReport, DroppedGroups, Compaction |
 | SharedGpus      | TakeDesk: before a batch               | Drain: is_idle; Fleet: sleep                    |
 | ServerDesk      | QueueService: change                   | Fleet: add, remove; Supervisor: record          |
 | ReplayQueue     | feed, GroupCompletion, Generator,      | Journal; Waits: notify                          |
@@ -43,6 +43,7 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 |                 | TakeDesk, Drain, speed                 |                                                 |
 | HeldOutSchedule | TakeDesk, Controller                   | Evaluator, PinnedServers; Observer: evaluation  |
 | StepReport      | TakeDesk: asked, given                 | Observer: step                                  |
+| DroppedGroups   | GroupCompletion: ended; TakeDesk: taken| ZeroReward; Observer: dropped                   |
 | watchdog        | its own loop                           | Fleet: restart_stuck; Supervisor: kill_trainer  |
 | RunState        | all read it; Controller, TakeDesk,     | Waits: notify                                   |
 |                 | HeldOutSchedule and Journal change it  |                                                 |

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.files.copies import TrainerCopies
@@ -34,7 +35,6 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.waits import Waits
-from asyncrl.zero_reward import ZeroReward
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class TakeDesk:
     heldout: HeldOutSchedule
     report: StepReport
     metrics: RunMetrics
-    zero_reward: ZeroReward
+    dropped_groups: DroppedGroups
     compaction: Compaction
     waits: Waits
     state: RunState
@@ -320,7 +320,7 @@ class TakeDesk:
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
         """What is known of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == step]
-        self.zero_reward.taken(new, step + 1)
+        self.dropped_groups.taken(new, step + 1)
         for group in new:
             self.metrics.took(step - group.oldest_version())
         return {

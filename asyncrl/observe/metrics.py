@@ -24,6 +24,9 @@ Row = dict[str, Any]
 RESUMED = "resumed"
 """The event that names the policy version from which a run resumes."""
 
+DROPPED = "groups dropped"
+"""The event that counts what was dropped while a step waits for its batch."""
+
 
 class MetricsWriter:
     """Appends rows to one file; a row is in the page cache when the call returns. Calls raise DiskError."""

@@ -54,6 +54,9 @@ class WorldNotebook(logging.Handler):
     def evaluation(self, row: dict[str, Any]) -> None:
         self._world.note(f"evaluation {row['when']} {row['step']}")
 
+    def dropped(self, row: dict[str, Any]) -> None:
+        self._world.note(f"{row['num_dropped']} groups dropped before step {row['step']}")
+
     def emit(self, record: logging.LogRecord) -> None:
         self._world.note(record.getMessage())
 
