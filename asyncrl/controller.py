@@ -78,9 +78,10 @@ from asyncrl.watchdog import Watched, watch
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Between two looks of the watchdog."""
-ENDING_SECONDS = 5.0
-"""From a request to stop: how long verdicts, evaluations and streams may take to end by themselves. What is
-cut off is in the journal up to that point."""
+ENDING_SECONDS = 2.0
+"""From a request to stop: how long verdicts, evaluations and streams may take to end by themselves, beside
+the trainer's current step and, where that ends sooner, after it. Streams are asked to end, and what is cut
+off is in the journal up to that point; an evaluation that is cut off is made by the next start."""
 
 
 @dataclass(eq=False, kw_only=True)

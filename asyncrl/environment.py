@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from asyncrl.machine_memory import machine_memory
 from sandbox.own_groups import available_cores
 
+ENGINES = ("torch", "megatron-core", "sglang", "transformers")
+"""Packages that compute what a run trains."""
 DRIVER = Path("/proc/driver/nvidia/version")
 GIT_SECONDS = 10.0
 
@@ -68,6 +70,19 @@ def differences(recorded: Environment, now: Environment) -> list[str]:
         if before != after:
             found.append(f"package {name}: recorded {before or 'none'}, here {after or 'none'}")
     return found
+
+
+def changed_engines(before: Environment, now: Environment) -> str | None:
+    """What a person should know of a run that resumes where what computes it has another version."""
+    versions = [("python", before.python, now.python)]
+    versions += [(name, before.packages.get(name), now.packages.get(name)) for name in ENGINES]
+    found = [f"{name} {new or 'none'} (before: {old or 'none'})" for name, old, new in versions if old != new]
+    if not found:
+        return None
+    return (
+        f"the run resumes under {', '.join(found)}: its numbers may differ from those of its earlier steps by "
+        f"more than noise"
+    )
 
 
 def _packages() -> dict[str, str]:

@@ -20,10 +20,15 @@ from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.energy import EnergySources, find_energy
-from asyncrl.environment import describe_environment
+from asyncrl.environment import changed_engines, describe_environment
 from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.inputs import Inputs
-from asyncrl.journal.environments import StartRecord, code_digests, record_environment
+from asyncrl.journal.environments import (
+    StartRecord,
+    code_digests,
+    last_environment,
+    record_environment,
+)
 from asyncrl.journal.server_changes import ServerChanges, read_changes
 from asyncrl.journal.starts import (
     changed_data,
@@ -120,13 +125,17 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         _say_what_resumes(controller, folder, metrics, changed)
         _warn_of_one_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
-        stack.push_async_callback(servers.stop)
-        stack.push_async_callback(trainers.stop)
+        stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         if not controller.state.is_stopped:
             trackers.flush_seconds = FLUSH_SECONDS
         journal.barrier_blocking()
         return _outcome(controller.state)
+
+
+async def _end_processes(servers: LocalServers, trainers: TrainerRanks) -> None:
+    """Side by side: each has its own time to end by itself."""
+    await asyncio.gather(servers.stop(), trainers.stop())
 
 
 def _outcome(state: RunState) -> Outcome:
@@ -257,6 +266,9 @@ def _metering(
     used = {gpu.device: gpu.name for _, held in gpus.processes() for gpu in held}
     energy = find_energy(list(used))
     record = _start_record(inputs.recipe, list(used.values()), energy)
+    before = last_environment(journal)
+    if before is not None and (words := changed_engines(before, record.environment)) is not None:
+        log.warning("%s", words)
     record_environment(journal, started_seconds, folder.resumption.version, record)
     meter = UsageMeter(
         lambda: [*servers.processes.values(), *trainers.ranks],
@@ -322,6 +334,7 @@ async def _run(
             except Exception as error:
                 _write_post_mortem(folder, first_cause(error), controller.describe(), events)
                 raise
+    last_resort.next_phase()
 
 
 async def _start_both(
