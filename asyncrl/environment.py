@@ -80,8 +80,8 @@ def changed_engines(before: Environment, now: Environment) -> str | None:
     if not found:
         return None
     return (
-        f"the run resumes under {', '.join(found)}: its numbers may differ from those of its earlier steps by "
-        f"more than noise"
+        f"the run resumes under {', '.join(found)}: its numbers may differ from those of its earlier steps "
+        f"by more than noise"
     )
 
 

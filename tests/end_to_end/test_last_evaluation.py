@@ -1,6 +1,5 @@
 """A whole run that is stopped while what it trained is evaluated: the same command makes what is missing."""
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,12 @@ from fakes.whole_run import WholeRun
 
 from asyncrl.journal.ending import RunEnd, recorded_end
 from asyncrl.journal.reader import JournalReader
+from asyncrl.observe.metrics import written_rows
 from asyncrl.run_status import read_status
 
 
 def evaluations(run: WholeRun) -> list[tuple[str, int]]:
-    rows = [json.loads(line) for line in (run.run_folder / "metrics.jsonl").read_text().splitlines()]
+    rows = written_rows(run.run_folder / "metrics.jsonl")
     return [(row["when"], row["step"]) for row in rows if row["kind"] == "eval"]
 
 
