@@ -74,9 +74,12 @@ def differences(recorded: Environment, now: Environment) -> list[str]:
 
 def changed_engines(before: Environment, now: Environment) -> str | None:
     """What a person should know of a run that resumes where what computes it has another version."""
-    versions = [("python", before.python, now.python)]
-    versions += [(name, before.packages.get(name), now.packages.get(name)) for name in ENGINES]
-    found = [f"{name} {new or 'none'} (before: {old or 'none'})" for name, old, new in versions if old != new]
+    old, new = ({"python": each.python, **each.packages} for each in (before, now))
+    found = [
+        f"{name} {new.get(name, 'none')} (before: {old.get(name, 'none')})"
+        for name in ("python", *ENGINES)
+        if old.get(name) != new.get(name)
+    ]
     if not found:
         return None
     return (

@@ -111,11 +111,11 @@ class Metrics:
 
     def up_to(self, version: int) -> "Metrics":
         """What a run keeps that resumes from the checkpoint of `version`; all of its events."""
-        kept = ([row for row in rows if row["step"] <= version] for rows in self._by_step())
-        return Metrics(*kept, self.events)
 
-    def _by_step(self) -> tuple[list[Row], ...]:
-        return self.steps, self.evaluations, self.benchmarks
+        def kept(rows: list[Row]) -> list[Row]:
+            return [row for row in rows if row["step"] <= version]
+
+        return Metrics(kept(self.steps), kept(self.evaluations), kept(self.benchmarks), self.events)
 
 
 def read_metrics(path: Path) -> Metrics:
