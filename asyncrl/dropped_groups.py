@@ -13,7 +13,7 @@ from asyncrl.replay.group import Group
 from asyncrl.zero_reward import ZeroReward
 
 FIRST_TOLD_BATCHES = 4
-"""Dropped groups are told first when they would fill so many batches, then whenever they have doubled: an
+"""Dropped groups are told first when they would fill this many batches, then whenever they have doubled: an
 ordinary step of dynamic sampling drops one or two batches' worth."""
 ALL_WRONG, ALL_RIGHT = "all_wrong", "all_right"
 COLUMNS = (*(reason.value for reason in DropReason), ALL_WRONG, ALL_RIGHT)

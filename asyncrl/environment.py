@@ -73,7 +73,7 @@ def differences(recorded: Environment, now: Environment) -> list[str]:
 
 
 def changed_engines(before: Environment, now: Environment) -> str | None:
-    """What a person should know of a run that resumes where what computes it has another version."""
+    """A sentence for a person where what computes a run has another version than in its last start."""
     old, new = ({"python": each.python, **each.packages} for each in (before, now))
     found = [
         f"{name} {new.get(name, 'none')} (before: {old.get(name, 'none')})"

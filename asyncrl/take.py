@@ -160,7 +160,7 @@ class TakeDesk:
         )
         self._check_is_newest(request)
         self.report.asked(request)
-        # Before servers may generate: what they would make is for a batch that nobody takes.
+        # Before servers may generate: no trainer takes a batch of what they would make.
         if request.step >= self.recipe.trainer.num_steps or self.heldout.reached is not None:
             self.state.end_rollouts()
         else:

@@ -1,4 +1,4 @@
-"""What is said of groups that are dropped while no step ends."""
+"""Groups that are dropped while no step ends are told of."""
 
 from pathlib import Path
 from typing import Any

@@ -97,7 +97,7 @@ class HeldOutSchedule:
         return is_due and bool(self.lacks(version, "during"))
 
     def lacks(self, version: PolicyVersion, when: str) -> list[str]:
-        """What is still to be measured of a version: held-out, then benchmarks by name."""
+        """Names of the evaluations that a version still needs: held-out, then benchmarks."""
         names = [HELDOUT] if self._tasks else []
         names += [] if when == "during" else [exam.name for exam, _ in self._exams]
         return [name for name in names if (name, version, when) not in self._measured]

@@ -312,7 +312,7 @@ async def _run(
     events: RecentEvents,
     last_resort: LastResort,
 ) -> None:
-    """Starts the processes and trains, until the end or until somebody asks to stop."""
+    """Starts the processes and trains, until the end or a request to stop."""
     num_ranks = controller.recipe.trainer.num_processes
     stop_seconds = controller.recipe.trainer.stop_timeout_seconds
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)

@@ -98,7 +98,7 @@ class LastResort:
             self._start(min(self._hurried_seconds, self._phases[self._index].seconds))
 
     def next_phase(self) -> None:
-        """The phase is over; the next one has its own time, unless somebody is in a hurry."""
+        """The phase is over; the next one has its own time, unless a second signal has come."""
         self._index += 1
         if self._timer is not None and not self._is_hurried:
             self._start(self._phases[self._index].seconds)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the standard normal distribution."""
 CHANCE = 0.05
-"""Of a difference that is called clear although there is none: at most this."""
+"""Largest chance that a difference is called clear although there is none."""
 FEW_TASKS = 16
 """Differing tasks up to which signs are flipped in all ways, where their differences are not of one size."""
 

@@ -110,7 +110,7 @@ class Metrics:
         return next((row for row in reversed(self.evaluations) if row["when"] == when), None)
 
     def up_to(self, version: int) -> "Metrics":
-        """What a run keeps that resumes from the checkpoint of `version`; all of its events."""
+        """The rows that a run keeps when it resumes from the checkpoint of `version`; all of its events."""
 
         def kept(rows: list[Row]) -> list[Row]:
             return [row for row in rows if row["step"] <= version]

@@ -142,7 +142,7 @@ def test_a_phase_that_takes_too_long_ends_the_process_and_is_named(
     assert "the servers did not end within 8 s" in capfd.readouterr().err
 
 
-def test_a_run_that_nobody_stops_has_all_the_time_and_a_late_stop_that_of_its_phase(
+def test_a_run_that_is_not_stopped_has_all_the_time_and_a_late_stop_that_of_its_phase(
     timers: DrivenTimers, last_resort: LastResort
 ) -> None:
     timers.move_to(1_000.0)

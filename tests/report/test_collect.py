@@ -128,7 +128,7 @@ def test_a_run_is_finished_once_its_journal_says_so(run_folder: Path) -> None:
     journal = Journal(run_folder / "journal.sqlite")
     journal.write(forget_end())
     journal.close()
-    # All steps and the evaluation after them are there: what the recipe asks besides, nobody knows here.
+    # All steps and the evaluation after them are there: the recipe may ask for more.
     assert collect(run_folder).run.state == "stopped"
 
 
