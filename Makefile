@@ -95,7 +95,7 @@ test: setup
 
 # One after the other: slow tests measure, kill and fill disks.
 test-all: setup
-	@$(BIN)/python -m pytest -m "not gpu" $(ARGS)
+	@$(BIN)/python -m pytest -m "not gpu" --hypothesis-profile=random $(ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

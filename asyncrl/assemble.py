@@ -12,6 +12,7 @@ from asyncrl.access import Keys
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller import Controller
 from asyncrl.data.order import TaskOrder
+from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.files.copies import TrainerCopies
@@ -22,6 +23,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
+from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
@@ -65,11 +67,13 @@ def assemble(
     evaluation_urls: Sequence[str] = (),
     run_folder: Path | None = None,
     keys: Keys | None = None,
+    known: Metrics | None = None,
 ) -> Controller:
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them nobody is asked for one. Raises InputError when the journal's prompts are not in the data.
+    without them nobody is asked for one. `known` is what earlier starts measured of what stays. Raises
+    InputError when the journal's prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
@@ -90,10 +94,13 @@ def assemble(
     metrics = RunMetrics(recipe.name, observer, queue, fleet, grader)
     pinned = _make_pinned(make_fleet, evaluation_urls, waits, run_folder)
     evaluator = make_evaluator(inputs, run_id, pinned.fleet if pinned else fleet, waits, grader)
-    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics)
+    heldout = _make_heldout(inputs, evaluator, pinned, waits, state, loops, journal, metrics, known)
     report = StepReport(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece)
     copies = _make_copies(recipe, run_folder, keys, heldout)
-    desk = _make_desk(inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies)
+    dropped = _make_dropped(inputs, metrics)
+    desk = _make_desk(
+        inputs, queue, fleet, generator, heldout, report, metrics, waits, state, keys, copies, dropped
+    )
     metrics.num_waiting = lambda: desk.num_waiting
     service = _make_service(recipe, desk, ServerDesk(fleet, supervisor), metrics, keys, run_folder)
     return Controller(
@@ -109,7 +116,7 @@ def assemble(
         generator=generator,
         early_abort=EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds),
         grader=grader,
-        completion=_make_completion(inputs, queue, generator, grader, waits),
+        completion=_make_completion(inputs, queue, generator, grader, waits, dropped),
         heldout=heldout,
         report=report,
         desk=desk,
@@ -130,6 +137,7 @@ def _make_heldout(
     loops: Loops,
     journal: Journal,
     observer: Observer,
+    known: Metrics | None,
 ) -> HeldOutSchedule:
     return HeldOutSchedule(
         inputs.recipe.evaluation,
@@ -143,6 +151,7 @@ def _make_heldout(
         loops,
         journal,
         observer,
+        known=known,
     )
 
 
@@ -275,8 +284,24 @@ def _make_grader(inputs: Inputs, run_folder: Path | None, journal: Journal) -> G
     )
 
 
+def _make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
+    rollout = inputs.recipe.rollout
+    zero_reward = ZeroReward(
+        inputs.codec.decode,
+        max_new_tokens=rollout.max_new_tokens,
+        num_steps=inputs.recipe.alarms.no_correct_steps,
+        groups_per_batch=rollout.groups_per_batch,
+    )
+    return DroppedGroups(metrics.dropped, zero_reward, groups_per_batch=rollout.groups_per_batch)
+
+
 def _make_completion(
-    inputs: Inputs, queue: ReplayQueue, generator: Generator, grader: Grader, waits: Waits
+    inputs: Inputs,
+    queue: ReplayQueue,
+    generator: Generator,
+    grader: Grader,
+    waits: Waits,
+    dropped: DroppedGroups,
 ) -> GroupCompletion:
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     return GroupCompletion(
@@ -288,6 +313,7 @@ def _make_completion(
         algorithm,
         waits,
         SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
+        dropped.ended,
     )
 
 
@@ -303,6 +329,7 @@ def _make_desk(
     state: RunState,
     keys: Keys,
     copies: TrainerCopies,
+    dropped: DroppedGroups,
 ) -> TakeDesk:
     recipe = inputs.recipe
     compaction = Compaction(
@@ -321,18 +348,13 @@ def _make_desk(
         heldout=heldout,
         report=report,
         metrics=metrics,
-        zero_reward=ZeroReward(
-            inputs.codec.decode,
-            max_new_tokens=recipe.rollout.max_new_tokens,
-            num_steps=recipe.alarms.no_correct_steps,
-        ),
+        dropped_groups=dropped,
         compaction=compaction,
         waits=waits,
         state=state,
         copies=copies,
         shared_gpus=_make_shared_gpus(recipe, fleet, drainer, heldout, waits, state),
         is_own_server=keys.is_own,
-        is_resumed=queue.num_steps_taken > 0,
     )
 
 

@@ -31,7 +31,7 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 | Controller      | launcher: run, stop                    | all loops; `train` of the launcher              |
 | QueueService    | trainer (wire 2); `asyncrl servers`    | TakeDesk, ServerDesk                            |
 | TakeDesk        | QueueService: take, drain, commit      | ReplayQueue, Fleet, Drain, SharedGpus, HeldOut- |
-|                 |                                        | Schedule, StepReport, ZeroReward, Compaction    |
+|                 |                                        | Schedule, StepReport, DroppedGroups, Compaction |
 | SharedGpus      | TakeDesk: before a batch               | Drain: is_idle; Fleet: sleep                    |
 | ServerDesk      | QueueService: change                   | Fleet: add, remove; Supervisor: record          |
 | ReplayQueue     | feed, GroupCompletion, Generator,      | Journal; Waits: notify                          |
@@ -43,6 +43,7 @@ a timeout of their own (an abort, a probe of a server), and an evaluation's turn
 |                 | TakeDesk, Drain, speed                 |                                                 |
 | HeldOutSchedule | TakeDesk, Controller                   | Evaluator, PinnedServers; Observer: evaluation  |
 | StepReport      | TakeDesk: asked, given                 | Observer: step                                  |
+| DroppedGroups   | GroupCompletion: ended; TakeDesk: taken| ZeroReward; Observer: dropped                   |
 | watchdog        | its own loop                           | Fleet: restart_stuck; Supervisor: kill_trainer  |
 | RunState        | all read it; Controller, TakeDesk,     | Waits: notify                                   |
 |                 | HeldOutSchedule and Journal change it  |                                                 |
@@ -55,6 +56,7 @@ from dataclasses import dataclass
 
 from asyncrl.data.order import TaskOrder
 from asyncrl.evaluation.schedule import HeldOutSchedule
+from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.loops import Loops
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
@@ -76,9 +78,10 @@ from asyncrl.watchdog import Watched, watch
 
 WATCH_INTERVAL_SECONDS = 5.0
 """Between two looks of the watchdog."""
-ENDING_SECONDS = 5.0
-"""From a request to stop: how long verdicts, evaluations and streams may take to end by themselves. What is
-cut off is in the journal up to that point."""
+ENDING_SECONDS = 2.0
+"""From a request to stop: how long verdicts, evaluations and streams may take to end by themselves, beside
+the trainer's current step and, where that ends sooner, after it. Streams are asked to end, and what is cut
+off is in the journal up to that point; an evaluation that is cut off is made by the next start."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -151,6 +154,7 @@ class Controller:
                 await loops.noting_failure(train())
                 self.state.end_training()
                 await self._evaluate_result()
+                await self._record_end()
                 for task in background:
                     task.cancel()
                 await self._end_groups()
@@ -165,6 +169,27 @@ class Controller:
         if not self.state.is_stopped and self.queue.version is not None:
             last = await self.fleet.until_written("train")
             await self.heldout.wait(last, "after", unless=lambda: self.state.is_stopped)
+
+    async def _record_end(self) -> None:
+        """Once nothing is missing of what the run makes; else the same command makes it."""
+        end = self._end()
+        if end is None or self.heldout.lacks(end.version, "after"):
+            return
+        record_end(self.queue.journal, end)
+        with self.waits.waiting("run", "the journal's disk"):
+            await self.queue.journal.barrier()
+        self.state.finish()
+
+    def _end(self) -> RunEnd | None:
+        """Why training ended, with all of it saved; None where it was stopped before."""
+        version, reached = self.queue.version, self.heldout.reached
+        if version is None or self.state.is_cut_off:
+            return None
+        if version >= self.recipe.trainer.num_steps:
+            return RunEnd(version=version, reason="num_steps")
+        if reached is not None:
+            return RunEnd(version=version, reason="stop_at_accuracy", accuracy=reached)
+        return None
 
     async def _end_groups(self) -> None:
         """Waits for what still streams, is graded or evaluated; in a run that stops not for long.

@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from asyncrl.machine_memory import machine_memory
 from sandbox.own_groups import available_cores
 
+ENGINES = ("torch", "megatron-core", "sglang", "transformers")
+"""Packages that compute what a run trains."""
 DRIVER = Path("/proc/driver/nvidia/version")
 GIT_SECONDS = 10.0
 
@@ -68,6 +70,22 @@ def differences(recorded: Environment, now: Environment) -> list[str]:
         if before != after:
             found.append(f"package {name}: recorded {before or 'none'}, here {after or 'none'}")
     return found
+
+
+def changed_engines(before: Environment, now: Environment) -> str | None:
+    """A sentence for a person where what computes a run has another version than in its last start."""
+    old, new = ({"python": each.python, **each.packages} for each in (before, now))
+    found = [
+        f"{name} {new.get(name, 'none')} (before: {old.get(name, 'none')})"
+        for name in ("python", *ENGINES)
+        if old.get(name) != new.get(name)
+    ]
+    if not found:
+        return None
+    return (
+        f"the run resumes under {', '.join(found)}: its numbers may differ from those of its earlier steps "
+        f"by more than noise"
+    )
 
 
 def _packages() -> dict[str, str]:

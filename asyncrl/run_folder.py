@@ -12,7 +12,8 @@ from typing import IO, Any
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.connection import START_OVER
-from asyncrl.journal.queue_state import newest_commit, read_totals
+from asyncrl.journal.ending import RunEnd, recorded_end
+from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import recorded_model, recorded_rendering, recorded_unsampled
 from asyncrl.model.folder import model_digest
@@ -126,7 +127,7 @@ class RunFolder:
         """Raises InputError where the run's log-probs are of another distribution than would be trained."""
         journal, source = find_journal(self.journal), find_source(recipe.model)
         is_readable = journal is not None and source is not None and source.folder.is_dir()
-        if not is_readable or not self._has_begun() or self.is_complete(recipe.trainer.num_steps):
+        if not is_readable or not self._has_begun() or self.end(recipe) is not None:
             return
         assert journal is not None and source is not None
         known = recorded_unsampled(journal)
@@ -138,11 +139,11 @@ class RunFolder:
                 f"Use the version of asyncrl and the tokenizer files that the run began with, {START_OVER}."
             )
 
-    def is_complete(self, num_steps: int) -> bool:
-        """Whether a checkpoint holds the last step, exported, so that only the report is left to show."""
+    def end(self, recipe: Recipe) -> RunEnd | None:
+        """How the run ended, if `recipe` asks no more of it: only the report is left to show."""
         journal = find_journal(self.journal)
-        committed = 0 if journal is None else newest_commit(journal)
-        return committed >= num_steps and self.newest_export() is not None
+        end = None if journal is None else recorded_end(journal)
+        return end if end is not None and end.holds(recipe) else None
 
     def rendering_time(self) -> datetime | None:
         """The time that the run's prompts were rendered at; None before its first start."""
@@ -186,9 +187,6 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def has_export(self, version: int) -> bool:
-        return (self.path / "checkpoints" / f"step-{version}" / "hf").is_dir()
 
     def newest_export(self) -> Path | None:
         """The newest Hugging Face folder among the checkpoints."""

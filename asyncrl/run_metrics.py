@@ -60,6 +60,9 @@ class RunMetrics:
         self._note("benchmark", row)
         self._observer.benchmark(row)
 
+    def dropped(self, row: dict[str, Any]) -> None:
+        self._observer.dropped(row)
+
     def took(self, staleness: int) -> None:
         """The trainer took a group whose oldest token was `staleness` versions old."""
         self._staleness.observe(staleness)

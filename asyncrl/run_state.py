@@ -27,6 +27,10 @@ class RunState:
         """No stream starts; unfinished groups stay open in the journal."""
         self.is_stopped = False
         """Somebody asked the run to stop before its end."""
+        self.is_cut_off = False
+        """The trainer was ended before it had saved and exported its last version."""
+        self.is_finished = False
+        """All that the run makes is there, and the journal says so."""
         self.is_held = False
         """No stream starts: the trainer went back to an older version, which is not announced yet."""
 
@@ -40,11 +44,30 @@ class RunState:
         self.is_over = True
         self._waits.notify()
 
+    def end_rollouts(self) -> None:
+        """The last step is trained: nothing is left to generate but evaluations."""
+        self.is_over = self.is_ending = True
+        self._waits.notify()
+
+    def resume_rollouts(self) -> None:
+        """A trainer asks for a batch that there is to be; one that died after the last step begins before
+        it."""
+        if self.is_over and not self.is_stopped:
+            self.is_over = self.is_ending = False
+            self._waits.notify()
+
     def end_training(self) -> None:
         """The trainer has ended well."""
         self.is_training = False
         self.is_over = self.is_ending = True
         self._waits.notify()
+
+    def cut_off(self) -> None:
+        """The trainer ends before it has saved."""
+        self.is_cut_off = True
+
+    def finish(self) -> None:
+        self.is_finished = True
 
     def stop(self) -> None:
         """Somebody asks the run to stop."""

@@ -87,7 +87,7 @@ class StatusWriter:
             await self._end(loop, "failed")
             raise
         else:
-            await self._end(loop, "stopped" if self._state.is_stopped else "finished")
+            await self._end(loop, "finished" if self._state.is_finished else "stopped")
 
     def status(self, state: State | None = None) -> Status:
         """Of this moment; `state` where the run has ended."""
@@ -176,7 +176,9 @@ class StatusWriter:
         if ready >= batch:
             # Another batch would leave some of the open ones behind until they are too stale.
             return f"for rollouts: {ready} groups ready, older ones are due first"
-        return f"for rollouts: {ready} of {batch} groups ready"
+        dropped = self._queue.num_dropped - self._queue.num_dropped_at_take
+        lost = f", {dropped:,} dropped since the last batch" if dropped else ""
+        return f"for rollouts: {ready} of {batch} groups ready{lost}"
 
     def _rollouts_wait(self, waits: list[Wait]) -> str | None:
         """None while a server generates, or when nothing is left to generate."""

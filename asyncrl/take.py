@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncrl.dropped_groups import DroppedGroups
 from asyncrl.errors import QueueError
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.files.copies import TrainerCopies
@@ -34,7 +35,6 @@ from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication, written
 from asyncrl.step_metrics import StepReport, batch_metrics, group_metrics, staleness_metrics
 from asyncrl.waits import Waits
-from asyncrl.zero_reward import ZeroReward
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class TakeDesk:
     heldout: HeldOutSchedule
     report: StepReport
     metrics: RunMetrics
-    zero_reward: ZeroReward
+    dropped_groups: DroppedGroups
     compaction: Compaction
     waits: Waits
     state: RunState
@@ -75,8 +75,6 @@ class TakeDesk:
     """None where the trainer has GPUs of its own."""
     is_own_server: Callable[[str], bool]
     """Whether a URL is that of a process of the run."""
-    is_resumed: bool
-    """An earlier start took a batch, so its evaluation before training was over."""
     num_waiting: int = 0
     """Takes and drains: in both the trainer waits for the rollout side."""
     num_asked: int = 0
@@ -162,15 +160,19 @@ class TakeDesk:
         )
         self._check_is_newest(request)
         self.report.asked(request)
+        # Before servers may generate: no trainer takes a batch of what they would make.
+        if request.step >= self.recipe.trainer.num_steps or self.heldout.reached is not None:
+            self.state.end_rollouts()
+        else:
+            self.state.resume_rollouts()
         await self._announce(request)
-        if request.step == 0 and not self.is_resumed:
+        if request.step == 0 and self.heldout.lacks(0, "before"):
             first = await self.fleet.until_written("take")
             await self.heldout.wait(first, "before", unless=self._may_train_meanwhile)
             self._check_is_newest(request)
             if self.fleet.wants_publication:
                 return self._ask_to_republish()
-        if request.step >= self.recipe.trainer.num_steps or self.state.is_over:
-            self.state.end_batches()
+        if self.state.is_over:
             return self._end_of_run()
         batch, verdicts = await self._batch(request)
         if batch is None:
@@ -318,7 +320,7 @@ class TakeDesk:
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
         """What is known of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == step]
-        self.zero_reward.taken(new, step + 1)
+        self.dropped_groups.taken(new, step + 1)
         for group in new:
             self.metrics.took(step - group.oldest_version())
         return {

@@ -24,12 +24,19 @@ LOOKED_FOR = {
 
 
 class ZeroReward:
-    """Hears of each batch's groups; tells once, and again only after something was correct."""
+    """Hears of each batch's groups, and of those that dynamic sampling drops; tells once, and again only
+    after something was correct."""
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], *, max_new_tokens: int, num_steps: int | None
+        self,
+        decode: Callable[[Sequence[int]], str],
+        *,
+        max_new_tokens: int,
+        num_steps: int | None,
+        groups_per_batch: int,
     ) -> None:
-        """`num_steps` in a row without a single correct response are told of; None: never."""
+        """`num_steps` in a row without a single correct response are told of; None: never. As many groups as
+        a batch holds that are dropped in a row count as a step."""
         self._decode = decode
         self._max_new_tokens = max_new_tokens
         self._limit = num_steps
@@ -37,6 +44,25 @@ class ZeroReward:
         self._is_told = False
         self._reasons: Counter[str] = Counter()
         self._num_cut = 0
+        self._groups_per_batch = groups_per_batch
+        self._dropped: list[Group] = []
+        """Since the last of them counted as a step."""
+        self._num_dropped_steps = 0
+
+    def ended(self, group: Group, step: int, *, is_dropped: bool) -> None:
+        """A group is ready or dropped while `step` waits for its batch."""
+        if self._limit is None:
+            return
+        if not is_dropped:
+            # What is ready tells by its batch, unless something in it is correct: that ends the row.
+            if any(score.correctness for score in group.scores.values()):
+                self._dropped.clear()
+            return
+        self._dropped.append(group)
+        if len(self._dropped) == self._groups_per_batch:
+            self._num_dropped_steps += 1
+            self.taken(self._dropped, step)
+            self._dropped = []
 
     def taken(self, groups: Iterable[Group], step: int) -> None:
         """The new groups of the batch of `step`."""
@@ -50,7 +76,7 @@ class ZeroReward:
             if not trajectory.is_greedy and trajectory.trajectory_id in group.scores
         ]
         if any(score.correctness for _, _, score in graded):
-            self._num_steps, self._num_cut, self._is_told = 0, 0, False
+            self._num_steps, self._num_cut, self._num_dropped_steps, self._is_told = 0, 0, 0, False
             self._reasons.clear()
             return
         self._num_steps += 1
@@ -73,10 +99,17 @@ class ZeroReward:
         )
         ends = ", ".join(repr(self._tail(trajectory)) for trajectory in trajectories[:NUM_EXAMPLES])
         return (
-            f"no response was correct in {self._num_steps} steps, so nothing is learned: {reasons}; "
+            f"no response was correct in {self._num_steps} steps{self._words_of_dropped()}, so nothing is "
+            f"learned: {reasons}; "
             f"{self._num_cut / total:.0%} were cut at rollout.max_new_tokens ({self._max_new_tokens})."
             f"{looked} The last ones end with {ends}"
         )
+
+    def _words_of_dropped(self) -> str:
+        if not self._num_dropped_steps:
+            return ""
+        num_groups = self._num_dropped_steps * self._groups_per_batch
+        return f" ({self._num_dropped_steps} of them {num_groups} groups that were dropped)"
 
     def _tail(self, trajectory: Trajectory) -> str:
         return self._decode(trajectory.response_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:]

@@ -12,10 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from asyncrl.journal.writer import Journal, JournalError
 
 TESTS = Path(__file__).parent
+# No draw may be too slow, nor the time that it takes too different from another's: that would be the machine.
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in each run: a test that fails has been broken by what was changed since it passed.
+settings.register_profile("same", _ANY_MACHINE, derandomize=True)
+# Others in each run, as `make test-all` wants them.
+settings.register_profile("random", _ANY_MACHINE)
+settings.load_profile("same")
 HEAVY = (
     # SGLang servers, Megatron, training.
     *("end_to_end", "serving/engine", "trainer", "gpu", "chaos", "benchmarks"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl import environment
-from asyncrl.environment import Environment, describe_environment, differences
+from asyncrl.environment import Environment, changed_engines, describe_environment, differences
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,20 @@ def test_each_difference_is_a_line(here: Environment) -> None:
         f"package torch: recorded 0.1, here {torch}",
     ]
     assert differences(here, here) == []
+
+
+def test_another_version_of_what_computes_is_said(here: Environment) -> None:
+    packages = {**here.packages, "torch": "0.1", "pydantic": "0.1"}
+    del packages["sglang"]
+    before = here.model_copy(update={"python": "2.7", "packages": packages, "platform": "another"})
+    words = changed_engines(before, here)
+    torch, sglang = here.packages["torch"], here.packages["sglang"]
+    assert words is not None and words.startswith(
+        f"the run resumes under python {here.python} (before: 2.7), torch {torch} (before: 0.1), sglang "
+        f"{sglang} (before: none): "
+    )
+    # Others compute nothing.
+    assert changed_engines(here.model_copy(update={"platform": "another"}), here) is None
 
 
 def test_a_checkout_has_a_commit_and_says_whether_files_changed(tmp_path: Path) -> None:

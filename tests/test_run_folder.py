@@ -9,7 +9,8 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import record_rendering, record_unsampled
+from asyncrl.journal.ending import RunEnd, record_end
+from asyncrl.journal.starts import record_rendering, record_start, record_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.run_folder import RunFolder, first_difference, read_run_recipe
@@ -175,6 +176,37 @@ def test_a_run_resumes_only_where_the_same_tokens_are_never_sampled(
         InputError, match=f"never samples the token ids '{recorded or 'none'}'; now they are '2'"
     ):
         RunFolder(tmp_path / "run").check(recipe)
+
+
+def test_a_run_is_complete_when_its_journal_says_so_and_the_recipe_asks_no_more(tmp_path: Path) -> None:
+    folder, recipe = RunFolder(tmp_path), make_recipe(trainer={"num_steps": 4})
+    assert folder.end(recipe) is None
+    queue = make_queue(tmp_path)
+    queue.announce(0)
+    # An exported checkpoint of the last step alone does not do: its evaluation may be missing.
+    queue.commit(4, "checkpoints/step-4")
+    (tmp_path / "checkpoints" / "step-4" / "hf").mkdir(parents=True)
+    queue.journal.barrier_blocking()
+    assert folder.end(recipe) is None
+    record_end(queue.journal, RunEnd(version=4, reason="num_steps"))
+    queue.journal.barrier_blocking()
+    assert folder.end(recipe) == RunEnd(version=4, reason="num_steps")
+    assert folder.end(make_recipe(trainer={"num_steps": 5})) is None
+    # A start continues the run.
+    record_start(queue.journal, 4, "recipe")
+    queue.journal.close()
+    assert folder.end(recipe) is None
+
+
+@pytest.mark.parametrize(("target", "is_end"), [(0.5, True), (0.6, True), (0.7, False), (None, False)])
+def test_an_accuracy_that_was_reached_ends_the_run_until_the_recipe_asks_for_more(
+    tmp_path: Path, target: float | None, is_end: bool
+) -> None:
+    queue = make_queue(tmp_path)
+    record_end(queue.journal, RunEnd(version=4, reason="stop_at_accuracy", accuracy=0.6))
+    queue.journal.close()
+    recipe = make_recipe(trainer={"num_steps": 9}, evaluation={"every_steps": 2, "stop_at_accuracy": target})
+    assert (RunFolder(tmp_path).end(recipe) is not None) is is_end
 
 
 def test_a_run_knows_when_its_prompts_were_rendered_first(tmp_path: Path) -> None:

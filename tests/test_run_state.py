@@ -26,7 +26,7 @@ async def test_each_change_wakes_who_waits_for_it(
     waits = Waits()
     state = RunState(waits)
     waiting = asyncio.create_task(
-        waits.wait_until(lambda: is_so(state), owner="a", blocker="b", timeout_seconds=20.0)
+        waits.wait_until(lambda: is_so(state), owner="a", blocker="b", timeout_seconds=60.0)
     )
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -40,7 +40,7 @@ async def test_the_first_failure_ends_the_run_from_whatever_thread_it_comes() ->
     thread = threading.Thread(target=state.fail_from_thread, args=(ValueError("the disk"),))
     thread.start()
     with pytest.raises(ValueError, match="the disk"):
-        await asyncio.wait_for(failing, 20.0)
+        await asyncio.wait_for(failing, 60.0)
     thread.join()
     state.fail(KeyError("what followed from it"))
     with pytest.raises(ValueError, match="the disk"):

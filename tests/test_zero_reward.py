@@ -33,7 +33,7 @@ def hints(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
     def give(*batches: list[Group]) -> list[str]:
         """What is said of these batches, one after the other."""
         caplog.clear()
-        watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS)
+        watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
         for step, batch in enumerate(batches, start=1):
             watch.taken(batch, step)
         return list(caplog.messages)
@@ -70,6 +70,20 @@ def test_a_step_with_nothing_graded_puts_the_hint_off_and_does_not_lose_it(
     assert hints(*[wrong] * (NUM_STEPS - 1), faulty) == []
     (hint,) = hints(*[wrong] * (NUM_STEPS - 1), faulty, *[wrong] * 3)
     assert f"in {NUM_STEPS + 1} steps" in hint
+
+
+@pytest.mark.parametrize("between", [None, "wrong", "right"])
+def test_groups_that_are_dropped_count_as_steps_until_one_that_is_ready_has_a_right_response(
+    caplog: pytest.LogCaptureFixture, between: str | None
+) -> None:
+    watch = ZeroReward(decode, max_new_tokens=64, num_steps=NUM_STEPS, groups_per_batch=2)
+    ready = {"wrong": group_of(NO_BOX, NO_BOX), "right": group_of(NO_BOX, make_score(1.0))}
+    for number in range(2 * NUM_STEPS):
+        if number % 2 and between is not None:
+            watch.ended(ready[between], 1, is_dropped=False)
+        watch.ended(group_of(NO_BOX, NO_BOX), 1, is_dropped=True)
+    told = [text for text in caplog.messages if "(5 of them 10 groups that were dropped)" in text]
+    assert len(told) == (between != "right")
 
 
 def test_greedy_baselines_and_faults_are_no_right_responses(hints: Callable[..., list[str]]) -> None:

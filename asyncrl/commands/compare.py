@@ -17,7 +17,7 @@ from asyncrl.errors import InputError
 
 HELP = (
     "Compare runs: what differs in their recipes, what each reached at which cost, and whether one beats "
-    "another, by a paired bootstrap over the held-out tasks that both answered. Runs whose recipes differ in "
+    "another, task by task over the held-out tasks that both answered. Runs whose recipes differ in "
     "their seed alone form one group. The first run is the one that others are compared with."
 )
 DEFAULT = Resampling()
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples",
         type=int,
         default=DEFAULT.num_resamples,
-        help=f"of the bootstrap (default {DEFAULT.num_resamples:,})",
+        help=f"of seeds and tasks, for several seeds on both sides (default {DEFAULT.num_resamples:,})",
     )
-    parser.add_argument("--seed", type=int, default=DEFAULT.seed, help="of the bootstrap (default 0)")
+    parser.add_argument("--seed", type=int, default=DEFAULT.seed, help="of the resampling (default 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
+from asyncrl.journal.ending import RunEnd
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.run_page import serve_page
-from asyncrl.launch.stopping import ENDING_SECONDS, INTERRUPTED, LastResort
+from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.stderr import warn_on_stderr
 from asyncrl.observe.terminal import print_summary
 from asyncrl.recipe import Recipe
@@ -23,6 +24,7 @@ from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.report.write import write_report
 from asyncrl.run_folder import RunFolder
 
+EXIT_CODES: dict[local.Outcome, int] = {"finished": 0, "unmeasured": 1, "stopped": INTERRUPTED}
 HELP = "Train by a recipe. Run it again to resume after any interruption."
 
 
@@ -31,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when the run reached its end, 1 when it failed, 2 for bad input, 130 after Ctrl-C."""
+    """0 when the run reached its end, 1 when it or its last evaluation failed, 2 for bad input, 130 after
+    Ctrl-C."""
     warn_on_stderr()
     return explained(lambda: _train_words(arguments))
 
@@ -85,33 +88,40 @@ def _explain(error: BaseException) -> int:
 def train(recipe: Recipe, gpus: GpuMap) -> int:
     """Trains what `prepare_and_fetch` made ready, and reports; the exit code. Raises what a run raises."""
     folder = RunFolder(shown(recipe.folder()))
-    if folder.check(recipe) and folder.is_complete(recipe.trainer.num_steps):
-        print(
-            f"{folder.path} is complete. "
-            f"Raise trainer.num_steps to continue, or set run_folder to start over."
-        )
-        _report(folder, is_stopped=False)
-        return 0
+    if folder.check(recipe) and (end := folder.end(recipe)) is not None:
+        print(_words_of_end(folder, recipe, end))
+        _report(folder, outcome="finished")
+        return EXIT_CODES["finished"]
     inputs, shape = read_inputs(recipe)
     check_machine(recipe, shape, gpus, longest_prompt=inputs.longest_prompt())
-    with folder, LastResort(recipe.trainer.stop_timeout_seconds + ENDING_SECONDS) as last_resort:
+    with folder, LastResort(phases_of_stop(recipe.trainer.stop_timeout_seconds)) as last_resort:
         folder.open(recipe)
         with serve_page(folder.path, recipe.view.port, log_folder=folder.logs) as address:
             if address is not None:
                 print(f"page {address}")
-            is_stopped = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
-        _report(folder, is_stopped=is_stopped)
-    return INTERRUPTED if is_stopped else 0
+            outcome = asyncio.run(local.train(inputs, folder, last_resort, gpus=gpus))
+            last_resort.next_phase()
+        _report(folder, outcome=outcome)
+    return EXIT_CODES[outcome]
 
 
-def _report(folder: RunFolder, *, is_stopped: bool) -> None:
+def _words_of_end(folder: RunFolder, recipe: Recipe, end: RunEnd) -> str:
+    is_at_last_step = end.version >= recipe.trainer.num_steps
+    knob = "trainer.num_steps" if is_at_last_step else "or remove evaluation.stop_at_accuracy"
+    return (
+        f"{folder.path} is complete. Raise {knob} to continue, or set run_folder to start over. It ended by "
+        f"{end.words()}."
+    )
+
+
+def _report(folder: RunFolder, *, outcome: local.Outcome) -> None:
     checkpoint = folder.newest_export()
     path = shlex.quote(str(folder.path))
     commands = {"browse trajectories": f"asyncrl view {path}"}
     if checkpoint is not None:
         commands["chat with it"] = f"asyncrl chat {path}"
         commands["compare it"] = f"asyncrl eval {path}"
-    if is_stopped:
+    if outcome != "finished":
         commands["resume"] = "the same command again"
     _, summary = write_report(folder.path, checkpoint=checkpoint, commands=commands)
     print_summary(summary)

@@ -1,8 +1,8 @@
 """Intervals of differences between runs that answered the same tasks. All of 95%, all seeded.
 
-`paired` resamples tasks: it says how far the difference between *these runs* would move on other tasks of the
-same kind. `crossed` resamples tasks and seeds: how far the difference between the *recipes* would move.
-`over_seeds` and `welch` look at the means of runs alone. `combined` needs only an interval per side.
+`crossed` resamples tasks and seeds: it says how far the difference between the *recipes* would move. Two
+*runs* alone are compared by `estimates.paired_difference`, here as in `asyncrl eval`. `over_seeds` and
+`welch` look at the means of runs alone. `combined` needs only an interval per side.
 
 Percentile intervals are too narrow for few units: they know the spread as little as a normal interval with
 an estimated variance does. Hesterberg (2015, The American Statistician 69(4)) widens the percentiles for
@@ -19,7 +19,7 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.observe.estimates import Z_95
+from asyncrl.observe.estimates import Z_95, held_to_exact_test
 
 Floats = npt.NDArray[np.float64]
 _CHUNK = 4_000_000
@@ -43,28 +43,13 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def paired(first: Floats, second: Floats, resampling: Resampling) -> Interval:
-    """Mean of second - first over tasks, [n] and [n] scores in one order, by the paired bootstrap: tasks are
-    drawn with replacement, each with both its scores (Efron and Tibshirani 1993, An Introduction to the
-    Bootstrap, chapters 8 and 13). A score may be the mean of k samples: the task is the unit.
-
-    Without any difference the interval has no width; `estimates.paired_difference` keeps one.
-    """
-    differences = second - first
-    n = len(differences)
-    # A resample is known by how often it draws each value, and there are few values.
-    values, counts = np.unique(differences, return_counts=True)
-    generator = np.random.default_rng(resampling.seed)
-    draws = generator.multinomial(n, counts / n, size=resampling.num_resamples)
-    return _stretched(float(differences.mean()), draws @ values / n, degrees=float(n - 1))
-
-
 def crossed(first: Floats, second: Floats, resampling: Resampling) -> Interval:
     """Mean of second - first, [S1, n] and [S2, n] scores of several seeds on the same n tasks.
 
     Seeds of each side and the tasks are drawn with replacement, independently of each other: the pigeonhole
     bootstrap of crossed factors (Owen 2007, Annals of Applied Statistics 1(2)). It counts the interaction of
-    seeds and tasks more than once, so it is too wide rather than too narrow where seeds hardly differ.
+    seeds and tasks more than once, so it is too wide rather than too narrow where seeds hardly differ. Few
+    tasks whose means over seeds differ are held to the exact test, which resampling does not know.
     """
     mean = float(second.mean() - first.mean())
     generator = np.random.default_rng(resampling.seed)
@@ -88,7 +73,9 @@ def crossed(first: Floats, second: Floats, resampling: Resampling) -> Interval:
         (_variance_of_mean(first.mean(axis=1)), num_first - 1),
         (_variance_of_mean(second.mean(axis=1)), num_second - 1),
     ]
-    return _stretched(mean, np.concatenate(found), degrees=_degrees(variances))
+    resampled = _stretched(mean, np.concatenate(found), degrees=_degrees(variances))
+    differences = (second.mean(axis=0) - first.mean(axis=0)).tolist()
+    return Interval(mean, *held_to_exact_test(resampled.low, resampled.high, differences))
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:

@@ -25,11 +25,12 @@ from asyncrl.errors import InputError
 from asyncrl.observe.metrics import Row
 
 METHOD = (
-    "Intervals of differences are of 95%: tasks are drawn with replacement, each with the answers of both "
-    "sides (paired bootstrap, Efron and Tibshirani 1993), {num_resamples:,} times from seed {seed}; with "
-    "several seeds on both sides seeds are drawn, too (Owen 2007). Ends are stretched by Student's t for few "
-    "seeds or tasks. Of a single run the interval is Wilson's over tasks, of several seeds Student's over "
-    "seeds."
+    "Intervals of differences are of 95% and paired: each task is compared with itself (Agresti and Min "
+    "2005). With several seeds on both sides, tasks and seeds are drawn with replacement, {num_resamples:,} "
+    "times from seed {seed} (Owen 2007), and the ends are stretched by Student's t for few seeds. No "
+    "difference is clear that an exact test of its tasks (sign flips; McNemar's for right and wrong answers) "
+    "finds within chance. Of a single run the interval is Wilson's over tasks, of several seeds Student's "
+    "over seeds."
 )
 RESAMPLES_PER_STEP = 2_000
 """Of the interval at each step of a curve, at most."""

@@ -1,7 +1,8 @@
 """Whether one group of runs is better than another, on the tasks that both answered, in a sentence.
 
-Of single runs tasks are resampled; of several seeds on both sides, seeds and tasks. Where an evaluation has
-no answers per task, the shares alone are compared, which is said.
+Single runs are compared task by task, as `asyncrl eval` compares models; of several seeds on both sides,
+seeds and tasks are resampled. Where an evaluation has no answers per task, the shares alone are compared,
+which is said.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,7 @@ class Contest(TypedDict):
     measure: str
     """greedy accuracy, or avg@k."""
     way: Way
-    """What was resampled: tasks (paired), seeds and tasks, or nothing (not paired)."""
+    """Task by task (paired), by resampled seeds and tasks, or from shares alone (not paired)."""
     difference: Difference
     num_tasks: int
     """That all runs of both groups have verdicts on; the difference is over these. Not paired: of the run
@@ -162,12 +163,8 @@ def _difference(shared: Common, num_first: int, resampling: Resampling) -> tuple
     if min(len(before), len(after)) > 1:
         return _as_difference(bootstrap.crossed(before, after, resampling)), "seeds and tasks"
     sides = before.mean(axis=0), after.mean(axis=0)
-    found = bootstrap.paired(sides[0], sides[1], resampling)
-    if found.low == found.high:
-        # All tasks differ alike: resampling sees no spread, and two tasks more keep a width.
-        known = paired_difference(*(list(map(float, side)) for side in sides))
-        found = Interval(known.mean, known.low, known.high)
-    return _as_difference(found), "paired"
+    known = paired_difference(*(side.tolist() for side in sides))
+    return {"mean": known.mean, "low": known.low, "high": known.high}, "paired"
 
 
 def _counts(

@@ -1,7 +1,8 @@
-"""The held-out evaluations of a run: each once per version and occasion, during training.
+"""The held-out evaluations of a run: each once per version and occasion, over all of its starts.
 
 Owns what they found; what each response amounts to goes into the journal, before the observer hears of the
-evaluation. An evaluation that fails is only a warning: training does not depend on it.
+evaluation. An evaluation that fails is only a warning: training does not depend on it. One that an earlier
+start did not come to is made by the next, as long as its version is served.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from asyncrl.evaluation.result import EvaluationFailed, Result
 from asyncrl.evaluation.run import Evaluator
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Loops
+from asyncrl.observe.metrics import Metrics
 from asyncrl.observe.observer import Observer
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task
@@ -46,7 +48,11 @@ class HeldOutSchedule:
         loops: Loops,
         journal: Journal,
         observer: Observer,
+        *,
+        known: Metrics | None = None,
     ) -> None:
+        """`known` is what earlier starts measured of versions that this one does not make again."""
+        known = known or Metrics()
         self._section = section
         self._tasks = tasks
         self._evaluator = evaluator
@@ -59,8 +65,16 @@ class HeldOutSchedule:
         self._loops = loops
         self._state = state
         self._started: dict[tuple[PolicyVersion, str], asyncio.Task[None]] = {}
+        self._measured = {(HELDOUT, row["step"], row["when"]) for row in known.evaluations}
+        self._measured |= {(row["benchmark"], row["step"], row["when"]) for row in known.benchmarks}
+        """(name, version, occasion) of what the observer was told."""
         self.accuracies: list[tuple[PolicyVersion, float]] = []
         """(version, greedy accuracy) of all that are finished; it only grows."""
+        self.reached: float | None = None
+        """The accuracy during training that was evaluation.stop_at_accuracy or more."""
+        for row in known.evaluations:
+            if row.get("greedy_accuracy") is not None:
+                self._note_accuracy(row["step"], row["when"], row["greedy_accuracy"])
 
     @property
     def num_tokens(self) -> int:
@@ -77,9 +91,16 @@ class HeldOutSchedule:
         return self.pinned is None and not all(task.done() for task in self._started.values())
 
     def is_due(self, version: PolicyVersion, num_steps: int) -> bool:
-        """Whether this version is one to evaluate during training."""
+        """Whether this version is one to evaluate during training, and no earlier start did."""
         every = self._section.every_steps
-        return every > 0 and 0 < version < num_steps and version % every == 0
+        is_due = every > 0 and 0 < version < num_steps and version % every == 0
+        return is_due and bool(self.lacks(version, "during"))
+
+    def lacks(self, version: PolicyVersion, when: str) -> list[str]:
+        """Names of the evaluations that a version still needs: held-out, then benchmarks."""
+        names = [HELDOUT] if self._tasks else []
+        names += [] if when == "during" else [exam.name for exam, _ in self._exams]
+        return [name for name in names if (name, version, when) not in self._measured]
 
     def start(self, publication: Publication, when: str) -> "asyncio.Task[None]":
         """The evaluation of a version that is served now, started once however often it is asked for."""
@@ -94,7 +115,7 @@ class HeldOutSchedule:
         self, publication: Publication, when: str, *, unless: Callable[[], bool] = lambda: False
     ) -> None:
         """Starts it and waits until it is done, or until `unless` is true."""
-        if self._tasks or self._exams:
+        if self.lacks(publication.version, when):
             task = self.start(publication, when)
             await self._waits.wait_until(
                 lambda: task.done() or unless(), owner="train", blocker=f"the evaluation {when} training"
@@ -111,11 +132,12 @@ class HeldOutSchedule:
             _warn("the evaluation", version, when, error)
 
     async def _measure(self, version: PolicyVersion, when: str) -> None:
-        if self._tasks:
+        lacking = self.lacks(version, when)
+        if HELDOUT in lacking:
             await self._measure_heldout(version, when)
-        if when == "during":
-            return
         for exam, evaluator in self._exams:
+            if exam.name not in lacking:
+                continue
             log.warning("benchmark %s %s training: %d responses", exam.name, when, exam.num_responses)
             try:
                 result = await exam.give(evaluator)
@@ -124,6 +146,7 @@ class HeldOutSchedule:
             else:
                 await self._record(version, exam.name, exam.tasks, result)
                 self._observer.benchmark({"step": version, "when": when, **exam.describe(), **result.row()})
+                self._measured.add((exam.name, version, when))
 
     async def _measure_heldout(self, version: PolicyVersion, when: str) -> None:
         """Samples are taken before and after training only."""
@@ -135,12 +158,19 @@ class HeldOutSchedule:
             return
         await self._record(version, HELDOUT, self._tasks, result)
         row = result.numbers()
-        accuracy, target = row["greedy_accuracy"], self._section.stop_at_accuracy
-        self.accuracies.append((version, accuracy))
         self._observer.evaluation({"step": version, "when": when, "template": self._template, **row})
-        if target is not None and when == "during" and accuracy >= target:
-            log.warning("held-out accuracy %.3f reached %s: the run ends", accuracy, target)
+        self._measured.add((HELDOUT, version, when))
+        self._note_accuracy(version, when, row["greedy_accuracy"])
+        if when == "during" and self.reached is not None and not self._state.is_over:
+            target = self._section.stop_at_accuracy
+            log.warning("held-out accuracy %.3f reached %s: the run ends", self.reached, target)
             self._state.end_batches()
+
+    def _note_accuracy(self, version: PolicyVersion, when: str, accuracy: float) -> None:
+        self.accuracies.append((version, accuracy))
+        target = self._section.stop_at_accuracy
+        if target is not None and when == "during" and accuracy >= target:
+            self.reached = max(accuracy, self.reached or 0.0)
 
     async def _record(self, version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result) -> None:
         """Returns when it is on disk. Raises JournalError."""

@@ -61,6 +61,12 @@ def read_starts(journal: Readable) -> list[Start]:
     ]
 
 
+def last_environment(journal: Readable) -> Environment | None:
+    """In what the run ran last; None before its first start."""
+    starts = read_starts(journal)
+    return starts[-1].record.environment if starts else None
+
+
 def code_digests(recipe: Recipe) -> dict[str, str]:
     """Of the Python files that the recipe names and that are there."""
     files = dict.fromkeys(_own_files(recipe.model_dump()))

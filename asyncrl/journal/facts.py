@@ -13,6 +13,10 @@ def set_fact(key: str, value: str) -> Statement:
     return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)
 
 
+def forget_fact(key: str) -> Statement:
+    return "DELETE FROM meta WHERE key = ?", (key,)
+
+
 def set_first_fact(key: str, value: str) -> Statement:
     """Changes nothing where the fact is known."""
     return "INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from asyncrl.journal.connection import Readable
+from asyncrl.journal.ending import forget_end
 from asyncrl.journal.facts import read_fact, set_fact, set_first_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
@@ -29,6 +30,7 @@ def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
         ("DELETE FROM starts WHERE version >= ?", (version,)),
         ("DELETE FROM evaluated WHERE version > ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
+        forget_end(),
     )
 
 

@@ -27,8 +27,8 @@ def fetch_model(recipe: Recipe) -> Recipe:
 
 
 def fetch_model_to_train(recipe: Recipe) -> Recipe:
-    """As `fetch_model`, but a run that has exported its last checkpoint needs no model: none is fetched."""
-    if RunFolder(recipe.folder()).has_export(recipe.trainer.num_steps):
+    """As `fetch_model`, but a run that has ended needs no model: none is fetched."""
+    if RunFolder(recipe.folder()).end(recipe) is not None:
         return with_recorded_commit(recipe)
     return fetch_model(recipe)
 

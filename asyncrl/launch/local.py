@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import aiohttp
 
@@ -19,10 +20,15 @@ from asyncrl.access import Keys, new_token, read_keys, write_token
 from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.energy import EnergySources, find_energy
-from asyncrl.environment import describe_environment
+from asyncrl.environment import changed_engines, describe_environment
 from asyncrl.errors import AsyncrlError, InputError, ServerError
 from asyncrl.inputs import Inputs
-from asyncrl.journal.environments import StartRecord, code_digests, record_environment
+from asyncrl.journal.environments import (
+    StartRecord,
+    code_digests,
+    last_environment,
+    record_environment,
+)
 from asyncrl.journal.server_changes import ServerChanges, read_changes
 from asyncrl.journal.starts import (
     changed_data,
@@ -50,23 +56,26 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
 from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, read_metrics
+from asyncrl.observe.metrics import Metrics, MetricsWriter, read_metrics
 from asyncrl.observe.postmortem import RecentEvents, write_post_mortem
 from asyncrl.observe.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.cluster import LOOPBACK
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.run_folder import RunFolder, data_digests
+from asyncrl.run_state import RunState
 from asyncrl.run_status import starting, write_status
 from asyncrl.serving.sglang import new_session
 from asyncrl.status_writer import StatusWriter
 
 log = logging.getLogger(__name__)
 
+Outcome = Literal["finished", "stopped", "unmeasured"]
+"""Everything is there; Ctrl-C or SIGTERM came before; or an evaluation after training failed."""
 
-async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> bool:
-    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left; whether
-    Ctrl-C or SIGTERM ended it before its last step.
+
+async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, gpus: GpuMap) -> Outcome:
+    """Runs the recipe to its end, or until Ctrl-C, after which `last_resort` bounds what is left.
 
     Raises InputError with the last lines of a process that does not start, ServerError or TrainerFailed with
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
@@ -89,9 +98,10 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         servers = await _place_servers(recipe, folder.logs, session, server_changes, keys, site)
         path = folder.path.absolute()  # Once: no other process needs this one's current folder.
         trainers = TrainerRanks(recipe, run_folder=path, logs=folder.logs, token=keys.token, site=site)
+        measured = read_metrics(folder.metrics)
         metrics = stack.enter_context(MetricsWriter(folder.metrics))
         events = stack.enter_context(RecentEvents())
-        observer = await _open_observer(stack, recipe, folder, metrics)
+        observer = await _open_observer(stack, recipe, folder, metrics, measured)
         trackers = TrackerProcesses(recipe.trackers, path, folder.logs)
         stack.push_async_callback(trackers.stop)
         await trackers.start()
@@ -106,6 +116,7 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             evaluation_urls=servers.evaluation_urls,
             run_folder=path,
             keys=keys,
+            known=measured.up_to(folder.resumption.version),
         )
         await stack.enter_async_context(controller)
         site.hand_out(ControllerDisk(controller.queue_url, model_folder(recipe.model), path, keys))
@@ -116,13 +127,26 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         _say_what_resumes(controller, folder, metrics, changed)
         _warn_of_one_disk(recipe, path, site)
         await stack.enter_async_context(_make_status(controller, folder).running())
-        stack.push_async_callback(servers.stop)
-        stack.push_async_callback(trainers.stop)
-        is_stopped = await _run(controller, servers, trainers, folder, metrics, events, last_resort)
-        if not is_stopped:
+        stack.push_async_callback(_end_processes, servers, trainers)
+        await _run(controller, servers, trainers, folder, metrics, events, last_resort)
+        if not controller.state.is_stopped:
             trackers.flush_seconds = FLUSH_SECONDS
         journal.barrier_blocking()
-        return is_stopped
+        return _outcome(controller.state)
+
+
+async def _end_processes(servers: LocalServers, trainers: TrainerRanks) -> None:
+    """Side by side: each has its own time to end by itself."""
+    await asyncio.gather(servers.stop(), trainers.stop())
+
+
+def _outcome(state: RunState) -> Outcome:
+    if state.is_finished:
+        return "finished"
+    if state.is_stopped:
+        return "stopped"
+    log.warning("not all of the evaluation after training was made. The same command makes what is missing.")
+    return "unmeasured"
 
 
 def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
@@ -133,7 +157,11 @@ def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
 
 
 async def _open_observer(
-    stack: contextlib.AsyncExitStack, recipe: Recipe, folder: RunFolder, metrics: MetricsWriter
+    stack: contextlib.AsyncExitStack,
+    recipe: Recipe,
+    folder: RunFolder,
+    metrics: MetricsWriter,
+    measured: Metrics,
 ) -> TerminalAndFile:
     """Who hears of the run; its alarms know what earlier starts measured and told."""
     alarms = AlarmWatch(
@@ -144,7 +172,7 @@ async def _open_observer(
         ),
         run=folder.path.absolute().name,
     )
-    alarms.restore(read_metrics(folder.metrics))
+    alarms.restore(measured)
     memory = MemoryMeter()
     await stack.enter_async_context(memory.running())
     live = LiveLine(recipe.trainer.num_steps, limits=recipe.alarms)
@@ -246,6 +274,9 @@ def _metering(
     used = {gpu.device: gpu.name for _, held in gpus.processes() for gpu in held}
     energy = find_energy(list(used))
     record = _start_record(inputs.recipe, list(used.values()), energy)
+    before = last_environment(journal)
+    if before is not None and (words := changed_engines(before, record.environment)) is not None:
+        log.warning("%s", words)
     record_environment(journal, started_seconds, folder.resumption.version, record)
     meter = UsageMeter(
         lambda: [*servers.processes.values(), *trainers.ranks],
@@ -288,8 +319,8 @@ async def _run(
     metrics: MetricsWriter,
     events: RecentEvents,
     last_resort: LastResort,
-) -> bool:
-    """Starts the processes and trains; whether somebody asked to stop."""
+) -> None:
+    """Starts the processes and trains, until the end or a request to stop."""
     num_ranks = controller.recipe.trainer.num_processes
     stop_seconds = controller.recipe.trainer.stop_timeout_seconds
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
@@ -311,7 +342,7 @@ async def _run(
             except Exception as error:
                 _write_post_mortem(folder, first_cause(error), controller.describe(), events)
                 raise
-        return stopped.is_set()
+    last_resort.next_phase()
 
 
 async def _start_both(

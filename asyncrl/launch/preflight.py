@@ -65,6 +65,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     heldout = read_heldout_tasks(recipe, base.codec, base.verifiers, base.context_tokens)
     exams = _read_exams(recipe, base, benchmarks_of(recipe))
     _warn_of_shared_prompts(train.tasks, heldout)
+    _warn_of_few_tasks(len(train.tasks), recipe)
     inputs = base.inputs(recipe, train.tasks, heldout, exams, train.parts)
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
@@ -337,6 +338,19 @@ def _warn_of_crowded_cores(recipe: Recipe) -> None:
             of_servers,
             of_trainer,
             cores,
+        )
+
+
+def _warn_of_few_tasks(num_tasks: int, recipe: Recipe) -> None:
+    batch = recipe.rollout.groups_per_batch
+    if num_tasks < batch:
+        times = -(-batch // num_tasks)
+        log.warning(
+            "data.train has %d task(s) for batches of %d groups (rollout.groups_per_batch): a batch asks the "
+            "same task up to %d times. Add rows, or lower rollout.groups_per_batch.",
+            num_tasks,
+            batch,
+            times,
         )
 
 

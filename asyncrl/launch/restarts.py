@@ -75,9 +75,12 @@ async def keep_training(
     num_errors, saved_before, failed_before = 0, controller.queue.committed_version, None
     while True:
         try:
-            return await _wait_or_stop(trainers, stopped, stop_seconds)
+            if not await _wait_or_stop(trainers, stopped, stop_seconds):
+                controller.state.cut_off()
+            return
         except TrainerFailed as error:
             if stopped.is_set():
+                controller.state.cut_off()
                 log.error("%s", error)
                 log.warning("The next start trains again what came after the last checkpoint.")
                 return
@@ -103,8 +106,8 @@ async def keep_training(
             await trainers.restart()
 
 
-async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event, stop_seconds: float) -> None:
-    """Waits for the trainer; once the run was asked to stop, for `stop_seconds` at most."""
+async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event, stop_seconds: float) -> bool:
+    """Waits for the trainer; once the run was asked to stop, for `stop_seconds` at most. Whether it ended."""
     ended = asyncio.create_task(trainers.wait())
     asked = asyncio.create_task(stopped.wait())
     try:
@@ -120,5 +123,6 @@ async def _wait_or_stop(trainers: TrainerRanks, stopped: asyncio.Event, stop_sec
                 "checkpoint",
                 stop_seconds,
             )
+        return ended.done()
     finally:
         await end_tasks(ended, asked)

@@ -1,4 +1,5 @@
-"""How a run is asked to stop, and its last resort: some seconds later its process ends, whatever it does.
+"""How a run is asked to stop, and its last resort: each phase of the stop has its time, and a phase that
+takes longer ends the process, whatever it does.
 
 An orderly end takes less. But a verifier may hold the event loop, a server may ignore SIGTERM, a disk may
 hang: what is in the journal is safe at any moment, and the kernel ends every child with this process.
@@ -12,22 +13,70 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.controller import ENDING_SECONDS
 
 log = logging.getLogger(__name__)
 
-ENDING_SECONDS = 5.0
-"""For all that comes after the trainer has ended or was killed."""
+PROCESSES_SECONDS = 10.0
+"""For what comes after the step: servers, trackers and trainer end, the journal closes."""
+REPORT_SECONDS = 10.0
+"""For the report of a stopped run, which draws curves; `asyncrl report` writes it again at any time."""
+HURRIED_SECONDS = 5.0
+"""For all of it, after a second signal."""
 INTERRUPTED = 130
 """Exit code of a run that was stopped."""
 
 
-class LastResort:
-    """Context manager of a run from its start to its report, which end `seconds` after the first signal."""
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a stop. What an earlier one did not use is not added."""
 
-    def __init__(self, seconds: float, *, hurried_seconds: float = ENDING_SECONDS) -> None:
-        """After a second signal `hurried_seconds` are left."""
-        self._seconds, self._hurried_seconds = seconds, min(seconds, hurried_seconds)
-        self._timer: threading.Timer | None = None
+    what: str
+    seconds: float
+
+
+def phases_of_stop(step_seconds: float) -> list[Phase]:
+    """In their order; `step_seconds` is trainer.stop_timeout_seconds. Streams, verdicts and evaluations end
+    beside the step: `asyncrl.controller.ENDING_SECONDS`."""
+    return [
+        Phase("the current step and its checkpoint", step_seconds + ENDING_SECONDS),
+        Phase("servers, trackers and journal", PROCESSES_SECONDS),
+        Phase("the report", REPORT_SECONDS),
+    ]
+
+
+class Timer(Protocol):
+    """As `threading.Timer`."""
+
+    daemon: bool
+
+    def start(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class LastResort:
+    """Context manager of a run from its start to its report. From the first signal on, each of `phases` ends
+    in its time, or the process does."""
+
+    def __init__(
+        self,
+        phases: list[Phase],
+        *,
+        hurried_seconds: float = HURRIED_SECONDS,
+        timer: Callable[[float, Callable[[], None]], Timer] = threading.Timer,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
+        """After a second signal at most `hurried_seconds` are left for all phases."""
+        self._phases = phases
+        self._hurried_seconds = hurried_seconds
+        self._make_timer = timer
+        self._end_process = end
+        self._index = 0
+        self._timer: Timer | None = None
         self._is_hurried = False
 
     def watch(self, *numbers: signal.Signals) -> None:
@@ -38,28 +87,36 @@ class LastResort:
         never returns to the loop.
         """
         for number in numbers:
-            signal.signal(number, lambda *_: self._begin())
+            signal.signal(number, lambda *_: self.begin())
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """A signal has come."""
         if self._timer is None:
-            self._start(self._seconds)
+            self._start(self._phases[self._index].seconds)
         elif not self._is_hurried:
             self._is_hurried = True
-            self._timer.cancel()
-            self._start(self._hurried_seconds)
+            self._start(min(self._hurried_seconds, self._phases[self._index].seconds))
+
+    def next_phase(self) -> None:
+        """The phase is over; the next one has its own time, unless a second signal has come."""
+        self._index += 1
+        if self._timer is not None and not self._is_hurried:
+            self._start(self._phases[self._index].seconds)
 
     def _start(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, self._end, (seconds,))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._make_timer(seconds, lambda: self._end(seconds))
         self._timer.daemon = True
         self._timer.start()
 
     def _end(self, seconds: float) -> None:
         words = (
-            f"not everything ended within {seconds:g} s: the rest is killed. What the journal holds is "
-            f"safe; the same command resumes.\n"
+            f"{self._phases[self._index].what} did not end within {seconds:g} s: the rest is killed. What "
+            f"the journal holds is safe; the same command resumes.\n"
         )
         os.write(sys.stderr.fileno(), words.encode())
-        os._exit(INTERRUPTED)
+        self._end_process(INTERRUPTED)
 
     def __enter__(self) -> "LastResort":
         return self

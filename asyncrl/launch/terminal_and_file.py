@@ -9,7 +9,7 @@ from asyncrl.launch.memory_meter import MemoryMeter
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
 from asyncrl.observe.live import LiveLine
-from asyncrl.observe.metrics import MetricsWriter, Row
+from asyncrl.observe.metrics import DROPPED, MetricsWriter, Row
 from asyncrl.observe.warning_log import WarningLog
 
 
@@ -44,6 +44,11 @@ class TerminalAndFile(logging.Handler):
     def benchmark(self, row: Row) -> None:
         self._metrics.benchmark(row)
         self._live.benchmark(row)
+
+    def dropped(self, row: Row) -> None:
+        self._metrics.event(DROPPED, **row)
+        self._live.dropped(row)
+        self._alarms.dropped(row)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises: a part that warns must not fail by it, least of all while it stops the run.

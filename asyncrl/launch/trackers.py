@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 10.0
 """At the end of a run, for all at once: enough for a slow network, and short compared with any run."""
 HURRIED_SECONDS = 2.0
-"""The same where somebody stopped the run, whose last resort comes after 5 s (`asyncrl.launch.stopping`)."""
+"""The same where somebody stopped the run: a part of `asyncrl.launch.stopping.PROCESSES_SECONDS`."""
 STALLED = 1
 """Exit code with which `faulthandler` ends a process."""
 

@@ -3,15 +3,22 @@
 Tasks are the unit of sampling: the samples of one task are correlated, so an interval over all samples as if
 they were independent would be too narrow (Miller 2024, arxiv.org/abs/2411.00640). All intervals are Wilson
 score intervals (Wilson 1927), which stay inside [0, 1] and keep a width at 0 and 1, where mean +- 1.96
-standard errors collapses to a point. `paired_difference` compares two models on the same tasks.
+standard errors collapses to a point. `paired_difference` compares two models on the same tasks: every
+command that calls a difference clear asks it.
 """
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 Z_95 = 1.959963984540054
 """Two-sided 95% quantile of the standard normal distribution."""
+CHANCE = 0.05
+"""Largest chance that a difference is called clear although there is none."""
+FEW_TASKS = 16
+"""Differing tasks up to which signs are flipped in all ways, where their differences are not of one size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     What is hard for one model is mostly hard for the other: pairing takes that out (Miller 2024).
     The interval is normal over tasks, with two tasks more: half of one where only the first model was right,
     half of one where only the second was, and one without a difference (Agresti and Min 2005, Statistics in
-    Medicine 24(5), "Wald + 2"). So it keeps a width where no two tasks differ.
+    Medicine 24(5), "Wald + 2"). So it keeps a width where no two tasks differ. Few differing tasks are clear
+    only where an exact test says so, too: `held_to_exact_test`.
     Raises ValueError when there is no task.
     """
     differences = [after - before for before, after in zip(first, second, strict=True)]
@@ -98,8 +106,73 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Differ
     centre = math.fsum(differences) / num_tasks
     squares = (math.fsum(difference**2 for difference in differences) + 1) / num_tasks
     half = Z_95 * math.sqrt((squares - centre**2) / num_tasks)
-    low, high = min(mean, centre - half), max(mean, centre + half)
+    low, high = held_to_exact_test(min(mean, centre - half), max(mean, centre + half), differences)
     return Difference(mean, max(-1.0, low), min(1.0, high), len(differences))
+
+
+def held_to_exact_test(low: float, high: float, differences: Sequence[float]) -> tuple[float, float]:
+    """The interval `low` to `high` of the mean of `differences`; where it leaves 0 outside although
+    `sign_flip_margin` calls that mean chance, its nearer end moves as far from the mean as that."""
+    mean, margin = math.fsum(differences) / len(differences), sign_flip_margin(differences)
+    if low <= 0 <= high or abs(mean) > margin:
+        return low, high
+    return (mean - margin, high) if mean > 0 else (low, mean + margin)
+
+
+def sign_flip_margin(differences: Sequence[float]) -> float:
+    """How far a mean of differences per task must be from 0 so that an exact test calls it clear: farther
+    than this.
+
+    Where neither side is better, each difference may as well have the other sign. Of all ways to choose the
+    signs, more than 5% have a mean at least this far from 0 (the sign-flip test, Fisher 1935, The Design of
+    Experiments, section 21). Where every differing task differs by the same, as right and wrong answers do,
+    that is the exact test of McNemar: 5 to 0 is chance, 6 to 0 is not. 0 for more than `FEW_TASKS` differing
+    tasks of several sizes, whose mean is near enough to a normal one.
+    """
+    sizes = [abs(difference) for difference in differences if difference]
+    if not sizes:
+        return 0.0
+    if max(sizes) - min(sizes) < _ROUNDING:
+        margin = max(sizes) * _sign_margin(len(sizes))
+    elif len(sizes) <= FEW_TASKS:
+        margin = _flip_margin(sizes)
+    else:
+        return 0.0
+    total = abs(math.fsum(differences))
+    # A sum in another order may end a rounding beyond itself.
+    return (total if abs(total - margin) < _ROUNDING else margin) / len(differences)
+
+
+_ROUNDING = 1e-9
+
+
+def _sign_margin(num_tasks: int) -> int:
+    """The largest gap between wins and losses that `num_tasks` fair coins reach in more than 5%."""
+    whole, tail = 2**num_tasks, 0
+    for losses in range(num_tasks // 2 + 1):
+        tail += 2 * math.comb(num_tasks, losses)
+        if tail > CHANCE * whole:
+            return num_tasks - 2 * losses
+    return 0
+
+
+def _flip_margin(sizes: Sequence[float]) -> float:
+    """`_sign_margin` for sums of `sizes` with any signs."""
+    sums = Counter({0.0: 1})
+    for size in sizes:
+        flipped: Counter[float] = Counter()
+        for (known, count), signed in itertools.product(sums.items(), (size, -size)):
+            flipped[round(known + signed, 9)] += count
+        sums = flipped
+    far: Counter[float] = Counter()
+    for known, count in sums.items():
+        far[abs(known)] += count
+    tail = 0
+    for distance in sorted(far, reverse=True):
+        tail += far[distance]
+        if tail > CHANCE * 2 ** len(sizes):
+            return distance
+    return 0.0
 
 
 def _wilson(share: float, *, effective_tasks: float, num_tasks: int) -> Estimate:

@@ -33,6 +33,14 @@ SPARK_WIDTH = 16
 IDLE_SHARE_TO_NOTICE = 0.10
 """Above this the number turns yellow: the project's own goal. The others turn at the limits of alarms."""
 
+_DROPS = (
+    ("fault", "by faults"),
+    ("server", "by servers that failed"),
+    ("stale", "too stale"),
+    ("no_signal", "without a signal"),
+)
+_KINDS = (("all_wrong", "all wrong"), ("all_right", "all right"))
+
 
 @dataclass(slots=True)
 class _State:
@@ -101,6 +109,15 @@ class LiveLine:
     def benchmark(self, row: Row) -> None:
         """Prints what a benchmark says of the model before or after training."""
         self._print_shares(f"{row['benchmark']} {row['when']} training:", row)
+
+    def dropped(self, row: Row) -> None:
+        """Prints what was dropped while a step waits for its batch."""
+        kinds = ", ".join(f"{row[name]:,} {title}" for name, title in _KINDS if row[name])
+        found = [f"{row[name]:,} {title}" for name, title in _DROPS if row[name]]
+        self.note(
+            f"step {row['step']} waits for its batch: {row['num_dropped']:,} groups dropped since the last, "
+            f"{', '.join(found)}" + (f" ({kinds})" if kinds else "")
+        )
 
     def note(self, text: str, *, style: str = "yellow") -> None:
         """Prints a remark between the lines, such as a server that left."""

@@ -1,9 +1,11 @@
 """metrics.jsonl: one flat JSON object per line, appended as things happen, readable while the run trains.
 
 A row has a `kind` (step, eval, benchmark or event) and `time_seconds` (Unix time). Rows are never rewritten:
-if a resumed run trains a step again, the earlier rows stay in the file and readers take the later ones.
+if a resumed run trains a step again, the earlier rows stay in the file and readers take the later ones. A row
+is one write; whoever reads the file leaves a last line alone that has no end yet (`complete_lines`).
 """
 
+import errno
 import json
 import math
 import os
@@ -24,6 +26,9 @@ Row = dict[str, Any]
 RESUMED = "resumed"
 """The event that names the policy version from which a run resumes."""
 
+DROPPED = "groups dropped"
+"""The event that counts what was dropped while a step waits for its batch."""
+
 
 class MetricsWriter:
     """Appends rows to one file; a row is in the page cache when the call returns. Calls raise DiskError."""
@@ -31,7 +36,9 @@ class MetricsWriter:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_half_line(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._is_open = True
         self._clock = clock
 
     def step(self, fields: Mapping[str, Any]) -> None:
@@ -55,7 +62,9 @@ class MetricsWriter:
         self.event(RESUMED, version=version)
 
     def close(self) -> None:
-        self._file.close()
+        if self._is_open:
+            self._is_open = False
+            os.close(self._file)
 
     def __enter__(self) -> Self:
         return self
@@ -68,12 +77,20 @@ class MetricsWriter:
     def _write(self, kind: str, fields: Mapping[str, Any]) -> None:
         row = {"kind": kind, "time_seconds": round(self._clock(), 3), **flat(fields)}
         try:
-            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._append(json.dumps(row, allow_nan=False).encode() + b"\n")
         except OSError as error:
             raise DiskError(
-                f"{self._file.name} could not be written: {error.strerror}. Make room on the disk and run "
+                f"{self._path} could not be written: {error.strerror}. Make room on the disk and run "
                 f"the same command again: it resumes."
             ) from error
+
+    def _append(self, line: bytes) -> None:
+        """In one write, so that no reader meets half a row; a disk that takes only a part gets it back."""
+        written = os.write(self._file, line)
+        if written == len(line):
+            return
+        os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @dataclass(slots=True)
@@ -92,6 +109,14 @@ class Metrics:
         """The last evaluation "before" or "after" training, if any."""
         return next((row for row in reversed(self.evaluations) if row["when"] == when), None)
 
+    def up_to(self, version: int) -> "Metrics":
+        """The rows that a run keeps when it resumes from the checkpoint of `version`; all of its events."""
+
+        def kept(rows: list[Row]) -> list[Row]:
+            return [row for row in rows if row["step"] <= version]
+
+        return Metrics(kept(self.steps), kept(self.evaluations), kept(self.benchmarks), self.events)
+
 
 def read_metrics(path: Path) -> Metrics:
     """The rows of `path`. A missing file is an empty run; an unfinished last line is ignored.
@@ -99,6 +124,23 @@ def read_metrics(path: Path) -> Metrics:
     Raises InputError that names a line which is no row.
     """
     return MetricsFollower(path).read()
+
+
+def complete_lines(content: bytes) -> list[bytes]:
+    """The lines of a part of the file that have an end. The last one may be what a writer has begun, or what
+    a killed one left: the next writer removes it."""
+    *complete, _ = content.split(b"\n")
+    return complete
+
+
+def written_rows(path: Path) -> list[Row]:
+    """Every row as it was written, superseded ones too; none of a missing file. Raises InputError that names
+    a line which is no row."""
+    try:
+        lines = complete_lines(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    return [_row(path, number, line) for number, line in enumerate(lines, start=1) if line]
 
 
 class MetricsFollower:
@@ -160,7 +202,7 @@ class MetricsFollower:
                 if found.st_size == self._offset:
                     return
                 file.seek(self._offset)
-                *complete, _ = file.read().split(b"\n")
+                complete = complete_lines(file.read())
         except FileNotFoundError:
             return
         for line in complete:
@@ -243,10 +285,9 @@ def _cut_half_line(path: Path) -> None:
     if not path.exists():
         return
     content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
+    end = sum(len(line) + 1 for line in complete_lines(content))
     if end < len(content):
-        with path.open("r+b") as file:
-            file.truncate(end)
+        os.truncate(path, end)
 
 
 def flat(fields: Mapping[str, Any]) -> Row:

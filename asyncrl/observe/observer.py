@@ -20,3 +20,7 @@ class Observer(Protocol):
     def benchmark(self, row: dict[str, Any]) -> None:
         """A benchmark was measured, before or after training."""
         ...
+
+    def dropped(self, row: dict[str, Any]) -> None:
+        """Many groups were dropped while a step waits for its batch; counts as `DroppedGroups` has them."""
+        ...

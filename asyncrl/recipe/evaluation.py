@@ -18,7 +18,8 @@ class Evaluation(Section):
     """Local servers that only evaluate. They hold the evaluated version while training continues on the
     others. 0: the rollout servers evaluate, and an evaluation may span versions."""
     stop_at_accuracy: Fraction | None = None
-    """Ends the run when a greedy evaluation during training reaches this accuracy. Default: off."""
+    """Ends the run when a greedy evaluation during training reaches this accuracy, for good: to train on,
+    raise or remove it. Default: off."""
     benchmarks: list[str] = []
     """Measured before and after training, as `asyncrl eval` does, which lists them by --list: gsm8k, math500,
     aime24, aime25, amc23, minerva_math, olympiadbench, humaneval, humaneval_completion, mbpp; a file of rows;

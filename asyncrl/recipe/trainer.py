@@ -116,7 +116,9 @@ class Trainer(Section):
     data-parallel processes and kept between checkpoints."""
     stop_timeout_seconds: PositiveFloat = 4.0
     """After Ctrl-C or SIGTERM: how long the current step and its checkpoint may take. Past it the trainer is
-    killed, and the next start trains again what came after the last checkpoint. Raise it for large models."""
+    killed, and the next start trains again what came after the last checkpoint. Raise it for large models.
+    Streams, verdicts and evaluations have 2 s of that time, at least. What follows has times of its own:
+    servers and journal 10 s, the report 10 s; a part that takes longer ends the process at once."""
     keep_checkpoints: Positive = 2
     """Newest checkpoints kept on disk."""
     keep_best: bool = False

@@ -68,6 +68,8 @@ class ReplayQueue:
         self.num_admitted = 0
         """Ever, dropped ones included: also the position in the data order."""
         self.num_dropped = 0
+        self.num_dropped_at_take = 0
+        """As the last batch left the queue."""
         self.num_ready = 0
         """Groups that became ready in this process: with the counts above, whether anything moved."""
         self.live: dict[int, Group] = {}
@@ -95,6 +97,7 @@ class ReplayQueue:
     ) -> None:
         """Continues an earlier process from what its journal holds; for a new queue, before its first use."""
         self.num_admitted, self.num_dropped = totals.num_admitted, totals.num_dropped
+        self.num_dropped_at_take = totals.num_dropped
         self.num_steps_taken = totals.num_steps_taken
         self.highest_version = max(totals.highest_token_version, totals.num_steps_taken)
         self.catch_up_version = self.highest_version
@@ -247,6 +250,7 @@ class ReplayQueue:
             del self.live[group.group_id]
         self.repetition.add(batch)
         self.num_steps_taken += 1
+        self.num_dropped_at_take = self.num_dropped
         self.taken_tokens[version] = sum(_trainable_tokens(group) for group in batch)
         self.repeated_tokens[version] = sum(_trainable_tokens(group) for group in again)
         self.journal.write(

@@ -114,7 +114,7 @@ def _run(run_folder: Path, recipe: Recipe, metrics: Metrics, *, has_journal: boo
     state: Literal["finished", "running", "stopped", "not begun"] = "stopped"
     if status is not None and is_running(status):
         state = "running"
-    elif RunFolder(run_folder).is_complete(recipe.trainer.num_steps) or _has_ended(metrics, steps):
+    elif RunFolder(run_folder).end(recipe) is not None:
         state = "finished"
     elif not has_journal:
         state = "not begun"
@@ -126,12 +126,6 @@ def _run(run_folder: Path, recipe: Recipe, metrics: Metrics, *, has_journal: boo
         num_steps=recipe.trainer.num_steps,
         is_finished=state == "finished",
     )
-
-
-def _has_ended(metrics: Metrics, steps: int) -> bool:
-    """Whether what training made was evaluated: also where it ended early, at evaluation.stop_at_accuracy."""
-    after = metrics.evaluation("after")
-    return after is not None and 0 < steps <= after["step"]
 
 
 def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:

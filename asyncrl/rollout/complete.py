@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
@@ -34,6 +35,8 @@ class GroupCompletion:
     algorithm: Algorithm
     waits: Waits
     filter: SignalFilter
+    ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
+    """Told of each group that becomes ready (None) or is dropped."""
 
     async def run(self, group: Group) -> None:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
@@ -53,9 +56,9 @@ class GroupCompletion:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
         if group.state is not GroupState.OPEN:
-            return
-        if has_failed:
-            self.queue.drop(group, DropReason.SERVER)
+            self.ended(group, group.reason)
+        elif has_failed:
+            self._drop(group, DropReason.SERVER)
         elif all(trajectory.trajectory_id in group.scores for trajectory in group.trajectories):
             self._make_ready(group)
 
@@ -97,7 +100,7 @@ class GroupCompletion:
         min_size = self.algorithm.min_group_size()
         if len(rewards) < min_size or (self.algorithm.needs_greedy() and greedy is None):
             # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
-            self.queue.drop(group, DropReason.FAULT)
+            self._drop(group, DropReason.FAULT)
             return
         lengths = [trajectory.num_response_tokens() for trajectory in sampled]
         # An advantage that fails does so here, while the group is open: it resumes once that is mended.
@@ -107,7 +110,12 @@ class GroupCompletion:
             )
         self.queue.has_signal(group)
         if not self.filter.lets_through(group):
-            self.queue.drop(group, DropReason.NO_SIGNAL)
+            self._drop(group, DropReason.NO_SIGNAL)
             return
         names = [trajectory.trajectory_id for trajectory in sampled]
         self.queue.make_ready(group, dict(zip(names, advantages, strict=True)))
+        self.ended(group, None)
+
+    def _drop(self, group: Group, reason: DropReason) -> None:
+        self.queue.drop(group, reason)
+        self.ended(group, reason)

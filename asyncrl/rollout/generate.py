@@ -148,8 +148,12 @@ class Generator:
         A trainer that died while it published leaves servers paused, and aborts take effect when they resume.
         """
         streaming = dict(self.running)
-        for request_id, server in streaming.items():
-            await self._try(sglang.abort(self.fleet.session, server.url, request_id))
+        # Side by side: one by one, hundreds of streams would take seconds.
+        aborts = (
+            self._try(sglang.abort(self.fleet.session, server.url, request_id))
+            for request_id, server in streaming.items()
+        )
+        await asyncio.gather(*aborts)
         if has_lost_trainer:
             for url in dict.fromkeys(server.url for server in streaming.values()):
                 await self._try(sglang.continue_generation(self.fleet.session, url))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.observe.columns import values_of
-from asyncrl.observe.metrics import RESUMED
+from asyncrl.observe.metrics import RESUMED, complete_lines
 from asyncrl.trackers.position import Position, write_position
 from asyncrl.trackers.tracker import Note, Tracker
 
@@ -57,10 +57,8 @@ class Forwarder:
                 print(f"{self._metrics} is shorter than it was: it is read from its beginning", flush=True)
                 start = 0
             file.seek(start)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                start += len(line)
+            for line in complete_lines(file.read()):
+                start += len(line) + 1
                 yield line, start
 
     def _send(self, line: bytes) -> None:

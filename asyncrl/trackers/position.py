@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.observe.metrics import complete_lines
 from asyncrl.whole_file import write_whole
 
 FOLDER = "trackers"
@@ -42,4 +43,4 @@ def rows_left(metrics: Path, position: Position) -> int:
         return 0
     with metrics.open("rb") as file:
         file.seek(position.offset_bytes)
-        return file.read().count(b"\n")
+        return len(complete_lines(file.read()))

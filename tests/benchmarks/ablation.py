@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.launch.prepare import prepare
+from asyncrl.observe.metrics import written_rows
 from asyncrl.recipe.file import load_recipe
 
 TRAIN = Path(__file__).with_name("stalest.py")
@@ -96,7 +97,7 @@ def train(
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        rows = written_rows(Path(folder, "run", "metrics.jsonl"))
     (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
     return [row for row in rows if row["kind"] == "step"], after
 

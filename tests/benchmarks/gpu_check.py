@@ -28,6 +28,7 @@ from typing import IO
 from asyncrl.errors import InputError
 from asyncrl.gpus import Gpu, find_gpus
 from asyncrl.machine import torch_is_cpu_build
+from asyncrl.observe.metrics import written_rows
 
 ROOT = Path(__file__).parents[2]
 PART_SECONDS = 1200
@@ -90,7 +91,7 @@ def read_tests(junit: Path) -> Figures:
 
 def read_run(metrics: Path) -> Figures:
     """Medians over steps. Raises ValueError where the run trained none."""
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows = written_rows(metrics)
     steps = [row for row in rows if row.get("kind") == "step"]
     if not steps:
         raise ValueError("the run trained no step")

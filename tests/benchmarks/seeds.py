@@ -9,7 +9,6 @@ tasks before and after training. Ends with 1 unless every seed doubled its accur
 
 import argparse
 import functools
-import json
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.model.source import model_folder
+from asyncrl.observe.metrics import written_rows
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run_folder import RunFolder
@@ -64,9 +64,7 @@ def train(recipe: Path, seed: int, folder: Path, overrides: list[str]) -> None:
 
 
 def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    metrics = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    return [row for row in rows if row["kind"] == "eval"]
+    return [row for row in written_rows(folder / "metrics.jsonl") if row["kind"] == "eval"]
 
 
 def read_run(seed: int, folder: Path) -> SeedRun:

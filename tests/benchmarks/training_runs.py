@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from asyncrl.observe.metrics import written_rows
+
 ARITHMETIC = Path("recipes/r1_zero_arithmetic_cpu.yaml")
 LONGTAIL = Path("recipes/r1_zero_longtail_cpu.yaml")
 SMOLLM2_RECIPE = Path("recipes/r1_zero_smollm2_cpu.yaml")
@@ -85,7 +87,7 @@ def train(recipe: Path, cores: str, *, folder: Path | None = None, **overrides: 
         output = process.communicate()[0]
         assert process.returncode == 0, output
         ended = time.time()
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+        rows = written_rows(Path(folder, "run", "metrics.jsonl"))
     ready = next(row["time_seconds"] for row in rows if row.get("event") == "ready")
     return Run(
         ended - began,

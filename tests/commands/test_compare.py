@@ -10,6 +10,7 @@ from fakes.compared_runs import write_run
 from fakes.finished_run import record_start
 
 from asyncrl import cli
+from asyncrl.observe.comparison import differences
 
 RIGHT, WRONG = 1.0, 0.0
 CLIP = {"algorithm": {"surrogate": "cispo", "rejection": []}}
@@ -48,8 +49,8 @@ def test_the_better_run_is_named_with_points_interval_and_tasks(
 ) -> None:
     assert cli.main(["compare", *map(str, runs), "--price-per-hour", "10"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    # (20 - 4) / 40; standard error sqrt((0.6 - 0.16) / 40) = 0.105, t of 39 degrees 2.02
-    assert "held-out, greedy accuracy: cispo beats ppo by 40.0 points, 95% 19.4 to 60.6" in said
+    # centre 16 / 42, half 1.96 x sqrt((25 / 42 - (16 / 42)^2) / 42) = 0.203
+    assert "held-out, greedy accuracy: cispo beats ppo by 40.0 points, 95% 17.8 to 58.4" in said
     assert "24 of 40 tasks answered differently (right in cispo alone 20, in ppo alone 4)." in said
     assert "held-out, avg@2: cispo and ppo are level" in said
     assert "algorithm.surrogate ppo_clip cispo" in said
@@ -61,10 +62,25 @@ def test_the_better_run_is_named_with_points_interval_and_tasks(
     assert "Each side has one seed" in said
 
 
+def test_few_wins_are_as_clear_as_in_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = [WRONG] * 128
+    for wins, words in ((4, "b is 3.1 points ahead of a, 95% "), (5, "b is 3.9 points"), (6, "b beats a by")):
+        scores = [RIGHT] * wins + base[wins:]
+        folders = [
+            write_run(tmp_path / f"{wins}" / name, {4: answers}, recipe=recipe)
+            for name, answers, recipe in (("a", base, {}), ("b", scores, CLIP))
+        ]
+        contest = compared(capsys, *folders)["pairs"][0]["contests"][0]
+        assert contest["text"].startswith(words)
+        found = contest["difference"]
+        known = differences({"greedy_scores": base}, {"greedy_scores": scores})["greedy"]
+        assert (found["low"], found["high"]) == (known.low, known.high)
+
+
 def test_the_other_order_names_the_same_winner(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     (pair,) = compared(capsys, *reversed(runs))["pairs"]
     contest = pair["contests"][0]
-    assert contest["text"].startswith("cispo beats ppo by 40.0 points, 95% 19.4 to 60.6")
+    assert contest["text"].startswith("cispo beats ppo by 40.0 points, 95% 17.8 to 58.4")
     assert contest["difference"]["mean"] == pytest.approx(-0.4)
 
 

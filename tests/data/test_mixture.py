@@ -10,7 +10,7 @@ WEIGHTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=6)
 
 
 @given(WEIGHTS, st.integers(0, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_source_gives_its_tasks_in_order_and_its_share_of_them(weights: list[float], seed: int):
     mixture = Mixture(weights, seed=seed)
     seen = [0] * len(weights)

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from fakes.base_model import write_base_model
 
+from asyncrl.observe.metrics import written_rows
+
 ASYNCRL = str(Path(sys.executable).with_name("asyncrl"))
 SEVENS = Path(__file__).with_name("sevens.py")
 NOBODY = "http://127.0.0.1:9"
@@ -92,7 +94,7 @@ def test_the_line_that_a_run_prints_evaluates_it_from_any_folder_and_json_stands
 
 def test_the_benchmarks_of_a_recipe_are_measured_before_and_after_under_one_template(project: Path) -> None:
     run = project / "runs" / "sevens"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = written_rows(run / "metrics.jsonl")
     found = [row for row in rows if row["kind"] == "benchmark"]
     assert [(row["benchmark"], row["when"], row["step"], row["num_tasks"]) for row in found] == [
         ("train.jsonl", "before", 0, 3),

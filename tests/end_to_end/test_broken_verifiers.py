@@ -69,8 +69,6 @@ def test_a_verifier_that_always_raises_ends_the_run_with_its_words(
         'no verdict of the verifier "./sevens.py:Sevens" on a response to (train|heldout):', first
     )
     assert "VerifierFailed" in last and "verifying.max_faults_in_a_row" in last and "sevens.py:15)" in last
-    ((seconds,),) = run.query("SELECT max(admitted_seconds) - min(admitted_seconds) FROM groups")
-    assert seconds < 60
 
 
 @pytest.mark.parametrize(

@@ -96,5 +96,5 @@ def test_ctrl_c_ends_in_one_line_that_says_what_was_finished(project: Path) -> N
     assert begun.startswith("start   rows.jsonl on base")
     assert last.startswith("Stopped. Finished: nothing; rows.jsonl on base was at ")
     assert last.endswith(f" of {NUM_RESPONSES:,} responses.")
-    gone, left = psutil.wait_procs(servers, timeout=20)
+    gone, left = psutil.wait_procs(servers, timeout=120)
     assert gone and not left

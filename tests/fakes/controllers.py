@@ -14,6 +14,7 @@ from asyncrl.assemble import assemble
 from asyncrl.controller import Controller
 from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import Journal
+from asyncrl.observe.metrics import Metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
@@ -50,6 +51,7 @@ async def controller_on(
     *,
     supervisor: FakeSupervisor | None = None,
     added_servers: Sequence[str] = (),
+    known: Metrics | None = None,
 ) -> AsyncIterator[tuple[Controller, Notebook]]:
     notebook = Notebook()
     inputs = Inputs(
@@ -72,6 +74,7 @@ async def controller_on(
             added_servers=added_servers,
             evaluation_urls=[engine.url for engine in evaluators],
             run_folder=folder / "run",
+            known=known,
         )
         async with controller:
             yield controller, notebook

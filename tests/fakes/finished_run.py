@@ -14,7 +14,9 @@ from fakes.shapes import tiny_shape
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from asyncrl.environment import describe_environment
+from asyncrl.journal.ending import RUN_END, RunEnd
 from asyncrl.journal.environments import StartRecord, record_environment
+from asyncrl.journal.facts import set_fact
 from asyncrl.journal.schema import create_tables
 from asyncrl.journal.usage import Usage, record_usage
 from asyncrl.journal.writer import Journal
@@ -134,6 +136,7 @@ def write_journal(path: Path) -> None:
     )
     counters = [("tokens_generated", 10), ("tokens_trained", 7), ("tokens_dropped:stale", 2)]
     db.executemany("INSERT INTO counters VALUES (?, ?)", counters)
+    db.execute(*set_fact(RUN_END, RunEnd(version=10, reason="num_steps").model_dump_json()))
     db.commit()
     db.close()
 

@@ -80,7 +80,7 @@ class Crew:
         """`work` runs at the same time as the block, and must end soon after it."""
         task = asyncio.create_task(work)
         yield
-        await asyncio.wait_for(task, 10.0)
+        await asyncio.wait_for(task, 60.0)
 
     async def restart(self, url: str) -> str | None:
         now = await self.on_restart(url)

@@ -8,6 +8,7 @@ class Notebook:
         self.steps: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
         self.benchmarks: list[dict[str, Any]] = []
+        self.drops: list[dict[str, Any]] = []
 
     def step(self, row: dict[str, Any]) -> None:
         self.steps.append(row)
@@ -17,3 +18,6 @@ class Notebook:
 
     def benchmark(self, row: dict[str, Any]) -> None:
         self.benchmarks.append(row)
+
+    def dropped(self, row: dict[str, Any]) -> None:
+        self.drops.append(row)

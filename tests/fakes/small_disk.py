@@ -10,10 +10,11 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def refused_writes() -> Iterator[None]:
-    """No file of this process may grow (EFBIG), as on a full disk; needs no mounts."""
+def refused_writes(*, from_bytes: int = 0) -> Iterator[None]:
+    """No file of this process may grow (EFBIG) beyond `from_bytes`, as on a full disk; needs no mounts. A
+    write that ends beyond it writes what fits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (from_bytes, hard))
     try:
         yield
     finally:

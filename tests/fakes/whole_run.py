@@ -15,6 +15,8 @@ import psutil
 import yaml
 from fakes.base_model import write_base_model
 
+from asyncrl.observe.metrics import written_rows
+
 PLUGIN = Path(__file__).parents[1] / "end_to_end" / "sevens.py"
 
 
@@ -87,8 +89,7 @@ class WholeRun:
         return next(row for row in self._rows() if row["kind"] == "eval" and row["when"] == when)
 
     def _rows(self) -> list[dict[str, Any]]:
-        path = self.run_folder / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return written_rows(self.run_folder / "metrics.jsonl")
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(f"file:{self.run_folder}/journal.sqlite?mode=ro", uri=True)

@@ -18,7 +18,9 @@ from huggingface_hub import constants
 
 from asyncrl import cli
 from asyncrl.errors import InputError
+from asyncrl.journal.ending import RunEnd, forget_end, record_end
 from asyncrl.journal.starts import record_model
+from asyncrl.journal.writer import Journal
 from asyncrl.launch.base_model import fetch_model, fetch_model_to_train
 from asyncrl.model.folder import check_model_folder, model_digest
 from asyncrl.model.source import model_folder
@@ -145,12 +147,14 @@ def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete
     shutil.rmtree(constants.HF_HUB_CACHE)
     hub.requests.clear()
     recipe = load_recipe(project / "recipe.yaml")
-    last = recipe.folder() / "checkpoints" / f"step-{recipe.trainer.num_steps}" / "hf"
-    last.mkdir(parents=True)
+    journal = Journal(recipe.folder() / "journal.sqlite")
+    record_end(journal, RunEnd(version=recipe.trainer.num_steps, reason="num_steps"))
+    journal.barrier_blocking()
     recorded = fetch_model_to_train(recipe)
     assert recorded.model.revision == first and RunFolder(recipe.folder()).check(recorded)
     assert hub.requests == []
-    last.rmdir()
+    journal.write(forget_end())
+    journal.close()
     assert fetch_model_to_train(recipe) == recorded
     assert model_folder(recorded.model).name == first and hub.requests
 

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.newcomer import row, write_project
 from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.preflight import check_machine
+from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.recipe.file import load_recipe
 
 
 def check(folder: Path, sections: dict[str, Any] | None = None, **cluster: Any) -> None:
@@ -59,3 +61,19 @@ def test_processes_with_more_threads_than_cores_are_warned_of(
     monkeypatch.setattr("asyncrl.launch.preflight._check_reachable", lambda _: None)
     check(tmp_path, sections)
     assert ("on 2 core(s) for both" in caplog.text) == is_crowded
+
+
+@pytest.mark.parametrize(("num_rows", "times"), [(1, 16), (6, 3), (16, None)])
+def test_fewer_tasks_than_a_batch_holds_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_rows: int, times: int | None
+) -> None:
+    write_project(tmp_path)
+    rows = [row(f"{n}+2=", str(n + 2)) for n in range(num_rows)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    read_inputs(load_recipe(tmp_path / "recipe.yaml", ["rollout.groups_per_batch=16"]))
+    words = f"data.train has {num_rows} task(s) for batches of 16 groups (rollout.groups_per_batch): a batch "
+    said = [text for text in caplog.messages if "data.train has" in text]
+    expected = [
+        f"{words}asks the same task up to {times} times. Add rows, or lower rollout.groups_per_batch."
+    ]
+    assert said == (expected if times else [])

@@ -10,6 +10,8 @@ import pytest
 from asyncrl.errors import DiskError, Diverged
 from asyncrl.launch.restarts import keep_training
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
+from asyncrl.run_state import RunState
+from asyncrl.waits import Waits
 
 
 class DyingTrainer:
@@ -30,7 +32,9 @@ class DyingTrainer:
         self.num_steps, self.num_commits = num_steps, num_commits
         self.num_starts = 0
         self.controller: Any = SimpleNamespace(
-            report=SimpleNamespace(num_steps=1), queue=SimpleNamespace(committed_version=0, version=0)
+            report=SimpleNamespace(num_steps=1),
+            queue=SimpleNamespace(committed_version=0, version=0),
+            state=RunState(Waits()),
         )
 
     async def wait(self) -> None:

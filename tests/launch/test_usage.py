@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.finished_run import record_start
 from fakes.newcomer import write_project
 
 from asyncrl.energy import EnergyCounter
@@ -152,3 +153,23 @@ async def test_a_start_records_in_what_it_runs_and_what_it_uses(
     names = {use.name for use in used if not use.name.startswith("energy: ")}
     assert names == {"run", "controller", "verifiers", "server 0"}
     assert read_usage(JournalReader(folder.journal)).keys() == {start.started_seconds}
+
+
+async def test_a_start_under_another_python_than_the_last_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_project(tmp_path)
+    inputs, _ = await asyncio.to_thread(read_inputs, load_recipe(tmp_path / "recipe.yaml"))
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    servers, trainers = SimpleNamespace(processes={}), SimpleNamespace(ranks=[])
+    Journal(folder.journal).close()
+    record_start(folder.path, 1.0, [], python="2.7")
+    for num_said in (1, 1):
+        journal = Journal(folder.journal)
+        async with _metering(journal, inputs, folder, servers, trainers, GpuMap("here")):  # type: ignore[arg-type]
+            pass
+        journal.close()
+        # The second start is like the one before it.
+        assert caplog.text.count("(before: 2.7)") == num_said

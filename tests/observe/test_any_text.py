@@ -156,7 +156,7 @@ def quiet_tags(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 # Drawing a report takes a second: many texts each, and no search for a smaller one.
-@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate])
 @given(responses=st.lists(ANYTHING, min_size=30, max_size=30))
 def test_any_response_and_detail_reach_journal_page_and_report(
     tmp_path_factory: pytest.TempPathFactory, quiet_tags: set[str], responses: list[str]
@@ -189,7 +189,7 @@ def words(text: str) -> str:
     return "".join(c for c in text if c.isprintable() and not c.isspace())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(text=ANYTHING)
 def test_any_warning_reaches_the_metrics_the_terminal_and_the_post_mortem(
     tmp_path_factory: pytest.TempPathFactory, text: str

@@ -1,4 +1,8 @@
-"""Accuracies, avg@k and pass@k against values worked out by hand."""
+"""Accuracies, avg@k, pass@k and differences against values worked out by hand, and how often they err."""
+
+import itertools
+import math
+import random
 
 import pytest
 
@@ -111,3 +115,71 @@ def test_pairing_is_sharper_than_two_intervals_side_by_side() -> None:
 def test_a_difference_without_tasks_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one task"):
         paired_difference([], [])
+
+
+def scored(wins: int, losses: int, num_tasks: int) -> tuple[list[float], list[float]]:
+    """Both sides' answers: one right where the other is wrong, and both wrong on the rest."""
+    rest = [0.0] * (num_tasks - wins - losses)
+    return [0.0] * wins + [1.0] * losses + rest, [1.0] * wins + [0.0] * losses + rest
+
+
+def chance_of_so_uneven_coins(wins: int, losses: int) -> float:
+    """McNemar's exact test, two-sided."""
+    num = wins + losses
+    tail = sum(math.comb(num, few) for few in range(min(wins, losses) + 1)) / 2**num
+    return min(1.0, 2 * tail)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "is_clear"),
+    [(4, 0, False), (5, 0, False), (6, 0, True), (0, 6, True), (8, 1, True), (7, 1, False), (0, 0, False)],
+)
+def test_few_wins_are_clear_where_the_exact_test_says_so(wins: int, losses: int, is_clear: bool) -> None:
+    assert paired_difference(*scored(wins, losses, 128)).is_clear() is is_clear
+
+
+def test_no_difference_of_right_and_wrong_answers_is_clear_that_mcnemars_test_finds_within_chance() -> None:
+    for num_tasks in (1, 2, 5, 12, 40):
+        for wins, losses in itertools.product(range(num_tasks + 1), repeat=2):
+            if wins + losses > num_tasks:
+                continue
+            found = paired_difference(*scored(wins, losses, num_tasks))
+            assert found.low <= found.mean <= found.high
+            assert not found.is_clear() or chance_of_so_uneven_coins(wins, losses) <= 0.05
+
+
+@pytest.mark.parametrize("num_tasks", [4, 8, 16, 30])
+@pytest.mark.parametrize("share_differing", [0.02, 0.1, 0.3, 0.7, 1.0])
+def test_equal_sides_are_called_different_at_most_once_in_twenty(
+    num_tasks: int, share_differing: float
+) -> None:
+    # Over all outcomes there are: a task differs with that chance, and either side wins it as often.
+    each, err = share_differing / 2, 0.0
+    for wins in range(num_tasks + 1):
+        for losses in range(num_tasks + 1 - wins):
+            if paired_difference(*scored(wins, losses, num_tasks)).is_clear():
+                ways = math.comb(num_tasks, wins) * math.comb(num_tasks - wins, losses)
+                err += ways * each ** (wins + losses) * (1 - share_differing) ** (num_tasks - wins - losses)
+    assert err <= 0.05
+
+
+@pytest.mark.parametrize("num_tasks", [4, 8, 16])
+def test_equal_sides_with_samples_are_called_different_at_most_once_in_twenty(num_tasks: int) -> None:
+    draw = random.Random(0)
+    num_clear, num_trials = 0, 2_000
+    for _ in range(num_trials):
+        chances = [draw.choice((0.05, 0.3, 0.9)) for _ in range(num_tasks)]
+        sides = [[sum(draw.random() < p for _ in range(8)) / 8 for p in chances] for _ in range(2)]
+        num_clear += paired_difference(*sides).is_clear()
+    # 5% of 2,000 are 100, and all but one in a thousand draws of that have at most 130.
+    assert num_clear <= 130
+
+
+def test_shares_of_samples_are_clear_where_few_choices_of_signs_are_as_far() -> None:
+    # Four tasks always leave 2 of 16 choices of signs; six leave 2 of 64.
+    assert not paired_difference([0.0] * 100, [0.5, 0.25, 0.75, 1.0] + [0.0] * 96).is_clear()
+    assert paired_difference([0.0] * 100, [0.5, 0.25, 0.75, 1.0, 0.5, 0.75] + [0.0] * 94).is_clear()
+    # Thirds add up to other roundings in another order.
+    thirds = [1 / 3, 2 / 3, 1 / 3, 1.0, 1 / 3]
+    found = paired_difference([0.0] * 100, thirds + [0.0] * 95)
+    assert found.low <= 0.0 < found.mean

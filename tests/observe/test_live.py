@@ -133,3 +133,13 @@ def test_control_codes_appear_on_a_terminal_only() -> None:
         live.note("a server left")
         live.step(row(1))
         assert any("\x1b" in line for line in printed(file)) == is_terminal
+
+
+def test_groups_dropped_while_a_step_waits_are_counted_by_reason() -> None:
+    terminal, file = console(200)
+    counts = {"no_signal": 4_060, "all_wrong": 4_000, "all_right": 60, "fault": 4, "server": 0, "stale": 0}
+    LiveLine(9, console=terminal).dropped({"step": 5, "num_dropped": 4_064, **counts})
+    assert printed(file) == [
+        "step 5 waits for its batch: 4,064 groups dropped since the last, 4 by faults, "
+        "4,060 without a signal (4,000 all wrong, 60 all right)"
+    ]

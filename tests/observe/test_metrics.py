@@ -1,13 +1,16 @@
 """The metrics file: rows as written, resumption, half-written lines."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fakes.small_disk import refused_writes
 
-from asyncrl.errors import DiskError
-from asyncrl.observe.metrics import MetricsWriter, read_metrics
+from asyncrl.errors import DiskError, InputError
+from asyncrl.observe.metrics import MetricsFollower, MetricsWriter, read_metrics, written_rows
+from asyncrl.trackers.position import Position, rows_left
 
 
 @pytest.fixture
@@ -106,3 +109,76 @@ def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match=r"metrics\.jsonl could not be written.*Make room"), refused_writes():
         writer.event("ready")
     writer.close()
+
+
+@pytest.mark.parametrize("num_characters", [10, 20_000])
+def test_a_disk_that_takes_half_a_row_is_left_with_whole_rows(tmp_path: Path, num_characters: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.event("ready")
+    before = path.read_bytes()
+    half = len(before) + num_characters // 2
+    with pytest.raises(DiskError, match="Make room"), refused_writes(from_bytes=half):
+        writer.event("x" * num_characters)
+    assert path.read_bytes() == before
+    writer.event("room again")
+    writer.close()
+    assert [row["event"] for row in read_metrics(path).events] == ["ready", "room again"]
+
+
+@pytest.mark.parametrize("num_characters", [10, 20_000, 2_000_000])
+def test_a_row_is_one_write_so_that_no_reader_meets_a_part_of_it(
+    tmp_path: Path, num_characters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sizes = tmp_path / "metrics.jsonl", [0]
+    write = os.write
+
+    def noting_write(file: int, content: bytes) -> int:
+        written = write(file, content)
+        sizes.append(path.stat().st_size)
+        return written
+
+    with MetricsWriter(path) as writer:
+        monkeypatch.setattr(os, "write", noting_write)
+        writer.event("x" * num_characters)
+        writer.event("another")
+        monkeypatch.undo()
+    # After every write the file ends with a whole row.
+    content = path.read_bytes()
+    assert len(sizes) == 3 and all(size == 0 or content[size - 1 : size] == b"\n" for size in sizes)
+
+
+ROW = b'{"kind": "eval", "time_seconds": 0, "step": 2, "when": "during"}\n'
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", ROW[:-1], b'{"kind": "event", "event": "\xc3'])
+@pytest.mark.parametrize(
+    "count_rows",
+    [
+        lambda path: len(read_metrics(path).evaluations),
+        lambda path: len(written_rows(path)),
+        lambda path: len(MetricsFollower(path).read_after(0).evaluations),
+        lambda path: rows_left(path, Position()),
+    ],
+    ids=["read_metrics", "written_rows", "follower", "rows_left"],
+)
+def test_every_reader_leaves_a_last_line_without_an_end(
+    tmp_path: Path, rest: bytes, count_rows: Callable[[Path], int]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert count_rows(path) == 0
+    path.write_bytes(ROW + rest)
+    assert count_rows(path) == 1
+
+
+def test_rows_that_a_resumed_run_supersedes_were_written_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.step({"step": 1})
+        writer.step({"step": 2})
+        writer.resumed(1)
+        writer.step({"step": 2})
+    assert [row["step"] for row in written_rows(path) if row["kind"] == "step"] == [1, 2, 2]
+    path.write_bytes(b"no row\n")
+    with pytest.raises(InputError, match="metrics.jsonl:1 is not a row"):
+        written_rows(path)

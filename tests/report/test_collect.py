@@ -11,7 +11,9 @@ from fakes.finished_run import EVALUATION, record_start
 from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
+from asyncrl.journal.ending import forget_end
 from asyncrl.journal.usage import Usage
+from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics import MetricsWriter
 from asyncrl.report.collect import collect, distribution
 from asyncrl.report.costs import Prices
@@ -42,7 +44,7 @@ def test_a_run_without_evaluations_has_none_and_keeps_its_other_numbers(run_fold
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(line for line in lines if '"eval"' not in line))
     report = collect(run_folder)
-    assert report.heldout is None and report.run.state == "stopped"
+    assert report.heldout is None and report.run.steps == 9
     assert report.tokens.generated == 10 and report.response_tokens.last == 15.0
 
 
@@ -119,6 +121,15 @@ def test_the_operations_of_the_tiny_run_are_those_counted_by_hand(run_folder: Pa
 def test_a_step_without_a_count_leaves_the_trained_operations_unknown(run_folder: Path) -> None:
     record_start(run_folder, 1.0, [Usage("run", 1.0)])
     assert collect(run_folder).flops.trained is None
+
+
+def test_a_run_is_finished_once_its_journal_says_so(run_folder: Path) -> None:
+    assert collect(run_folder).run.state == "finished"
+    journal = Journal(run_folder / "journal.sqlite")
+    journal.write(forget_end())
+    journal.close()
+    # All steps and the evaluation after them are there: the recipe may ask for more.
+    assert collect(run_folder).run.state == "stopped"
 
 
 def test_a_run_that_says_that_it_trains_is_not_finished_while_its_process_lives(run_folder: Path) -> None:

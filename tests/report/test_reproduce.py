@@ -13,6 +13,7 @@ from fakes.records import make_queue
 from asyncrl import cli
 from asyncrl.environment import describe_environment
 from asyncrl.inputs import Inputs
+from asyncrl.journal.ending import RunEnd, record_end
 from asyncrl.journal.environments import StartRecord, code_digests, record_environment
 from asyncrl.journal.starts import record_data, record_model
 from asyncrl.launch import local
@@ -30,7 +31,7 @@ class Training:
         self.package = "1.0"
         self.seeds: list[int] = []
 
-    async def __call__(self, inputs: Inputs, folder: RunFolder, *_: object, **__: object) -> bool:
+    async def __call__(self, inputs: Inputs, folder: RunFolder, *_: object, **__: object) -> local.Outcome:
         recipe = inputs.recipe
         self.seeds.append(recipe.seed)
         model = Path(recipe.model.path)
@@ -48,13 +49,14 @@ class Training:
             lacking_energy=[],
         )
         record_environment(queue.journal, 1.0, 0, record)
+        record_end(queue.journal, RunEnd(version=1, reason="num_steps"))
         queue.journal.close()
         mean, low, high = self.accuracy
         with MetricsWriter(folder.metrics) as metrics:
             metrics.step({"step": 1, "step_seconds": 1.0, "response_tokens_mean": 5.0})
             shares = {"greedy_accuracy": mean, "greedy_low": low, "greedy_high": high, "num_tasks": 100}
             metrics.evaluation({"step": 1, "when": "after", **shares, "response_tokens_mean": 5.0})
-        return False
+        return "finished"
 
 
 @pytest.fixture

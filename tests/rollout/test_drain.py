@@ -51,7 +51,7 @@ async def test_a_drain_waits_for_what_streams_and_begins_nothing_until_the_annou
     assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is not None
     assert not drain.done()
     here.release()
-    await asyncio.wait_for(drain, 20.0)
+    await asyncio.wait_for(drain, 60.0)
     assert all(t.finish is not None for t in found.group.trajectories)
     assert found.fleet.pick(2, is_new=True) is None and found.fleet.pick(2) is None
     await announce(found, tmp_path)
@@ -63,7 +63,7 @@ async def test_a_group_whose_stream_broke_ends_elsewhere_within_the_drain(found:
     drain = start_drain(found)
     here.break_streams = 1
     here.release()
-    await asyncio.wait_for(drain, 20.0)
+    await asyncio.wait_for(drain, 60.0)
     assert all(t.finish is not None for t in found.group.trajectories)
     assert len(here.bodies) + len(there.bodies) == 2
     assert found.queue.conservation()["dropped: outlived"] == 0
@@ -77,7 +77,7 @@ async def test_a_drain_waits_for_evaluations_on_the_same_servers(found: Streamin
     await let_all_run()
     assert not drain.done()
     found.fleet.release(server, 4)
-    await asyncio.wait_for(drain, 20.0)
+    await asyncio.wait_for(drain, 60.0)
 
 
 async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was_left(
@@ -96,7 +96,7 @@ async def test_without_a_server_a_drain_ends_and_the_next_version_drops_what_was
     found.may_restart = asyncio.Event()
     for server in list(found.fleet.serving()):
         found.fleet.fail(server, "test")
-    await asyncio.wait_for(drain, 20.0)
+    await asyncio.wait_for(drain, 60.0)
     await announce(found, tmp_path)
     found.may_restart.set()
     await asyncio.wait_for(_both_serve(found), 20.0)
@@ -117,7 +117,7 @@ async def test_a_drain_that_a_new_trainer_overtakes_leaves_the_servers_open(
     await asyncio.sleep(0)
     await announce(found, tmp_path)
     with pytest.raises(QueueError, match="given up"):
-        await asyncio.wait_for(drain, 20.0)
+        await asyncio.wait_for(drain, 60.0)
     assert found.fleet.pick(2, is_new=True) is not None
 
 

@@ -27,7 +27,7 @@ def check_resumed(found: StreamingStage, there: FakeEngine) -> None:
 async def test_a_group_that_gets_no_token_resumes_elsewhere_from_its_prefixes(tmp_path: Path) -> None:
     async with stage(tmp_path, hedge_seconds=0.2) as found:
         _, there = await found.stream_some()
-        await asyncio.wait_for(found.work, 20.0)
+        await asyncio.wait_for(found.work, 60.0)
         check_resumed(found, there)
         assert found.fleet.num_running() == 0
 
@@ -37,7 +37,7 @@ async def test_a_server_that_is_removed_drains_and_is_forgotten(tmp_path: Path) 
         here, there = await found.stream_some()
         listed = found.fleet.change_and_list("remove", here.url)
         assert {row["url"]: row["state"] for row in listed}[here.url] == "leaving"
-        await asyncio.wait_for(found.work, 20.0)
+        await asyncio.wait_for(found.work, 60.0)
         check_resumed(found, there)
         assert list(found.fleet.servers) == [there.url]
 
@@ -47,7 +47,7 @@ async def test_a_group_that_was_dropped_stops_and_its_late_tokens_are_counted(tm
         await found.stream_some()
         found.queue.drop(found.group, DropReason.STALE)
         held = found.group.num_tokens()
-        await asyncio.wait_for(found.work, 20.0)
+        await asyncio.wait_for(found.work, 60.0)
         table = found.queue.conservation()
         assert table["dropped: stale"] == held == found.group.num_tokens()
         assert table["generated"] == held + table["dropped: unconfirmed"]

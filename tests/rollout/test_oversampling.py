@@ -100,7 +100,7 @@ async def test_a_straggler_is_aborted_keeps_its_prefix_and_resumes_when_the_batc
         held = [t.num_response_tokens() for t in straggler.trajectories if t.finish is None]
         assert held and min(held) > 0
         queue.take(0)
-        await asyncio.wait_for(work, 10.0)
+        await asyncio.wait_for(work, 60.0)
         # The second request of each trajectory opens with its prompt of 3 tokens and what it had.
         assert [len(ids) - 3 for ids in engine.bodies[-1]["input_ids"]] == held
         assert len(engine.bodies) == 2

@@ -161,24 +161,27 @@ async def test_a_cancelled_run_ends_its_program():
 
 
 async def test_runs_beyond_the_number_of_workers_wait_their_turn_and_the_loop_never_blocks():
-    gaps, done = [], False
+    num_beats = 0
 
     async def pulse():
-        while not done:
-            before = time.monotonic()
+        nonlocal num_beats
+        while True:
             await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - before)
+            num_beats += 1
 
     async with SandboxPool(replace(ONE, workers=2)) as sandbox:
         await sandbox.start()
         heart = asyncio.create_task(pulse())
         results = await asyncio.gather(*(run(sandbox, f"print({n})") for n in range(40)))
-        done = True
-        await heart
+        before = num_beats
+        await run(sandbox, "import time; time.sleep(2)", limits=replace(LIMITS, wall_seconds=60))
+        # A loop that waited for the program would have turned once or twice.
+        assert num_beats - before > 10
+        heart.cancel()
+        await asyncio.wait([heart])
         workers = len(sandbox._idle)
     assert [int(result.stdout) for result in results] == list(range(40))
     assert workers == 2
-    assert sorted(gaps)[len(gaps) // 2] < 0.1
 
 
 def test_linked_boxes_talk_and_share_nothing_else(service):
@@ -202,7 +205,7 @@ def test_linked_boxes_talk_and_share_nothing_else(service):
     program, judge = service.call(work)
     assert (judge.status, judge.stdout) == (Status.OK, b"b'ping' [] 2\n")
     # The program sleeps on; it ends with its judge.
-    assert program.wall_seconds < 30 and program.exit_code is None
+    assert program.wall_seconds < 60 and program.exit_code is None
 
 
 def test_a_compiled_program_is_compiled_once_and_a_refusal_is_the_compilers(service):
@@ -292,7 +295,7 @@ async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
         await sandbox.start()
         num_inside = len(descendants() - others)
         before, after = await soak(sandbox, num_runs)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(descendants() - others) != num_inside:
                 await asyncio.sleep(0.02)
     assert after[0] <= before[0], "descriptors of the host process"

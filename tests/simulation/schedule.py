@@ -28,7 +28,7 @@ from simulation.verifying import Codec, SimulatedPool
 from simulation.world import World
 
 from asyncrl.assemble import assemble
-from asyncrl.controller import Controller
+from asyncrl.controller import ENDING_SECONDS, Controller
 from asyncrl.errors import ServerError
 from asyncrl.inputs import Inputs
 from asyncrl.journal.writer import JournalError
@@ -37,6 +37,9 @@ from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import Task, VerifierSpec
 
 START_SECONDS = 30.0
+TRAINER_SECONDS = 5.0
+"""After a request to stop: what the launcher gives the trainer."""
+SLACK_SECONDS = 1.0
 MAX_SECONDS = 3600.0
 """Of the driven clock, for a whole schedule."""
 
@@ -54,6 +57,9 @@ class WorldNotebook(logging.Handler):
     def evaluation(self, row: dict[str, Any]) -> None:
         self._world.note(f"evaluation {row['when']} {row['step']}")
 
+    def dropped(self, row: dict[str, Any]) -> None:
+        self._world.note(f"{row['num_dropped']} groups dropped before step {row['step']}")
+
     def emit(self, record: logging.LogRecord) -> None:
         self._world.note(record.getMessage())
 
@@ -70,6 +76,7 @@ class Schedule:
             for url in (f"http://server-{n}" for n in range(self.plan.num_servers))
         }
         self.num_lives = 0
+        self.run_ended = 0.0
         self.table: dict[str, int] = {}
 
     async def run(self) -> None:
@@ -121,7 +128,10 @@ class Schedule:
 
     async def _serve(self, controller: Controller) -> None:
         async with controller:
-            await controller.run(functools.partial(self._keep_training, controller))
+            try:
+                await controller.run(functools.partial(self._keep_training, controller))
+            finally:
+                self.run_ended = asyncio.get_running_loop().time()
 
     async def _end(
         self,
@@ -135,9 +145,13 @@ class Schedule:
         if kind == "stop":
             controller.stop()
             # The launcher gives the trainer some seconds to save, then kills it.
-            timer = asyncio.get_running_loop().call_later(5.0, self.kill_trainer, "stop")
+            timer = asyncio.get_running_loop().call_later(TRAINER_SECONDS, self.kill_trainer, "stop")
+            asked = asyncio.get_running_loop().time()
             await life
             timer.cancel()
+            took = self.run_ended - asked
+            if took > max(TRAINER_SECONDS, ENDING_SECONDS) + SLACK_SECONDS:
+                self.world.violations.append(f"it was asked to stop and ran for {took:.1f} s more")
             self.table = controller.queue.conservation()
             journal.close()
             return False

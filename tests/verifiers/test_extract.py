@@ -83,7 +83,7 @@ def test_hostile_responses_are_read_in_linear_time() -> None:
 
 
 @given(PIECES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_extraction_never_raises_and_gives_an_answer_or_a_reason(response: str) -> None:
     found = extract_answer(response, fallbacks=["hashes", "last_line"])
     assert (found.answer is None) == bool(found.reason)
@@ -93,7 +93,7 @@ def test_extraction_never_raises_and_gives_an_answer_or_a_reason(response: str) 
 @given(
     st.text(alphabet="0123456789abcxyz+-^ \\", min_size=1, max_size=30).filter(lambda text: text.strip(" \\"))
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_boxed_text_comes_out_as_it_went_in(answer: str) -> None:
     if answer.endswith("\\"):
         answer += "x"

@@ -38,6 +38,8 @@ class History:
         """(step, its numbers), in order; NaN for what was measured and is not finite."""
         self.evaluations: deque[Evaluated] = deque(maxlen=MOST_EVALUATIONS)
         self._texts: dict[str, str] = {}
+        self.dropped: Mapping[str, Any] | None = None
+        """Groups dropped since the last batch, as `DroppedGroups` counts them, where they are many."""
         self._first: list[dict[str, float]] = []
         self._settled: list[dict[str, float]] = []
         self._num_here = 0
@@ -50,6 +52,7 @@ class History:
     def add(self, row: Mapping[str, Any], *, is_of_this_start: bool = True) -> None:
         """A row as in metrics.jsonl."""
         step = int(row["step"])
+        self.dropped = None
         while self.rows and self.rows[-1][0] >= step:
             self.rows.pop()
         numbers = {name: found for name, value in row.items() if (found := _number(value)) is not None}

@@ -69,6 +69,8 @@ class DeadGroups:
     def check(self, history: History) -> Finding | None:
         if is_solved(history, share=SOLVED_SHARE):
             return None
+        if (finding := self._while_a_step_waits(history)) is not None:
+            return finding
         dropped = history.now("no_signal_token_share")
         if dropped is not None and dropped >= self.limit:
             text = (
@@ -83,6 +85,21 @@ class DeadGroups:
             f"{dead:.1f} of {self.groups_per_batch} groups of a batch have no signal: all right or all wrong"
         )
         return Finding(dead / self.groups_per_batch, self.limit, text)
+
+    def _while_a_step_waits(self, history: History) -> Finding | None:
+        """By the groups that were dropped since the last batch: a batch of others would be too few."""
+        counts = history.dropped
+        if counts is None or not counts["no_signal"]:
+            return None
+        dead, right = counts["no_signal"], counts["all_right"]
+        share = dead / (dead + self.groups_per_batch)
+        if share < self.limit or right / dead > SOLVED_SHARE:
+            return None
+        text = (
+            f"dynamic sampling has dropped {dead:,} groups since the last batch and step {counts['step']} "
+            f"still waits: {counts['all_wrong']:,} were all wrong, {right:,} all right"
+        )
+        return Finding(share, self.limit, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,14 @@ class AlarmWatch:
             elif clear >= CLEAR_STEPS and rule.name in self._on:
                 tell(Alarm(rule.name, rule.key, rule.view, self._history.step, None))
 
+    def dropped(self, row: Mapping[str, Any]) -> None:
+        """Counts while a step waits; they may begin an alarm, and only steps end one."""
+        self._history.dropped = row
+        for rule in self._rules:
+            if rule.name not in self._on and (finding := rule.check(self._history)) is not None:
+                self._num_clear[rule.name] = 0
+                tell(Alarm(rule.name, rule.key, rule.view, self._history.step, finding))
+
     def evaluation(self, row: Mapping[str, Any]) -> None:
         self._history.evaluated(row)
 

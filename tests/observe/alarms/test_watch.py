@@ -81,3 +81,32 @@ def test_that_nothing_is_correct_is_told_from_elsewhere_and_ends_with_the_first_
         ("no_correct", 5, True),
         ("no_correct", 7, False),
     ]
+
+
+def test_dropped_groups_begin_an_alarm_before_any_step_and_a_step_ends_it() -> None:
+    log = AlarmLog()
+
+    def drops(num: int, *, right: int = 0) -> Row:
+        return {"step": 1, "num_dropped": num, "no_signal": num, "all_wrong": num - right, "all_right": right}
+
+    with log:
+        # Ten groups make a batch: fewer than nine batches are less than 90% of what is generated.
+        log.watch.dropped(drops(80))
+        assert log.rows == []
+        log.watch.dropped(drops(160, right=20))
+        log.watch.dropped(drops(320, right=20))
+        assert [event["alarm"] for event in log.rows] == ["dead_groups"]
+        assert "has dropped 160 groups since the last batch and step 1 still waits: 140 were" in log.texts[0]
+        for step in range(1, 15):
+            log.watch.step({"step": step, "no_signal_token_share": 0.5, "correct_mean": 0.3})
+    assert [(event["alarm"], event["is_on"]) for event in log.rows] == [
+        ("dead_groups", True),
+        ("dead_groups", False),
+    ]
+
+
+def test_tasks_that_are_solved_are_dropped_without_an_alarm() -> None:
+    log = AlarmLog()
+    with log:
+        log.watch.dropped({"step": 1, "num_dropped": 400, "no_signal": 400, "all_wrong": 0, "all_right": 400})
+    assert log.rows == []

@@ -6,7 +6,6 @@ Prints one line per fact. Runs in the server's environment, which imports sglang
 import os
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import torch
@@ -46,14 +45,14 @@ def join(address):
 
 
 def receive(updater):
-    begin = time.monotonic()
     try:
         tensors = update_groups.receive(
             updater, names=NAMES, dtypes=DTYPES, shapes=SHAPES, group_name="weights"
         )
         print("received", *(f"{name}:{float(tensor.sum())}" for name, tensor in tensors))
     except RuntimeError:
-        print("ended-within-10-seconds", time.monotonic() - begin < 10.0)
+        # Without RECEIVE_SECONDS it would wait for longer than the test does.
+        print("given-up")
 
 
 def main():

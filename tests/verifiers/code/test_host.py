@@ -208,7 +208,7 @@ def plain_comparison(expected: str, actual: str, whitespace: str) -> bool:
 
 
 @given(TEXTS, TEXTS, st.sampled_from(["lines", "tokens"]), st.sampled_from([1, 3, 1 << 16]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_reading_by_pieces_gives_the_same_as_reading_whole(expected, actual, whitespace, piece):
     kept, compare._PIECE_BYTES = compare._PIECE_BYTES, piece
     try:
@@ -241,14 +241,14 @@ LIKE = st.recursive(
 
 
 @given(LIKE, LIKE)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_encoded_values_are_equal_exactly_when_python_says_so(ours, theirs):
     for a, b in ((ours, theirs), (ours, ours), ([ours, theirs], [theirs, ours])):
         assert match.equal_value(values.encode(a), values.encode(b)) == (a == b)
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sets_of_numbers_are_the_same_by_value_with_true_apart_from_1(numbers):
     half = len(numbers) // 2
     ours, theirs = set(numbers[:half]), set(numbers[half:])
@@ -281,14 +281,14 @@ DUE = st.sampled_from([None, True, 0, 1.5, "x", b"x", [1], (), {1}, {1: [2.0]}, 
 
 @given(st.binary(max_size=50) | REPORTS.map(lambda report: json.dumps(report).encode()), DUE,
        st.sampled_from(["same", "equal", "identical", "true", "false"]))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_a_program_reports_there_is_an_outcome(line, expected, relation):
     outcome = quick(lambda: _judge_call(CallTest("f()", expected, relation), line, 1e-6))
     assert isinstance(outcome.passed, bool) and len(outcome.why) < 400
 
 
 @given(FORMS, st.integers(1, 3000), st.sampled_from(["l", "S", "F", "t", "d"]), LIKE)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_many_of_whatever_a_program_reports_are_judged_quickly(form, count, tag, expected):
     members = [[form, form]] * count if tag == "d" else [form] * count
     line = json.dumps({"value": [tag, members]}).encode()
@@ -305,7 +305,7 @@ RESPONSES = st.lists(st.tuples(st.lists(UNITS, min_size=1, max_size=3).map("".jo
 
 
 @given(RESPONSES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_a_response_holds_it_is_read_quickly(response):
     found = quick(lambda: extract_answer(response, fallbacks=["final_answer", "hashes", "last_line"]))
     assert (found.answer is None) == bool(found.reason)

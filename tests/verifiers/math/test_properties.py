@@ -45,20 +45,20 @@ def expressions() -> st.SearchStrategy[str]:
 
 
 @given(expressions())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_every_answer_is_correct_for_itself(text: str) -> None:
     assert outcome(text, text) is Outcome.CORRECT
 
 
 @given(expressions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_an_answer_with_something_added_is_wrong(text: str) -> None:
     assert outcome(text, f"{text} + 1") is Outcome.WRONG
     assert outcome(text, f"{text} + 10^{{-25}}") is Outcome.WRONG
 
 
 @given(expressions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_adding_nothing_changes_nothing(text: str) -> None:
     assert outcome(text, f"{text} + 0", VALUES) is Outcome.CORRECT
     assert outcome(text, f"1 \\cdot ({text})", VALUES) is Outcome.CORRECT
@@ -67,13 +67,13 @@ def test_adding_nothing_changes_nothing(text: str) -> None:
 
 
 @given(expressions(), expressions())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_equality_of_expressions_is_symmetric(one: str, other: str) -> None:
     assert outcome(one, other, VALUES) is outcome(other, one, VALUES)
 
 
 @given(expressions(), expressions())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_rule_of_operations_refuses_some_equal_answers_and_accepts_no_other(one: str, other: str) -> None:
     for answer in (other, f"{one} + 0", f"2 \\cdot ({one}) - ({one})"):
         if outcome(one, answer) is Outcome.CORRECT:
@@ -81,7 +81,7 @@ def test_the_rule_of_operations_refuses_some_equal_answers_and_accepts_no_other(
 
 
 @given(st.integers(2, 10**6), st.integers(2, 10**6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_arithmetic_on_integers_is_an_answer_only_to_arithmetic(one: int, other: int) -> None:
     for gold, answer in (
         (one * other, f"{one} \\cdot {other}"),
@@ -95,7 +95,7 @@ def test_arithmetic_on_integers_is_an_answer_only_to_arithmetic(one: int, other:
 
 
 @given(st.integers(2, 99), st.integers(2, 20), st.integers(2, 50), st.sampled_from(["", "-"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_powers_and_fractions_are_answers(base: int, power: int, factor: int, sign: str) -> None:
     value = base**power
     assert outcome(f"{sign}{value}", f"{sign}{base}^{{{power}}}") is Outcome.CORRECT
@@ -108,7 +108,7 @@ def test_powers_and_fractions_are_answers(base: int, power: int, factor: int, si
 
 
 @given(st.integers(1000, 10**12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_grouped_number_is_that_number_and_no_list(number: int) -> None:
     grouped, groups = f"{number:,}", f"{number:,}".split(",")
     assert outcome(str(number), grouped) is outcome(grouped, str(number)) is Outcome.CORRECT
@@ -124,7 +124,7 @@ def test_a_grouped_number_is_that_number_and_no_list(number: int) -> None:
     INTEGERS.filter(bool),
     st.sampled_from(["-\\boxed{{{}}}", "$x = -\\boxed{{{}}}$", "\\[ -\\boxed{{{}}} \\]"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_sign_before_a_box_counts(number: int, spelling: str) -> None:
     response = spelling.format(abs(number))
     assert MATH.verify(response, MATH.parse_reference(str(-abs(number)))).outcome is Outcome.CORRECT
@@ -137,14 +137,14 @@ def test_the_sign_before_a_box_counts(number: int, spelling: str) -> None:
         ["{}", "${}$", "\\text{{{}}}", "{}.", "x = {}", "{}.0", "\\left({}\\right)", "{}\\text{{ cm}}"]
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_spellings_of_an_integer_are_that_integer_and_no_other(number: int, spelling: str) -> None:
     assert outcome(str(number), spelling.format(number)) is Outcome.CORRECT
     assert outcome(str(number), spelling.format(number + 1)) is Outcome.WRONG
 
 
 @given(FRACTIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_spellings_of_a_fraction_are_equal(value: Fraction) -> None:
     top, bottom = value.numerator, value.denominator
     gold = f"\\frac{{{top}}}{{{bottom}}}"
@@ -165,14 +165,14 @@ def test_spellings_of_a_fraction_are_equal(value: Fraction) -> None:
 @given(
     st.decimals(min_value=-1000, max_value=1000, places=4, allow_nan=False), st.integers(-9, 9).filter(bool)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_decimals_are_exact(value: object, change: int) -> None:
     assert outcome(str(value), f"{value}00") is Outcome.CORRECT
     assert outcome(str(value), str(value + change * type(value)("0.0001"))) is Outcome.WRONG  # type: ignore[operator, call-arg]
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=6, unique=True), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_order_matters_in_a_tuple_and_not_in_a_set(numbers: list[int], source: object) -> None:
     shuffled = list(numbers)
     source.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ def test_order_matters_in_a_tuple_and_not_in_a_set(numbers: list[int], source: o
 
 
 @given(st.integers(-50, 50), st.integers(1, 50), st.booleans(), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_interval_is_its_inequality_with_the_same_ends(
     low: int, size: int, left: bool, right: bool
 ) -> None:
@@ -219,7 +219,7 @@ LATEX_PIECES = st.lists(
         ["42", "\\frac{1}{2}", "x^2", "(1,2)", "x > 3", "\\{1, 2\\}", "\\text{Monday}", "1 \\pm \\sqrt{2}"]
     ),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_no_answer_raises_or_takes_long(answer: str, gold: str) -> None:
     reference = MATH.parse_reference(gold)
     started = time.thread_time()
@@ -229,7 +229,7 @@ def test_no_answer_raises_or_takes_long(answer: str, gold: str) -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_arbitrary_text_is_graded_and_arbitrary_golds_are_read_or_refused(text: str) -> None:
     assert MATH.verify(text, MATH.parse_reference("42")).outcome is not Outcome.FAULT
     MATH.verify(f"\\boxed{{{text}}}", MATH.parse_reference("\\frac{1}{2}"))
@@ -242,7 +242,7 @@ def test_arbitrary_text_is_graded_and_arbitrary_golds_are_read_or_refused(text: 
 
 
 @given(st.text(alphabet=string.printable, max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_fast_path_agrees_with_the_whole_verifier(text: str) -> None:
     response = f"\\boxed{{{text}}}"
     for gold in ("42", "0.5", "\\frac{1}{2}"):

@@ -207,7 +207,7 @@ def close(one: Any, other: Any) -> bool:
     return abs(one - other) <= 1e-9 * max(1, abs(other))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(functions(), st.integers(-2, 1), st.integers(1, 3))
 def test_integrals_by_sympy_agree_with_mpmath(function: Function, low: int, width: int) -> None:
     text, value = function
@@ -216,7 +216,7 @@ def test_integrals_by_sympy_agree_with_mpmath(function: Function, low: int, widt
     assert close(found, mpmath.quad(value, [low, (low + high) / 2, high]))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(functions(), st.integers(1, 2), st.fractions(1, 3, max_denominator=7))
 def test_derivatives_by_sympy_agree_with_mpmath(function: Function, order: int, point: Fraction) -> None:
     text, value = function
@@ -228,7 +228,7 @@ def test_derivatives_by_sympy_agree_with_mpmath(function: Function, order: int, 
     assert abs(found - expected) <= 1e-6 * max(1, abs(expected))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(polynomials(), st.integers(0, 5), st.integers(0, 30))
 def test_finite_sums_agree_with_adding_up(function: Function, low: int, length: int) -> None:
     text, value = function
@@ -241,7 +241,7 @@ def test_finite_sums_agree_with_adding_up(function: Function, low: int, length: 
     assert verifier.verify(boxed(str(expected + 1)), reference).outcome is Outcome.WRONG
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(polynomials(), st.integers(0, 3), st.integers(2, 5))
 def test_infinite_sums_by_sympy_agree_with_their_first_terms(function: Function, low: int, base: int) -> None:
     text, value = function
@@ -252,7 +252,7 @@ def test_infinite_sums_by_sympy_agree_with_their_first_terms(function: Function,
     assert close(found, expected)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(1, 5), st.integers(1, 5), st.sampled_from(["sin", "tan", "arctan", "sinh"]))
 def test_limits_by_sympy_agree_with_the_first_term_of_the_series(a: int, b: int, name: str) -> None:
     # Each of these functions is x + O(x^3).
