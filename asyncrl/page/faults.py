@@ -13,13 +13,13 @@ class Cause(TypedDict):
     cause: str
     num_verdicts: int
     task_id: str
-    """Of the first one."""
+    """Task of the first verdict."""
     detail: str
-    """Of the first one."""
+    """Detail of the first verdict."""
     trace: str | None
     """The first traceback; None where the verifier did not raise."""
     trajectory_id: str | None
-    """Whose verdict that was."""
+    """Trajectory whose verdict raised it."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
