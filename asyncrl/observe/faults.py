@@ -20,9 +20,9 @@ class FaultCause:
     cause: str
     num_verdicts: int
     task_id: str
-    """Of the first verdict."""
+    """Task of the first verdict."""
     detail: str
-    """Of the first one."""
+    """Detail of the first verdict."""
 
 
 def cause_of(detail: str) -> str:

@@ -1,4 +1,4 @@
-"""What is learned may not be what is wanted, or nothing: reward without held-out gain, dead groups."""
+"""Alarms on what is learned, which may not be what is wanted: reward without held-out gain, dead groups."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from asyncrl.observe.alarms.history import Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
 
 STEPS_APART = 10
-"""Of two evaluations that are compared, at least."""
+"""Fewest steps between two evaluations that are compared."""
 SOLVED_SHARE = 0.95
 """With more correct responses, groups without signal are all right, and training is done."""
 
