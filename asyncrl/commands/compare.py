@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples",
         type=int,
         default=DEFAULT.num_resamples,
-        help=f"of the bootstrap (default {DEFAULT.num_resamples:,})",
+        help=f"resamples of the bootstrap (default {DEFAULT.num_resamples:,})",
     )
-    parser.add_argument("--seed", type=int, default=DEFAULT.seed, help="of the bootstrap (default 0)")
+    parser.add_argument("--seed", type=int, default=DEFAULT.seed, help="seed of the bootstrap (default 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
