@@ -7,7 +7,7 @@ HELP = "Print every advantage, weight, rejection, surrogate and reduction: formu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    """No arguments."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -55,5 +55,5 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
             raise InputError(f"{path} holds no group {arguments.group}.")
         return explain_group(journal, group)
     repeated = read_counters(journal).get(REPEATED, 0)
-    again = [f"Of the trained tokens, {repeated:,d} were trained again (replay)."] if repeated else []
+    again = [f"{repeated:,d} of the trained tokens were trained again (replay)."] if repeated else []
     return conservation_lines(Conservation(read_conservation(path), journal.fates())) + again

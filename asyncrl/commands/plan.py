@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(_forecast(recipe, shape, arguments))
             return 0
         longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
-        # Of this machine, unless the plan is for another one.
+        # This machine's, unless the plan is for another one.
         gpus = place(recipe) if size is None else None
         on_gpu = gpus is None or gpus.uses_gpus
         print(describe(recipe, shape, gpus, longest_prompt=longest))
@@ -276,7 +276,7 @@ def _packed_remark(recipe: Recipe, shape: ModelShape, longest_prompt: int | None
         return f"{packed:,} packed tokens (trainer.tokens_per_micro_batch)"
     if packed < budget:
         return f"{packed:,} packed tokens, all of a batch; trainer.tokens_per_micro_batch is {budget:,}"
-    why = "that the context allows; --longest-prompt says better" if longest_prompt is None else "there is"
+    why = "that the context allows (--longest-prompt lowers it)" if longest_prompt is None else "there is"
     return (
         f"{packed:,} packed tokens, the longest sequence {why}. It is never divided, so that "
         f"trainer.tokens_per_micro_batch {budget:,} does not lower this"
@@ -305,7 +305,7 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
 
 
 def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:
-    """Of one rank and one server that take turns."""
+    """Lines on one rank and one server that take turns."""
     if not recipe.placement.colocated:
         return []
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0, or 2 for bad input."""
     try:
         recipe = load_recipe(arguments.recipe, arguments.overrides)
-        # What a verifier prints is no part of the answer.
+        # The output of a verifier is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             text = _text(recipe, arguments.row, is_heldout=arguments.heldout, has_tokens=arguments.tokens)
     except InputError as error:
@@ -100,7 +100,7 @@ def _stops(recipe: Recipe, codec: TextCodec) -> str:
 
 
 def _complaint(recipe: Recipe, row: Row) -> str:
-    """What the verifier finds wrong with the gold."""
+    """The verifier's complaint about the gold."""
     verifiers = VerifierCache(recipe.verifying.own_files())
     try:
         parse_gold(verifiers.get(row.verifier), row.answer)

@@ -33,20 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="of one run: where its report goes; of several: where one report of all of them goes, too",
+        help="folder of the report; with several runs, of an additional report on all of them",
     )
-    parser.add_argument("--price-per-hour", type=_amount, help="in any currency, for the cost")
+    parser.add_argument("--price-per-hour", type=_amount, help="price in any currency, for the cost")
     parser.add_argument(
-        "--per", choices=("machine", "gpu", "core"), default="machine", help="what the price is for"
+        "--per", choices=("machine", "gpu", "core"), default="machine", help="unit of the price"
     )
     parser.add_argument(
         "--watts-per-core",
         type=_amount,
         default=WATTS_PER_CORE,
-        help="of a computing core, to estimate energy that no counter measured (default %(default)g)",
+        help="power of a computing core, to estimate energy that no counter measured (default %(default)g)",
     )
     parser.add_argument(
-        "--watts-per-gpu", type=_amount, default=WATTS_PER_GPU, help="the same of a GPU (default %(default)g)"
+        "--watts-per-gpu", type=_amount, default=WATTS_PER_GPU, help="power of a GPU (default %(default)g)"
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json")
 

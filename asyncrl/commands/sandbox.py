@@ -111,8 +111,8 @@ def _read(path: str | Path) -> bytes:
 
 
 def _piped(program: str) -> bytes:
-    """What is piped or redirected into this command, unless the program itself came that way; never waits for
-    a person to type."""
+    """Input that is piped or redirected into this command, unless the program itself came that way; never
+    waits for a person to type."""
     kind = os.fstat(standard_input.FILE).st_mode
     if program == "-" or not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
         return b""
@@ -121,7 +121,7 @@ def _piped(program: str) -> bytes:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """As the program ended, or 0 with a usable tier; 1 when the sandbox cannot run anything,
+    """The program's exit code, or 0 with a usable tier; 1 when the sandbox cannot run anything,
     2 for bad input."""
     try:
         if arguments.sandbox_command == "doctor":

@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "controller", help="the URL in the run's controller.url, such as http://10.0.0.5:4711"
     )
     parser.add_argument(
-        "--address", help="what to listen on; default: this machine's address on its way to other networks"
+        "--address", help="address to listen on; default: this machine's address on its way to other networks"
     )
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; default: a free one")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not key:
             raise InputError(
                 f"{TOKEN_VARIABLE} is not set. Set it to the key that serving.api_key_variable of the run "
-                f"names, which the server is to ask for and to show."
+                f"names: the server requires it of its clients and sends it to the controller."
             )
         server = fetch_server(arguments.controller, key, address=_address(arguments), port=arguments.port)
     except InputError as error:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _address(arguments: argparse.Namespace) -> str:
-    """Raises InputError where nobody else would reach the server."""
+    """Raises InputError where no other machine would reach the server."""
     address: str = arguments.address or outward_address()
     if address == LOOPBACK and arguments.address is None:
         raise InputError(

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def change_servers(run: Path, action: str, url: str) -> list[dict[str, Any]]:
-    """What the controller knows of each server afterwards. Raises InputError."""
+    """The controller's view of each server afterwards. Raises InputError."""
     if (action == "list") == bool(url):
         raise InputError(f"{action} takes {'no URL' if url else 'the URL of a server'}.")
     try:

@@ -18,10 +18,10 @@ from asyncrl.observe.status_lines import short_line, status_lines
 from asyncrl.observe.summary import METRICS_FILE
 
 HELP = (
-    "Print what a run does now: its state, who waits for whom, servers, alarms; of one that has ended, its "
-    "result. Reads the run folder alone, from any machine that sees it. Exit codes: 0 it runs, finished or "
-    "has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before its end. With --follow: "
-    "when it has ended."
+    "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "
+    "its result. Reads the run folder alone, from any machine that sees it. Exit codes: 0 it runs, finished "
+    "or has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before its end. With "
+    "--follow: when it has ended."
 )
 INTERVAL_SECONDS = 1.0
 EXIT_CODES = {"failed": 1, "no longer running": 1, "stopped": 3}
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """As HELP says."""
+    """The exit code, as HELP says."""
     reader = _Reader(arguments.run)
     try:
         if arguments.follow:
@@ -73,7 +73,7 @@ def _print(now: RunNow, console: Console, *, is_json: bool) -> None:
 
 
 def _follow(reader: _Reader, *, is_json: bool) -> RunNow:
-    """On a terminal one picture that changes; elsewhere a line when the state or the step does."""
+    """Draws one picture that changes on a terminal; elsewhere a line when the state or the step does."""
     console = Console(highlight=False)
     if has_terminal(console) and not is_json:
         return _follow_on_terminal(reader, console)

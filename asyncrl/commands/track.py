@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _with_trackers(recipe: Recipe, names: Sequence[str], run: Path) -> Recipe:
-    """With those that are named and that it does not have."""
+    """The recipe with those of `names` that it does not have as trackers."""
     known = {settings.name: settings.model_dump() for settings in recipe.trackers}
     if not names and not known:
         raise InputError(f"The recipe of {run} has no trackers. Name some: asyncrl track {run} tensorboard.")

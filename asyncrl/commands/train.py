@@ -48,7 +48,7 @@ def _train_words(arguments: argparse.Namespace) -> int:
 
 
 def explained(work: Callable[[], int]) -> int:
-    """What `work` returns, or the exit code of what it raised, told in a sentence."""
+    """The result of `work`, or the exit code of what it raised, told in a sentence."""
     try:
         return work()
     except InputError as error:

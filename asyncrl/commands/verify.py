@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.file is None:
             raise ValueError("No FILE is given, expected a file of JSON lines, or - for standard input.")
         rows = sys.stdout
-        # What a verifier prints is no row.
+        # The output of a verifier is no row.
         with contextlib.redirect_stdout(sys.stderr):
             load_verifier(arguments.verifier, options, folder=Path.cwd())
             return asyncio.run(_verify(arguments, options, rows))
     except BrokenPipeError:
-        # Nobody reads on, which the command line deals with; it is no mistake in the input.
+        # The reader has left, which the command line deals with; it is no mistake in the input.
         raise
     except (ValueError, OSError) as error:
         print(f"asyncrl verify: {error}", file=sys.stderr)

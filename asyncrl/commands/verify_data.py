@@ -27,8 +27,8 @@ HELP = "Check the data of a recipe against its verifiers: false negatives and fa
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, help="a recipe, or a .jsonl, .json or .parquet file")
-    parser.add_argument("--columns", help="of a file: ready columns or a function; default: asyncrl")
-    parser.add_argument("--verifier", help="of a file: verifier of rows that name none; default: math")
+    parser.add_argument("--columns", help="ready columns of a file, or a function; default: asyncrl")
+    parser.add_argument("--verifier", help="verifier of a file's rows that name none; default: math")
     parser.add_argument("--workers", type=int, default=1, help="worker processes")
     parser.add_argument(
         "--list",
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         verifying, sources = _asked(arguments)
         for key, source, split in sources:
-            # What a verifier prints is no part of the report.
+            # The output of a verifier is no part of the report.
             with contextlib.redirect_stdout(sys.stderr):
                 report = _report(source, key, split, verifying, arguments.workers)
             _print_report(f"{key} {source.title()}", report, arguments.list)
@@ -67,7 +67,7 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[tuple[str, So
         default = absolute_object(arguments.verifier or "math", here)
         return Verifying(default=default), [("data.train", source, "train")]
     if arguments.columns is not None or arguments.verifier is not None:
-        raise InputError("--columns and --verifier are for a data file; a recipe says them itself.")
+        raise InputError("--columns and --verifier are for a data file; a recipe sets them itself.")
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     train = [("data.train", source, "train") for source in recipe.data.train_sources()]
     heldout = [("data.heldout", source, "test") for source in recipe.data.heldout_sources()]

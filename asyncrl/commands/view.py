@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="a run folder, or a folder of run folders"
     )
-    parser.add_argument("--port", type=int, default=0, help="of the local page (default: a free one)")
+    parser.add_argument("--port", type=int, default=0, help="port of the local page (default: a free one)")
     parser.add_argument("--export", type=Path, metavar="FILE.html", help="write one run as a static page")
     parser.add_argument("--groups", type=int, default=500, help="newest groups to export (default 500)")
 

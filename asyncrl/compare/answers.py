@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What runs scored on the tasks that all of them were asked and have verdicts on."""
+    """Scores of runs on the tasks that all of them were asked and have verdicts on."""
 
     tasks: list[str]
     scores: Floats
@@ -34,7 +34,7 @@ class Common:
 
 
 def common(scores: Sequence[Scores]) -> Common:
-    """In the order of the first run's tasks."""
+    """Scores on the common tasks, in the order of the first run's tasks."""
     first, *others = scores
     shared = [task for task in first if all(task in other for other in others)]
     graded = [task for task in shared if all(each[task] is not None for each in scores)]
@@ -53,7 +53,7 @@ class AnswersOf:
         self._prompts = None if _have_same_rows(runs, name) else {r.label: _prompts(r, name) for r in runs}
 
     def task(self, run: RecordedRun, task_id: str) -> str:
-        """What all runs call the task."""
+        """The name that all runs use for the task."""
         return task_id if self._prompts is None else self._prompts[run.label].get(task_id, task_id)
 
     def at(self, run: RecordedRun, version: int) -> dict[str, list[Answer]]:
@@ -65,7 +65,7 @@ class AnswersOf:
         return found
 
     def greedy_by_version(self, run: RecordedRun) -> dict[int, Scores]:
-        """Of each recorded evaluation the scores of the most likely answers."""
+        """Version -> scores of the most likely answers, for each recorded evaluation."""
         if run.journal is None:
             return {}
         return {
@@ -75,7 +75,7 @@ class AnswersOf:
 
 
 def greedy_scores(answers: Mapping[str, Sequence[Answer]]) -> Scores:
-    """Of the most likely answers."""
+    """Scores of the most likely answers."""
     return {
         task: _right(answer.correctness)
         for task, given in answers.items()

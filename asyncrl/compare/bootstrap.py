@@ -136,7 +136,7 @@ def _stretched(mean: float, resampled: Floats, *, degrees: float) -> Interval:
 
 
 def _degrees(variances: Sequence[tuple[float, int]]) -> float:
-    """Of a sum of independent (variance of a mean, its degrees of freedom), by Welch and Satterthwaite."""
+    """Degrees of freedom of a sum of independent means (variance, degrees), by Welch and Satterthwaite."""
     whole = sum(variance for variance, _ in variances)
     if whole == 0:
         return float(max(degrees for _, degrees in variances))

@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their recipes, what each reached at which cost, who is better.
+"""Runs side by side: what differs in their recipes, what each reached at which cost, which is better.
 
 The typed dictionaries are the JSON of `asyncrl compare --json` and of the page. Shares are in [0, 1], times
 in seconds. The first group is the one that all others are compared with.
@@ -33,7 +33,7 @@ METHOD = (
     "over seeds."
 )
 RESAMPLES_PER_STEP = 2_000
-"""Of the interval at each step of a curve, at most."""
+"""Most resamples for the interval at each step of a curve."""
 
 
 class Accuracy(TypedDict):
@@ -46,7 +46,7 @@ class Accuracy(TypedDict):
 
 
 class Sampled(TypedDict):
-    """Of the last evaluation that sampled."""
+    """The last evaluation that sampled."""
 
     step: int
     k: int
@@ -59,7 +59,7 @@ class Sampled(TypedDict):
 
 
 class RunRow(TypedDict):
-    """What one run reached, and at which cost."""
+    """Results and costs of one run."""
 
     label: str
     folder: str
@@ -74,15 +74,15 @@ class RunRow(TypedDict):
     """The highest, of the first step that reached it. Chosen by the same tasks, so it is too high."""
     sampled: Sampled | None
     response_tokens_mean: float | None
-    """Of the last evaluation, greedy."""
+    """Mean length at the last evaluation, greedy."""
     cut_share: float | None
     machines: list[str]
-    """That it ran on, in words; empty where nothing says."""
+    """Machines that it ran on, in words; empty where nothing says."""
     tokens_generated: int
     tokens_trained: int
-    """As the journal counts them, each once; without a journal, sums over steps."""
+    """Counts of the journal, each token once; without a journal, sums over steps."""
     seconds: float
-    """Of training steps."""
+    """Duration of the training steps."""
     dollars: float | None
 
 
@@ -98,7 +98,7 @@ class GroupRow(TypedDict):
 class DifferingKey(TypedDict):
     key: str
     values: dict[str, Any]
-    """By label of the group; a list where its runs differ. A key that a recipe lacks is missing."""
+    """Label of the group -> value; a list where its runs differ. A key that a recipe lacks is missing."""
 
 
 class StepDifference(Difference):
@@ -125,7 +125,7 @@ class Comparison(TypedDict):
     recipe: list[DifferingKey]
     pairs: list[Pair]
     remarks: list[str]
-    """What limits the comparison, a sentence each."""
+    """Limits of the comparison, a sentence each."""
     method: str
 
 

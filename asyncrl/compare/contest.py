@@ -39,7 +39,7 @@ class Difference(TypedDict):
 
 
 class OverSeeds(Difference):
-    """Of the means of runs alone, by Welch's t interval."""
+    """Difference of the means of runs alone, by Welch's t interval."""
 
     num_first: int
     """Seeds."""
@@ -60,8 +60,8 @@ class Contest(TypedDict):
     """Task by task (paired), by resampled seeds and tasks, or from shares alone (not paired)."""
     difference: Difference
     num_tasks: int
-    """That all runs of both groups have verdicts on; the difference is over these. Not paired: of the run
-    with the fewest."""
+    """Tasks that all runs of both groups have verdicts on; the difference is over these. Not paired: those of
+    the run with the fewest."""
     num_asked: list[int]
     """Tasks of each run, those of the first group first."""
     num_without_verdict: int
@@ -72,7 +72,7 @@ class Contest(TypedDict):
     num_right_in_second_alone: int | None
     over_seeds: OverSeeds | None
     text: str
-    """The same as a sentence."""
+    """The contest as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ MEASURES = (
 def contests(
     first: Group, second: Group, name: str, rows: Mapping[str, Row], resampling: Resampling
 ) -> list[Contest]:
-    """Of each measure that all runs have. `rows` are their evaluations `name` by label of the run.
+    """A contest for each measure that all runs have. `rows`: label of the run -> its evaluation `name`.
 
     Raises NothingInCommon.
     """
@@ -118,7 +118,7 @@ def contests(
 
 
 def difference_of(first: Sequence[Scores], second: Sequence[Scores], resampling: Resampling) -> Difference:
-    """Of two groups on the tasks that all were asked; at least one has a verdict of all."""
+    """Difference of two groups on the tasks that all were asked; at least one has a verdict from all."""
     shared = common([*first, *second])
     return _difference(shared, len(first), resampling)[0]
 
@@ -177,7 +177,7 @@ def _counts(
 
 
 def differing_tasks(tasks: Sequence[str], first: Answers, second: Answers) -> list[str]:
-    """Those whose most likely answers differ: as the verifier read them, or in their verdict."""
+    """Tasks whose most likely answers differ: as the verifier read them, or in their verdict."""
 
     def key(answers: Answers, task: str) -> tuple[str | None, float | None]:
         # The most likely answer comes before the samples.
@@ -220,7 +220,7 @@ def _over_seeds(first: Group, second: Group, measure: Measure, rows: Mapping[str
 
 
 def sentence(contest: Contest) -> str:
-    """Who is ahead by how many points, how sure that is, and over which tasks."""
+    """The result in words: the group ahead, by how many points, how sure that is, and over which tasks."""
     found = contest["difference"]
     is_second_ahead = found["mean"] >= 0
     ahead, behind = (contest["second"], contest["first"])[:: 1 if is_second_ahead else -1]
@@ -237,7 +237,7 @@ def sentence(contest: Contest) -> str:
 
 
 def _ground(contest: Contest) -> str:
-    """What the numbers are over."""
+    """The tasks that the numbers are over, in parentheses."""
     whole = f"{contest['num_tasks']:,} tasks"
     if contest["way"] == "not paired":
         return f" (not paired: from shares alone, {whole})"

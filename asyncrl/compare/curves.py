@@ -20,7 +20,7 @@ class Point(TypedDict):
     step: int
     tokens_generated: float
     tokens_trained: float
-    """As the loss saw them: repeated groups again."""
+    """Tokens as the loss saw them: repeated groups again."""
     seconds: float
     dollars: float | None
     greedy_accuracy: float
@@ -37,7 +37,7 @@ class Cost(TypedDict):
 
 
 def cost_at(run: RecordedRun, step: int) -> Cost:
-    """Of all steps up to `step`."""
+    """Cost of all steps up to `step`."""
     rows = [row for row in run.metrics.steps if row["step"] <= step]
     return {
         "tokens_generated": sum(_generated(row) for row in rows),
@@ -47,7 +47,7 @@ def cost_at(run: RecordedRun, step: int) -> Cost:
 
 
 def curve(group: Group, prices: Sequence[float | None]) -> list[Point]:
-    """At each step that all runs of the group evaluated; `prices` per hour are theirs, in their order."""
+    """Points at the steps that all runs of the group evaluated; `prices` per hour are in the runs' order."""
     rows = [{int(row["step"]): row for row in reversed(run.evaluations())} for run in group.runs]
     steps = sorted(set.intersection(*(set(each) for each in rows)))
     found = [_point(group, step, [each[step] for each in rows], prices) for step in steps]

@@ -9,7 +9,7 @@ from asyncrl.compare.recorded import RecordedRun
 from asyncrl.journal.evaluations import read_prompts, read_texts
 
 Kind = Literal["second", "first", "neither"]
-"""Who alone is right; "neither": both are right or both wrong, in other words."""
+"""The run that alone is right; "neither": both are right, or both wrong, with different answers."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -18,7 +18,7 @@ class Given(TypedDict):
 
     text: str | None
     extracted: str | None
-    """As the verifier read it."""
+    """Answer as the verifier read it."""
     outcome: str
     num_tokens: int
     is_cut: bool
@@ -26,9 +26,9 @@ class Given(TypedDict):
 
 class DifferingTask(TypedDict):
     task_id: str
-    """Of the first run."""
+    """Task of the first run."""
     prompt: str
-    """That the first run was asked."""
+    """Prompt of the first run."""
     kind: Kind
     first: Given
     second: Given
@@ -36,11 +36,11 @@ class DifferingTask(TypedDict):
 
 class DifferingAnswers(TypedDict):
     first_step: int | None
-    """Of the evaluation; None where there is none."""
+    """Step of the evaluation; None where there is none."""
     second_step: int | None
     counts: dict[Kind, int]
     tasks: list[DifferingTask]
-    """Those that were asked for, in the order of the first run's tasks."""
+    """Tasks that were asked for, in the order of the first run's tasks."""
 
 
 def differing_answers(

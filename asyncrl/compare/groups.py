@@ -17,13 +17,13 @@ class Group:
     runs: list[RecordedRun]
 
     def mean(self, value: Callable[[RecordedRun], float | None]) -> float | None:
-        """Over its runs; None unless all of them have the value."""
+        """Mean over its runs; None unless all of them have the value."""
         found = [value(run) for run in self.runs]
         known = [each for each in found if each is not None]
         return sum(known) / len(known) if len(known) == len(found) else None
 
     def accuracy(self) -> Interval | None:
-        """Greedy, of each run's last evaluation: over seeds where there are several, else over tasks."""
+        """Greedy accuracy of each run's last evaluation: over seeds if there are several, else over tasks."""
         rows = [run.last_evaluation() for run in self.runs]
         known = [row for row in rows if row is not None]
         return interval_of(known) if len(known) == len(rows) else None
@@ -32,7 +32,7 @@ class Group:
 def interval_of(
     rows: Sequence[Row], names: tuple[str, str, str] = ("greedy_accuracy", "greedy_low", "greedy_high")
 ) -> Interval | None:
-    """Of one measure, a row per run: Student's over several runs, as in the row for a single one."""
+    """Interval of one measure, a row per run: Student's over several runs, the row's own for a single one."""
     if any(row.get(name) is None for row in rows for name in names):
         return None
     if len(rows) == 1:
@@ -41,7 +41,7 @@ def interval_of(
 
 
 def grouped(runs: Sequence[RecordedRun]) -> list[Group]:
-    """In the order of their first runs."""
+    """Groups in the order of their first runs."""
     alike: dict[str, list[RecordedRun]] = {}
     for run in runs:
         alike.setdefault(without_seed(run.recipe), []).append(run)
@@ -54,7 +54,7 @@ def grouped(runs: Sequence[RecordedRun]) -> list[Group]:
 
 
 def _label(names: list[str]) -> str:
-    """What the names of its runs begin with."""
+    """The common beginning of the names of its runs."""
     if len(names) == 1:
         return names[0]
     length = 0

@@ -1,4 +1,4 @@
-"""What a comparison reads of a run: its folder alone, read only, while the run writes it or after.
+"""A run as a comparison reads it: from its folder alone, read only, while the run writes it or after.
 
 A journal that another version of asyncrl wrote, or that was not copied, is no error: such a run is compared
 by what metrics.jsonl says, and `remarks` tells so. A damaged one is.
@@ -33,7 +33,7 @@ class RecordedRun:
     journal: JournalReader | None
     """None where there is none that this version of asyncrl reads."""
     remarks: list[str] = field(default_factory=list)
-    """What a reader of the comparison should know of the run."""
+    """Facts that a reader of the comparison should know of the run."""
 
     @property
     def name(self) -> str:
@@ -44,16 +44,16 @@ class RecordedRun:
         return self.recipe.get("seed", 0)
 
     def last_evaluation(self) -> Row | None:
-        """Of the newest version with a greedy accuracy; of two of one version, the later one."""
+        """Evaluation of the newest version with a greedy accuracy; of two of one version, the later one."""
         return max(self.evaluations(), key=lambda row: row["step"], default=None)
 
     def evaluations(self) -> list[Row]:
-        """With a greedy accuracy, by step, the later one of two first."""
+        """Evaluations with a greedy accuracy, by step, the later one of two first."""
         rows = [row for row in reversed(self.metrics.evaluations) if row.get("greedy_accuracy") is not None]
         return sorted(rows, key=lambda row: row["step"])
 
     def machines(self) -> list[str]:
-        """That its starts ran on; empty where nothing says."""
+        """Machines that its starts ran on; empty where nothing says."""
         return [] if self.journal is None else recorded_machines(self.journal)
 
     def tokens(self) -> tuple[int | None, int | None]:
@@ -65,7 +65,7 @@ class RecordedRun:
 
 
 def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> list[RecordedRun]:
-    """`names` are their labels, where somebody has given them some.
+    """`names` are the labels of the runs, where given.
 
     Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
     places: dict[Path, Path] = {}
@@ -81,7 +81,7 @@ def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> li
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """Of each folder its name, with as many parents as it takes to tell it from the others."""
+    """The name of each folder, with as many parents as it takes to tell it from the others."""
     depth = 1
     while True:
         found = ["/".join(folder.parts[-depth:]) for folder in folders]

@@ -1,4 +1,4 @@
-"""A comparison for a terminal: recipes, what each group reached, who is better."""
+"""A comparison for a terminal: recipes, what each group reached, which is better."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +100,7 @@ def _last(group: GroupRow, rows: Sequence[RunRow]) -> str:
 
 
 def _joined(rows: Sequence[RunRow], text: Callable[[RunRow], str]) -> str:
-    """Of each run, or once where all are alike."""
+    """The text of each run, equal texts once."""
     return ", ".join(dict.fromkeys(map(text, rows)))
 
 

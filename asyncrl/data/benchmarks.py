@@ -23,10 +23,10 @@ Row = Mapping[str, Any]
 HERE = "asyncrl.data.benchmarks"
 
 BOXED = "{{ question }}\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""Of Qwen2.5-Math and what is compared with it (github.com/QwenLM/Qwen2.5-Math, evaluation)."""
+"""Prompt of Qwen2.5-Math and what is compared with it (github.com/QwenLM/Qwen2.5-Math, evaluation)."""
 PLAIN = "{{ question }}"
 COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
-"""What ends the completion of a function (Chen et al. 2021, arxiv.org/abs/2107.03374, section 3.1)."""
+"""Strings that end the completion of a function (Chen et al. 2021, arxiv.org/abs/2107.03374, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Benchmark:
     name: str
     source: Source
     num_rows: int
-    """As published."""
+    """Rows as published."""
     verifier: str | None
     """None: the one that the row names, or the recipe's default."""
     num_samples: int
     """k. 1: the most likely answer alone, at temperature 0."""
     temperature: float
-    """Of k > 1 samples."""
+    """Temperature of k > 1 samples."""
     max_new_tokens: int
     instruction: str
     """Jinja around the question, where the recipe has no prompt of its own."""
@@ -183,12 +183,12 @@ _ALL = (
     _code("mbpp", _MBPP, 500),
 )
 CATALOG = {benchmark.name: benchmark for benchmark in _ALL}
-"""By name."""
+"""Benchmarks by name."""
 
 
 def find_benchmark(given: str, *, num_samples: int, temperature: float, max_new_tokens: int) -> Benchmark:
-    """What `given` names: a benchmark, a file or folder of rows in asyncrl's columns, or "name:copy", a
-    benchmark whose rows are in a file or folder of one's own.
+    """The benchmark that `given` names: a known one, a file or folder of rows in asyncrl's columns, or
+    "name:copy", a known one whose rows are in the file or folder `copy`.
 
     `num_samples`, `temperature` and `max_new_tokens` are those of files. Raises InputError.
     """

@@ -50,7 +50,7 @@ def rows_of_batch(batch: "pyarrow.RecordBatch", names: Sequence[str]) -> Iterato
 
 
 def to_objects(array: "pyarrow.Array") -> list[Any]:
-    """What `array.to_pylist()` makes."""
+    """The objects that `array.to_pylist()` makes."""
     import pyarrow.types as kinds
 
     kind = array.type

@@ -1,7 +1,7 @@
-"""Which columns of published rows are prompt, answer and verifier: ready mappings by name, or one's own.
+"""Which columns of published rows are prompt, answer and verifier: ready mappings by name, or the user's own.
 
-A mapping names columns, with dots for what is inside of them ("reward_model.ground_truth"). What no mapping
-can say is a function of one's own, "package.module:name" or "./file.py:name": row -> row.
+A mapping names columns, with dots for what is inside of them ("reward_model.ground_truth"). Anything else
+takes a function of the user, "package.module:name" or "./file.py:name": row -> row.
 """
 
 import difflib
@@ -29,7 +29,7 @@ class Columns:
     is_answer_boxed: bool = False
     """The answer is in the last \\boxed{} of the column."""
     verifier: str | None = None
-    """Of all rows: a verifier's name. None: the recipe's default, or the column "verifier"."""
+    """Verifier of all rows, by name. None: the recipe's default, or the column "verifier"."""
 
     def __call__(self, row: Row) -> dict[str, Any]:
         prompt, answer = column(row, self.prompt), column(row, self.answer)
@@ -135,7 +135,7 @@ READY: dict[str, ToRow] = {
     "humaneval": _humaneval,
     "countdown": _countdown,
 }
-"""By the name that a recipe's `columns` may have. DAPO-Math-17k and what verl prepares have those of verl."""
+"""Mappings by their name in a recipe's `columns`. DAPO-Math-17k and what verl prepares have those of verl."""
 
 
 class NoAnswer(InputError):
@@ -143,7 +143,7 @@ class NoAnswer(InputError):
 
 
 def to_row(make: ToRow, row: Row, where: str) -> dict[str, Any]:
-    """What `make` makes of a row. Raises InputError with the columns that are there, and NoAnswer."""
+    """The row that `make` returns. Raises InputError with the columns that are there, and NoAnswer."""
     try:
         return make(row)
     except KeyError as error:
@@ -168,7 +168,7 @@ def nearest_key(key: str, row: Row, kinds: type | tuple[type, ...] = object) -> 
 
 @lru_cache
 def near_names(key: str, names: tuple[object, ...]) -> list[str]:
-    """Those of `names` that are almost `key`; nearest first."""
+    """The `names` that are almost `key`; nearest first."""
     return difflib.get_close_matches(key, [name for name in names if isinstance(name, str)], cutoff=0.8)
 
 

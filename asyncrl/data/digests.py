@@ -1,4 +1,4 @@
-"""What tells whether data changed between two starts of a run."""
+"""Digests that tell whether data changed between two starts of a run."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -49,5 +49,5 @@ def _file_digest(path: Path, key: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest_of_state(path: Path, *_state: int) -> str:
-    """Of a file in this state: a start asks twice, for the table of its rows and for the run folder."""
+    """Digest of a file in this state, kept: a start asks for it twice, for its table and its run folder."""
     return sha256_of(path)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 PATTERNS = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.arrow", "*.gz", "*.zst", "README.md", "*.yaml")
-"""Of a hub's repository: data files, and the card that declares splits and configurations."""
+"""Files that are read of a hub's repository: data, and the card that declares splits and configurations."""
 JSONL = (".jsonl", ".ndjson")
 _ROWS_PER_BATCH = 4096
 _BUFFER_BYTES = 2**20
-"""Of a parquet file, per column."""
+"""Buffer of a parquet file, per column."""
 
 
 class PublishedRow(NamedTuple):
@@ -116,7 +116,7 @@ def _read_jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[PublishedRow]:
 
 
 def _read_json(path: Path, key: str) -> Iterator[PublishedRow]:
-    """A list of objects, an object whose only list of objects it is ({"data": [...]}), or JSON lines."""
+    """Rows of a list of objects, of an object with one such list ({"data": [...]}), or of JSON lines."""
     with _opened(path, key) as file:
         raw = file.read()
     try:

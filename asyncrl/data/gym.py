@@ -24,7 +24,7 @@ from verifiers.gym.datasets import installed_version
 _TASKS_PER_PROCESS = 250
 _MAX_PROCESSES = 8
 _FORMAT = 1
-"""Of the rows, for files that an older asyncrl has left."""
+"""Format of the rows, which tells the files of an older asyncrl apart."""
 
 
 def gym_digest(source: Source, key: str) -> str:
@@ -47,7 +47,7 @@ def check_gyms(data: Data) -> None:
 
 
 def gym_rows(source: Source, key: str) -> Iterator[PublishedRow]:
-    """The rows of a gym, made first where nobody has. Raises InputError."""
+    """The rows of a gym, made first where no file has them. Raises InputError."""
     file = cache_folder("gym") / f"{source.gym}-{gym_digest(source, key)[:16]}.jsonl"
     if not file.is_file():
         _make(source, key, file)

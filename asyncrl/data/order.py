@@ -70,15 +70,15 @@ class TaskOrder:
         asked = f"its journal holds unfinished answers to {task_id}, {prompt[:80]!r}"
         if not found:
             raise InputError(
-                f"data.train has changed since the run began: {asked}, and no row asks that any more. Put "
-                f"the row back (its place in the file does not matter), or start over with another "
+                f"data.train has changed since the run began: {asked}, and no row has that prompt any more. "
+                f"Put the row back (its place in the file does not matter), or start over with another "
                 f"run_folder."
             )
         if len({pickle.dumps((t.reference, t.verifier)) for t in found}) > 1:
             raise InputError(
-                f"data.train has changed since the run began: {asked}, which now several rows ask with "
-                f"different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as it "
-                f"was, or start over with another run_folder."
+                f"data.train has changed since the run began: {asked}, a prompt that several rows now have "
+                f"with different answers ({', '.join(t.task_id for t in found[:5])}). Put the file back as "
+                f"it was, or start over with another run_folder."
             )
         return found[0]
 

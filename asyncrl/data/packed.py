@@ -28,9 +28,9 @@ from verifiers.storable import storable
 log = logging.getLogger(__name__)
 
 SPILL_BYTES = 64 * 2**20
-"""Of packed rows in memory. Larger data is a file in the cache, which the next start reuses."""
+"""Most bytes of packed rows in memory. Larger data is a file in the cache, which the next start reuses."""
 KEPT_ROWS = 50_000
-"""Read rows that are worth a file, too, however few of them are left."""
+"""Rows read that make a file worthwhile, too, however few of them are left."""
 NUM_LONGEST = 256
 """Rows whose tokens are counted for the longest prompt: those with the most bytes."""
 KEPT_TABLES = 4
@@ -39,16 +39,16 @@ _COLUMNS = ("ends", "numbers", "prompt_keys")
 
 @dataclass(slots=True)
 class Findings:
-    """What reading the rows found, as far as it is JSON: it is stored with them."""
+    """Findings from reading the rows, as far as they are JSON: they are stored with the rows."""
 
     num_rows: int = 0
     num_made: dict[int, int] = field(default_factory=dict)
     """Tasks by index of the source."""
     left_out: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
-    """Of each reason, the first row."""
+    """Reason -> the first row."""
     num_contradicting: int = 0
-    """Rows that ask what an earlier row asks, with another answer."""
+    """Rows with the prompt of an earlier row and another answer."""
     first_contradicting: str = ""
 
 
@@ -69,7 +69,7 @@ class PackedTasks:
     """Rows in the order of their sources. R rows."""
 
     rows: bytes | mmap.mmap
-    """Of each row, marshalled: text, adds_special_tokens, answer, index of its verifier."""
+    """Marshalled rows: text, adds_special_tokens, answer, index of its verifier."""
     ends: "array[int]"
     """[R] where a row ends in `rows`."""
     numbers: "array[int]"
@@ -77,12 +77,12 @@ class PackedTasks:
     prompt_keys: "array[int]"
     """[R] digest of the text."""
     labels: list[str]
-    """Of each source that has rows, for the ids of its tasks."""
+    """Label of each source that has rows, for the ids of its tasks."""
     starts: list[int]
-    """Of each source that has rows, its first row."""
+    """First row of each source that has rows."""
     specs: list[VerifierSpec]
     examples: list[tuple[int, str]]
-    """Of each verifier, the first row and where it stands."""
+    """First row of each verifier, and where it stands."""
     longest: list[int]
     """The rows with the most bytes of text."""
     findings: Findings

@@ -1,4 +1,4 @@
-"""From a row's question to what the model is asked: prompt templates by name, or jinja of one's own.
+"""From a row's question to what the model is asked: prompt templates by name, or the user's own jinja.
 
 A text template sees `question`, `system` and `examples`, and makes the whole prompt, special tokens written
 out; "chat" makes messages, which the model's own chat template renders. What stands behind the last marker of
@@ -71,7 +71,7 @@ TEMPLATES = {
 
 
 def template_title(template: str | None) -> str:
-    """What a report calls prompt.template: its name, or the digest of jinja of one's own."""
+    """Name of prompt.template in a report: its own, or the digest of the user's jinja."""
     if template is None:
         return "none, as the rows are"
     if "{" not in template:

@@ -37,7 +37,7 @@ class Unanswered:
 
     where: str
     complaint: str
-    """With the place."""
+    """The complaint, with the place."""
 
 
 def train_rows(data: Data, verifying: Verifying) -> Iterator[Row | Unanswered]:
@@ -91,7 +91,7 @@ def _found(source: Source, key: str, split: str, make: ToRow) -> Iterator[Publis
 
 
 def columns_of(source: Source, key: str) -> ToRow:
-    """What makes a row of a published one. Raises InputError for a name that means nothing."""
+    """The function that makes a row of a published one. Raises InputError for a name that means nothing."""
     if source.gym is not None:
         return gym_row
     given = source.columns
@@ -112,7 +112,7 @@ def columns_of(source: Source, key: str) -> ToRow:
 
 
 def _labels(sources: Sequence[Source], split: str) -> list[str]:
-    """Of each source, for the ids of its rows: the stem of its file, or its name and split; no two alike."""
+    """Label of each source, for the ids of its rows: its file's stem, or its name and split; no two alike."""
     labels: list[str] = []
     for source in sources:
         label = _label(source, split)

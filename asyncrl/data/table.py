@@ -58,12 +58,12 @@ class TaskTable(Sequence[Task]):
                 yield self[index]
 
     def longest_prompt(self) -> int:
-        """In tokens, among those with the most bytes."""
+        """The longest prompt in tokens, among those with the most bytes."""
         return max(len(self[index].prompt_tokens) for index in self._packed.longest)
 
     @cached_property
     def _by_prompt(self) -> dict[int, list[int]]:
-        """Needed only where data changed under a run that resumes."""
+        """Prompt key -> rows. Needed only where data changed under a run that resumes."""
         found: dict[int, list[int]] = {}
         for index, key in enumerate(self._packed.prompt_keys):
             found.setdefault(key, []).append(index)

@@ -1,4 +1,4 @@
-"""What an evaluation has found so far: the results of each model on each exam, and the JSON of them."""
+"""Findings of an evaluation so far: the results of each model on each exam, and the JSON of them."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ class Comparison:
         return [self._rows.get((model, exam.name)) for model in self.models]
 
     def progress(self) -> str:
-        """What is finished and what was under way, in one sentence."""
+        """Finished exams, and the one that was under way, in one sentence."""
         done = ", ".join(f"{exam} on {model}" for model, exam in self._rows) or "nothing"
         text = f"Finished: {done}"
         if self._current is not None:

@@ -29,9 +29,9 @@ HELDOUT = "held-out"
 class Exam:
     name: str
     source: str
-    """Where its rows are, for people."""
+    """Place of its rows, for people."""
     template: str
-    """What stands around its questions: `template_title`, or the benchmark's own."""
+    """Template around its questions: `template_title`, or the benchmark's own."""
     tasks: list[Task]
     num_left_out: int
     """Rows that were not asked: repeated, without an answer that can be parsed, or too long."""
@@ -48,7 +48,7 @@ class Exam:
         return len(self.tasks) * (self.is_greedy + self.num_sampled)
 
     async def give(self, evaluator: Evaluator) -> Result:
-        """What the model of `evaluator` answers. Raises EvaluationFailed."""
+        """Result of the model of `evaluator`. Raises EvaluationFailed."""
         return await evaluator.examine(self.tasks, is_greedy=self.is_greedy, num_samples=self.num_sampled)
 
     def evaluator(self, evaluator: Evaluator, on_graded: Callable[[int], None] | None = None) -> Evaluator:
@@ -63,7 +63,7 @@ class Exam:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What a result says of it."""
+        """Fields that a result has of its exam."""
         return {
             "benchmark": self.name,
             "source": self.source,
@@ -146,7 +146,7 @@ class _Asked:
 def _template(
     benchmark: Benchmark, recipe: Recipe, codec: TextCodec
 ) -> tuple[Callable[[Prompt], Prompt] | None, str]:
-    """What makes prompts of questions, and its title: the recipe's own, else the benchmark's."""
+    """The function that makes prompts of questions, and its title: the recipe's own, else the benchmark's."""
     if benchmark.is_completion:
         return PromptTemplate(PLAIN), benchmark.instruction_name
     if recipe.prompt is not None:

@@ -12,7 +12,7 @@ from asyncrl.records import PolicyVersion, Task
 def statements_of(
     version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result
 ) -> list[Statement]:
-    """Of the evaluation `name` of `version`, for one transaction. `result` is in the order of `tasks`.
+    """Rows of the evaluation `name` of `version`, for one transaction. `result` is in the order of `tasks`.
 
     The text of most likely answers to held-out tasks is kept; benchmarks and samples would be too much.
     """

@@ -1,6 +1,6 @@
-"""What the graded responses of an evaluation amount to: shares with 95% intervals, lengths, cut-offs, faults.
+"""Results of an evaluation from its graded responses: shares with 95% intervals, lengths, cut-offs, faults.
 
-A fault leaves every share and is counted: it is neither right nor wrong.
+A fault is left out of every share and is counted: it is neither right nor wrong.
 """
 
 import itertools
@@ -29,15 +29,15 @@ class GradedResponse:
     versions: tuple[PolicyVersion, ...]
     score: Score
     is_cut: bool = False
-    """It ended at the limit of its tokens."""
+    """Whether it ended at the limit of its tokens."""
 
 
 Groups = Sequence[Sequence[GradedResponse]]
-"""Of each task its responses."""
+"""Responses of each task."""
 
 
 class Answered(TypedDict):
-    """Of all responses, faults included."""
+    """Figures of all responses, faults included."""
 
     response_tokens_mean: float
     cut_share: float
@@ -46,12 +46,12 @@ class Answered(TypedDict):
     num_faults: int
     """Responses without a verdict."""
     version_min: PolicyVersion
-    """Of the versions that answered; -1 when no answer has a token."""
+    """Oldest of the versions that answered; -1 when no answer has a token."""
     version_max: PolicyVersion
 
 
 class Greedy(Answered):
-    """Of the most likely answer to each task."""
+    """Figures of the most likely answer to each task."""
 
     greedy_accuracy: float
     greedy_low: float
@@ -60,7 +60,7 @@ class Greedy(Answered):
 
 
 class Sampled(Answered):
-    """Of k samples per task, with 95% intervals over tasks."""
+    """Figures of k samples per task, with 95% intervals over tasks."""
 
     k: int
     avg_at_k: float
@@ -73,7 +73,7 @@ class Sampled(Answered):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one model on one exam: greedy, sampled, or both."""
+    """Result of one model on one exam: greedy, sampled, or both."""
 
     greedy: Greedy | None
     sampled: Sampled | None
@@ -96,7 +96,7 @@ class Result:
 
 
 def greedy_result(groups: Groups) -> Greedy:
-    """Of one response per task; at least one has a verdict."""
+    """Figures of one response per task; at least one has a verdict."""
     graded = list(itertools.chain.from_iterable(map(correct_of, groups)))
     accuracy = estimates.accuracy(sum(graded), len(graded))
     return {
@@ -136,7 +136,7 @@ def chance_scores(groups: Groups, k: int) -> Scores:
 
 
 def correct_of(responses: Sequence[GradedResponse]) -> list[bool]:
-    """Of those with a verdict, which are correct."""
+    """Whether each response with a verdict is correct."""
     return [r.score.correctness == 1.0 for r in responses if r.score.correctness is not None]
 
 

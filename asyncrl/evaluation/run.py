@@ -39,7 +39,7 @@ MAX_ATTEMPTS = 3
 
 
 def _nothing(num_responses: int) -> None:
-    """Where nobody asks how far an evaluation is."""
+    """Reports nothing: the default of `on_graded`."""
 
 
 @dataclass
@@ -52,13 +52,13 @@ class Evaluator:
     context_tokens: int
     run_id: str
     counter: "itertools.count[int]"
-    """Of request ids, shared by the evaluations of a run."""
+    """Counter of request ids, shared by the evaluations of a run."""
     num_streamed: int = 0
     """Tokens so far, also of requests that broke off."""
     is_completion: bool = False
     """The prompt and its response are graded together."""
     on_graded: Callable[[int], None] = _nothing
-    """Told how many more responses are graded."""
+    """Receives how many more responses are graded."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
 
     async def examine(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
@@ -111,7 +111,7 @@ class Evaluator:
         return [answers[i * num_samples : (i + 1) * num_samples] for i in range(len(tasks))]
 
     def _num_requests(self) -> int:
-        """At once; one at least."""
+        """Requests at once; one at least."""
         capacity = self.fleet.max_running_requests * len(self.fleet.servers)
         return max(1, capacity // PROMPTS_PER_REQUEST)
 
@@ -205,7 +205,7 @@ class Evaluator:
         return GradedResponse(text, len(tokens), tuple(versions), score, is_cut)
 
     def _expected_tokens(self, prefix: Prefix) -> int:
-        """What it will hold of a cache."""
+        """Cache tokens that a request is expected to hold."""
         return len(prefix.tokens) + self.lengths.expected(0, limit_tokens=prefix.max_new_tokens)
 
     def _prefix(self, request_id: str, task: Task) -> Prefix:

@@ -7,7 +7,7 @@ pre-training text. No torch.
 from random import Random
 
 Terms = tuple[int, ...]
-"""What is to be added, in the order of the prompt."""
+"""Numbers to add, in the order of the prompt."""
 
 
 def draw_addition(random: Random) -> Terms:

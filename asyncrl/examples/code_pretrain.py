@@ -39,7 +39,7 @@ class CodeOptions(Pretraining):
     slip: Fraction = 0.05
     """Chances of the bugs: code_tasks.py:Bugs."""
     num_examples: Positive = 20000
-    """Of the corpus; each is seen once."""
+    """Examples of the corpus; each is seen once."""
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:

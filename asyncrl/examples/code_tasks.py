@@ -18,7 +18,7 @@ REDUCTIONS = ("sum", "list", "distinct")
 MAPS = ("same", "square", *(f"{name} {n}" for name in ("plus", "minus", "times") for n in range(1, 10)))
 FILTERS = ("all", "even", "odd", *(f"{name} {n}" for name in ("over", "under") for n in range(1, 10)))
 LIMITS = {"cpu_seconds": 2, "wall_seconds": 4, "memory_mb": 256}
-"""Of each hidden test's run: far more than a right program takes."""
+"""Limits of each hidden test's run: far more than a right program takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _slipped(number: str, random: Random, bugs: Bugs) -> str:
 
 
 def answer(task: CodeTask, numbers: list[int]) -> Any:
-    """What the function returns for `numbers`. Written apart from write_program: each checks the other."""
+    """The function's value for `numbers`. Written apart from write_program: each checks the other."""
     name, _, text = task.condition.partition(" ")
     bound = int(text or 0)
     keeps: dict[str, Callable[[int], bool]] = {

@@ -19,7 +19,7 @@ OFFSETS = (-100, -10, -1, 1, 10, 100)
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the corpus is made of, as probabilities."""
+    """Make-up of the corpus, as probabilities."""
 
     direct: float = 0.75
     """An answer without working; the others are worked inside <think>."""

@@ -28,13 +28,13 @@ class ChainSumOptions(Pretraining):
 
     examples_per_batch: Positive = 64
     config: dict[str, Any] = {}
-    """Of chain_sum, as in `data.train`; terms of one digit."""
+    """Configuration of chain_sum, as in `data.train`; terms of one digit."""
     num_examples: Positive = 28800
-    """Of the corpus; each is seen once."""
+    """Examples of the corpus; each is seen once."""
     worked_first: Count = 12800
     """Examples that the corpus begins with, all worked: what is rare later is learned by then."""
     first_seed: Count = 2_000_000
-    """Of the questions of the corpus: task i of a gym is made from seed + i."""
+    """First seed of the corpus's questions: task i of a gym is made from seed + i."""
     heldout_seed: Count = 1_000_000
     heldout_size: Positive = 500
     """Seed and size of `data.heldout`: its questions are not in the corpus."""

@@ -10,12 +10,12 @@ from random import Random
 from asyncrl.examples.arithmetic import Terms, read_columns
 
 NAMES = "abcdefghijklmnopqrstuvwx"
-"""Of the terms, in their order: with a name, the next term is found however long the sum is."""
+"""Names of the terms, in their order: with a name, the next term is found however long the sum is."""
 MIN_TERMS, MAX_TERMS = 2, len(NAMES)
 MEDIAN_TERMS, SPREAD_TERMS = 5, 0.7
-"""Of the log-normal number of terms, before those outside the bounds are drawn again."""
+"""Median and spread of the log-normal number of terms, before those outside the bounds are drawn again."""
 NUM_COLUMNS = 3
-"""Of a running total: ones, tens, and all the hundreds together."""
+"""Columns of a running total: ones, tens, and all the hundreds together."""
 
 
 def draw_long_sum(random: Random) -> Terms:

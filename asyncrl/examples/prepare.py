@@ -138,7 +138,7 @@ def _only_maker(folder: Path) -> Iterator[None]:
 
 
 def _stamp(section: Prepare) -> object:
-    """What makes the folder, as JSON gives it back."""
+    """The inputs that make the folder, as JSON gives them back."""
     stamp = {"format": FORMAT, "target": section.target, "options": section.options}
     return json.loads(json.dumps(stamp, default=str))
 

@@ -64,11 +64,11 @@ class Pretraining(Section):
 
     examples_per_batch: Positive = 128
     matrix_learning_rate: PositiveFloat = 0.03
-    """Of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth along a cosine."""
+    """Rate of the matrices inside the layers, by Muon. Both rates warm up, then fall to a tenth (cosine)."""
     learning_rate: PositiveFloat = 2e-3
-    """Of embeddings, head and norms, by AdamW."""
+    """Rate of embeddings, head and norms, by AdamW."""
     seed: Count = 0
-    """Of the problems, the corpus, the initial weights and the order of the batches."""
+    """Seed of the problems, the corpus, the initial weights and the order of the batches."""
 
 
 class SumsOptions(Pretraining):
@@ -86,7 +86,7 @@ class SumsOptions(Pretraining):
     noise: Fraction = 0.03
     """Chance of a slip per worked step."""
     num_examples: Positive = 50000
-    """Of the corpus; each is seen once."""
+    """Examples of the corpus; each is seen once."""
     max_position_embeddings: Annotated[int, Field(ge=64)] = 256
     """The model's context in tokens."""
 

@@ -10,7 +10,7 @@ from asyncrl.examples.arithmetic import Terms
 
 Draw = Callable[[Random], Terms]
 Problem = tuple[int, ...]
-"""What makes two prompts the same problem: the terms in ascending order, so 12+34 is 34+12."""
+"""Identity of a problem: its terms in ascending order, so 12+34 is 34+12."""
 
 
 class DataRow(TypedDict):

@@ -33,7 +33,7 @@ class SumsOptions(Section):
     num_heldout: Positive = 512
     """Rows of heldout.jsonl; all other sums are rows of train.jsonl."""
     seed: Count = 0
-    """Of the order of the rows, and of which number of a sum comes first."""
+    """Seed of the order of the rows, and of which number of a sum comes first."""
 
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:

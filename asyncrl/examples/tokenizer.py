@@ -1,7 +1,7 @@
 """The tokenizer of the examples: one token per character, and one for each marker of an answer.
 
 Writes the files that `tokenizers` and `transformers` load. Encoding puts <bos> in front, always, by the
-tokenizer's own post-processor: so everyone who encodes a prompt gets the same ids. Decoding without the
+tokenizer's own post-processor: so every program that encodes a prompt gets the same ids. Decoding without the
 special tokens gives the text back to the letter. A character outside the vocabulary is an error.
 """
 

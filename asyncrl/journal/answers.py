@@ -33,7 +33,7 @@ class Visit(TypedDict):
     group_id: int
     admitted_version: int
     step: int | None
-    """That trained it first."""
+    """Step that trained it first."""
     state: str
     num_graded: int
     correct: float
@@ -47,10 +47,10 @@ class Visit(TypedDict):
 class ChangedTask(TypedDict):
     task_id: str
     prompt: str
-    """Its end, where it is long."""
+    """The prompt; its end, where it is long."""
     num_visits: int
     num_changes: int
-    """Visits whose answer was another one than at the visit before."""
+    """Visits whose answer differs from that of the visit before."""
     moved: float
     """Sum of the changes of `correct` from visit to visit, each without its sign."""
     visits: list[Visit]
@@ -62,7 +62,7 @@ LONGEST_PROMPT = 400
 
 
 def read_changed_tasks(journal: Readable, *, offset: int = 0, limit: int = 25) -> list[ChangedTask]:
-    """Those whose answers changed, the most changeable first: changes, plus how far the share moved."""
+    """Tasks whose answers changed, the most changeable first: changes, plus how far the share moved."""
     rows = journal.read(_CHANGES, {"limit": limit, "offset": offset})
     visits: dict[str, list[Visit]] = {task_id: [] for task_id, *_ in rows}
     # A query opens the file: one for all tasks, not one for each.

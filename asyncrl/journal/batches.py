@@ -32,7 +32,7 @@ def load_batch(journal: Readable, version: PolicyVersion, temperature: float) ->
 
 
 def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Sequence]]:
-    """Of each group that the trainer of `version` took, in the order of its first take, what was given of it.
+    """Yields, per group, what the trainer of `version` was given, in the order of the groups' first takes.
 
     One read per group: a batch has millions of tokens, and the caller may have others to serve meanwhile.
     Raises QueueError when its tokens were compacted.
@@ -52,7 +52,7 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Sequ
 
 
 def _sequences(rows: list[tuple[Any, ...]]) -> list[Sequence]:
-    """Of one group; `rows` are as _GROUP selects them."""
+    """Sequences of one group; `rows` are as _GROUP selects them."""
     found: dict[str, tuple[Trajectory, float, float]] = {}
     for name, prompt, reward, advantage, token_version, is_continued, tokens, logprobs in rows:
         if name not in found:

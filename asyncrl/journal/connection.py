@@ -13,7 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.journal.schema import AUTHOR_KEY, SCHEMA_KEY, SCHEMA_VERSION, create_tables, own_version
 
 WAL_BYTES = 64 * 2**20
-"""What the write-ahead log is cut back to after a large transaction."""
+"""Size that the write-ahead log is cut back to after a large transaction."""
 BUSY_SECONDS = 10.0
 """How long a reader waits while the file is locked, as for a recovery of the write-ahead log."""
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -99,7 +99,7 @@ def is_begun(path: Path) -> bool:
 
 
 def find_damage(path: Path) -> str | None:
-    """What SQLite says is wrong with the file, None when it is whole. Reads all of it."""
+    """The damage that SQLite finds in the file, None when it is whole. Reads all of it."""
     with snapshot(path) as db:
         ((words,),) = db.execute("PRAGMA quick_check(1)").fetchall()
     return None if words == "ok" else str(words).splitlines()[-1]

@@ -1,6 +1,6 @@
-"""The conservation table: what was generated = what was trained, is still queued, or was dropped, per reason.
+"""The conservation table: every generated token was trained, is still queued, or was dropped, per reason.
 
-Each fate was counted where it happened, so a token that nobody accounts for shows. Does not decide what to
+Each fate was counted where it happened, so a token that is not accounted for shows. Does not decide what to
 do about it.
 """
 
@@ -20,7 +20,7 @@ SELECT CASE state WHEN 'taken' THEN 'taken' ELSE 'queued' END, sum(length(s.toke
 FROM groups g JOIN trajectories t USING (group_id) JOIN segments s USING (trajectory_id)
 WHERE state IN ('open', 'ready', 'taken') AND (state = 'open' OR advantage IS NOT NULL) GROUP BY 1
 """
-"""Tokens that have no fate yet. Of a group that is no longer open, faults have left."""
+"""Tokens that have no fate yet. Faults have left a group that is no longer open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Fate:
     tokens: int
     groups: int
     share: float
-    """Of the generated tokens."""
+    """Share of the generated tokens."""
 
 
 @dataclass(frozen=True, slots=True)

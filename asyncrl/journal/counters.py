@@ -12,7 +12,7 @@ GENERATED = "tokens_generated"
 TRAINED = "tokens_trained"
 """Each token once, when a checkpoint first holds it."""
 REPEATED = "tokens_repeated"
-"""Of groups that were trained again, each time."""
+"""Tokens of groups that were trained again, each time."""
 DROPPED = "tokens_dropped:"
 """Followed by a DropReason."""
 

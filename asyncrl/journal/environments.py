@@ -1,4 +1,4 @@
-"""In what each start of a run ran: environment, the model's shape, the files of the user's own code.
+"""Where each start of a run ran: environment, the model's shape, the files of the user's own code.
 
 No row is ever removed: that a run was started again is part of what it took.
 """
@@ -23,7 +23,7 @@ _OWN_FILE = re.compile(r"(/[^:\n]*\.py):[A-Za-z_]\w*")
 
 
 class StartRecord(BaseModel):
-    """Of one start."""
+    """Record of one start."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class Start(BaseModel):
     started_seconds: float
     """Unix time."""
     version: PolicyVersion
-    """Of the checkpoint that it began from."""
+    """Version of the checkpoint that it began from."""
     record: StartRecord
 
 
@@ -53,7 +53,7 @@ def record_environment(
 
 
 def read_starts(journal: Readable) -> list[Start]:
-    """Of every start, the first one first."""
+    """Every start, the first one first."""
     rows = journal.read("SELECT started_seconds, version, environment FROM environments ORDER BY 1")
     return [
         Start(started_seconds=seconds, version=version, record=StartRecord.model_validate_json(text))
@@ -68,7 +68,7 @@ def last_environment(journal: Readable) -> Environment | None:
 
 
 def code_digests(recipe: Recipe) -> dict[str, str]:
-    """Of the Python files that the recipe names and that are there."""
+    """Digests of the Python files that the recipe names and that are there."""
     files = dict.fromkeys(_own_files(recipe.model_dump()))
     return {file: sha256_of(Path(file)) for file in files if os.path.isfile(file)}
 

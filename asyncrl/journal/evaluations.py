@@ -1,6 +1,6 @@
-"""What each response of an evaluation amounted to: written once per evaluation, read by comparisons of runs.
+"""Results of each response of an evaluation: written once per evaluation, read by comparisons of runs.
 
-`name` is "held-out" or that of a benchmark. Of a run that was resumed, rows of versions that it trains again
+`name` is "held-out" or that of a benchmark. When a run resumes, rows of versions that it trains again
 are removed at the start (`starts.record_start`).
 """
 
@@ -23,10 +23,10 @@ class Answer:
 
     task_id: str
     sample: int
-    """From 0; GREEDY for the most likely answer."""
+    """Index of the sample, from 0; GREEDY for the most likely answer."""
     outcome: str
     correctness: float | None
-    """In [0, 1]; None for a fault."""
+    """Correctness in [0, 1]; None for a fault."""
     num_tokens: int
     is_cut: bool
     extracted: str | None
@@ -77,7 +77,7 @@ def evaluated_tasks(name: str, prompts: Iterable[tuple[str, str]]) -> list[State
 
 
 def read_answers(journal: Readable, version: PolicyVersion, name: str) -> list[Answer]:
-    """In the order of the tasks; empty where the journal has none of this evaluation."""
+    """Answers in the order of the tasks; empty where the journal has none of this evaluation."""
     rows = journal.read(
         "SELECT task_id, sample, outcome, correctness, num_tokens, is_cut, extracted FROM evaluated "
         "WHERE version = ? AND name = ? ORDER BY rowid",
@@ -90,7 +90,7 @@ def read_answers(journal: Readable, version: PolicyVersion, name: str) -> list[A
 
 
 def read_greedy_scores(journal: Readable, name: str) -> dict[PolicyVersion, dict[str, float | None]]:
-    """Of each version that was evaluated: the correctness of the most likely answer to each task."""
+    """Evaluated version -> the correctness of the most likely answer to each task."""
     found: dict[PolicyVersion, dict[str, float | None]] = {}
     rows = journal.read(
         "SELECT version, task_id, correctness FROM evaluated WHERE name = ? AND sample = ? ORDER BY rowid",

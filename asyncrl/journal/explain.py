@@ -27,7 +27,7 @@ ENDS = {"stop": "It ended by itself.", "length": "It was cut at the length limit
 
 
 def explain_trajectory(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> list[str]:
-    """When it was admitted, who wrote it, its verdict and its fate."""
+    """Sentences on its admission, the servers that wrote it, its verdict and its fate."""
     name, number = trajectory["trajectory_id"], group["group_id"]
     return [
         f"Trajectory {name} is sample {trajectory['sample']} of group {number} (task {group['task_id']}).",
@@ -118,7 +118,7 @@ def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
 def _end(journal: JournalReader, group: GroupRow, trajectory: TrajectoryRow) -> Iterator[str]:
     is_in_batch = group["state"] in ("ready", "taken", "trained")
     if is_in_batch and trajectory["advantage"] is None:
-        yield "It left its group before the baseline, for want of a verdict: dropped (fault)."
+        yield "It left its group before the baseline, without a verdict: dropped (fault)."
         return
     if trajectory["advantage"] is not None:
         yield f"Its advantage over its group was {trajectory['advantage']:+.4f}."

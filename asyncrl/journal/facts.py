@@ -5,7 +5,7 @@ from asyncrl.journal.counters import Statement
 
 
 def read_fact(journal: Readable, key: str) -> str | None:
-    """None while nobody has set it."""
+    """The value of a fact; None while it is not set."""
     return next((value for (value,) in journal.read("SELECT value FROM meta WHERE key = ?", (key,))), None)
 
 

@@ -21,24 +21,24 @@ WHERE admitted_version BETWEEN :first AND :last GROUP BY admitted_version, state
 
 
 class LedgerRow(TypedDict):
-    """Numbers of groups."""
+    """Numbers of groups of a step."""
 
     step: int
     version: int
-    """That the step trains: step - 1."""
+    """Version that the step trains: step - 1."""
     trained: int
-    """By this step, for the first time, a checkpoint holds it."""
+    """Groups that this step trained first; a checkpoint holds it."""
     taken: int
-    """By this step; no checkpoint holds it yet."""
+    """Groups that this step took first; no checkpoint holds it yet."""
     repeated: int
     admitted: int
-    """At the version that the step trains."""
+    """Groups admitted at the version that the step trains."""
     open: int
-    """Of the admitted ones: generated, verified, or parked until a server has room."""
+    """Admitted groups in generation or verification, or parked until a server has room."""
     ready: int
-    """Of the admitted ones: complete and waiting to be taken."""
+    """Admitted groups that are complete and wait to be taken."""
     dropped: dict[str, int]
-    """Of the admitted ones, by reason."""
+    """Admitted groups that were dropped, by reason."""
 
 
 def read_ledger(journal: Readable, *, before: int | None = None, limit: int = 50) -> list[LedgerRow]:

@@ -1,4 +1,4 @@
-"""When a run's groups were admitted and how long their responses are, for a simulation that draws from them.
+"""Admission times of a run's groups and lengths of their responses, for a simulation that draws from them.
 
 Compacted ones count too.
 """
@@ -40,7 +40,7 @@ class GroupLengths(NamedTuple):
     prompt_tokens: int
     """0 once compacted."""
     response_tokens: list[int]
-    """Of its trajectories that have ended."""
+    """Lengths of its trajectories that have ended."""
 
 
 def read_lengths(journal: Readable) -> list[GroupLengths]:
@@ -54,18 +54,18 @@ def read_lengths(journal: Readable) -> list[GroupLengths]:
 
 
 class SampledTokens(NamedTuple):
-    """What a run sampled, summed up for `asyncrl.model.flops.generation_flops`."""
+    """Totals of a run's sampling, for `asyncrl.model.flops.generation_flops`."""
 
     num_prompt_tokens: float
-    """Of each group once; of prompts that are compacted, the mean of the others."""
+    """Prompt tokens, each group's once; a compacted prompt counts as the mean of the others."""
     num_sampled_tokens: int
     num_fed_tokens: int
-    """Without the last one of each response, which nothing follows."""
+    """Sampled tokens without the last one of each response, which nothing follows."""
     num_looks: float
     """Positions that the prompts' and the fed tokens look at, each at itself too."""
 
 
 def read_sampled(journal: Readable) -> SampledTokens:
-    """Of all trajectories, whatever their fate."""
+    """Totals of all trajectories, whatever their fate."""
     ((prompts, sampled, fed, looks),) = journal.read(_SAMPLED.format(bytes=NUMBER_BYTES))
     return SampledTokens(prompts or 0.0, sampled or 0, fed or 0, looks or 0.0)

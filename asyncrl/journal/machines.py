@@ -1,4 +1,4 @@
-"""On which machines a run was trained, as its starts recorded them."""
+"""The machines that a run was trained on, as its starts recorded them."""
 
 from collections.abc import Sequence
 

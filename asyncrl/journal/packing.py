@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 NUMBER_BYTES = 4
-"""Of a token and of a log-prob."""
+"""Size of a token and of a log-prob."""
 HALF_BYTES = 2
 _IS_LITTLE = sys.byteorder == "little"
 

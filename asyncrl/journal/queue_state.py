@@ -71,7 +71,7 @@ def taken_tokens(journal: Readable) -> dict[PolicyVersion, int]:
 
 
 def repeated_tokens(journal: Readable) -> dict[PolicyVersion, int]:
-    """The same of the groups that a batch repeats."""
+    """Version that took a batch -> tokens of its repeated groups, of batches that no checkpoint covers."""
     return dict(journal.read(_REPEATED_TOKENS))
 
 

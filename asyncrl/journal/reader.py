@@ -228,7 +228,7 @@ def _trajectory(db: sqlite3.Connection, row: sqlite3.Row) -> TrajectoryRow:
 
 
 def _trained(db: sqlite3.Connection, trajectory_id: str) -> TrainedRow | None:
-    """What its last step knew of its tokens."""
+    """The record of its tokens by the last step that kept one."""
     row = db.execute(
         "SELECT step + 1 AS step, log_ratios, entropies, advantages FROM trained_tokens "
         "WHERE trajectory_id = ? ORDER BY step DESC LIMIT 1",

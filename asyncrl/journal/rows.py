@@ -1,4 +1,4 @@
-"""What `JournalReader` returns for people: plain rows, which the page of trajectories sends as JSON.
+"""Rows that `JournalReader` returns for people: plain ones, which the page of trajectories sends as JSON.
 
 Steps count from 1: step n made version n.
 """
@@ -16,7 +16,7 @@ class GroupSummary(TypedDict):
     admitted_version: int
     admitted_seconds: float
     step: int | None
-    """That trained it first."""
+    """Step that trained it first."""
     reason: str | None
     """Why it was dropped."""
     num_trajectories: int
@@ -33,7 +33,7 @@ class GroupSummary(TypedDict):
 
 class SegmentRow(TypedDict):
     position: int
-    """Of its first token in the response."""
+    """Position of its first token in the response."""
     version: int
     is_continued: bool
     """Sampled over a KV cache of an older version."""
@@ -42,7 +42,7 @@ class SegmentRow(TypedDict):
 
 
 class TrajectoryColumns(TypedDict):
-    """Of `trajectories`, without what was generated."""
+    """Columns of `trajectories`, without what was generated."""
 
     trajectory_id: str
     group_id: int
@@ -60,7 +60,7 @@ class TrajectoryColumns(TypedDict):
 
 
 class TrainedRow(TypedDict):
-    """What a step knew of each token of a response."""
+    """A step's record of each token of a response."""
 
     step: int
     log_ratios: list[float]
@@ -74,13 +74,13 @@ class TrainedRow(TypedDict):
 class TrajectoryRow(TrajectoryColumns):
     prompt_tokens: list[int]
     trained: TrainedRow | None
-    """Of the last step that trained it, where view.groups_per_step kept it."""
+    """Record of the last step that trained it, where view.groups_per_step kept it."""
     text: str | None
     segments: list[SegmentRow]
 
 
 class GroupColumns(TypedDict):
-    """Of `groups`."""
+    """Columns of `groups`."""
 
     group_id: int
     task_id: str
@@ -89,7 +89,7 @@ class GroupColumns(TypedDict):
     admitted_version: int
     admitted_seconds: float
     step: int | None
-    """That trained it first."""
+    """Step that trained it first."""
     reason: str | None
     """Why it was dropped."""
     repeated_steps: list[int]
@@ -108,7 +108,7 @@ class StreamRow(TypedDict):
 
 
 class FaultTrace(TypedDict):
-    """Of the first fault of a cause."""
+    """Traceback of the first fault of a cause."""
 
     trajectory_id: str
     trace: str

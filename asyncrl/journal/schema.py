@@ -38,7 +38,7 @@ class Column:
 class Table:
     name: str
     row: str
-    """What one row stands for."""
+    """Meaning of one row."""
     columns: tuple[Column, ...]
     key: str = ""
     """The primary key where it spans columns."""
@@ -258,7 +258,7 @@ TABLES = (
             Column("started_seconds", "REAL NOT NULL", "its start, as in environments"),
             Column("name", "TEXT NOT NULL", "run, controller, verifiers, server 0, trainer 0, energy: ..."),
             Column("wall_seconds", "REAL NOT NULL", "that it ran, as last seen"),
-            Column("cpu_seconds", "REAL", "its own and its children's; none where nobody could read it"),
+            Column("cpu_seconds", "REAL", "its own and its children's; none where it could not be read"),
             Column("num_gpus", "INTEGER NOT NULL", "that it had"),
             Column("num_restarts", "INTEGER NOT NULL", "within this start"),
             Column("joules", "REAL", "of an energy counter; none where it could not be read to the end"),

@@ -1,4 +1,4 @@
-"""Which rollout servers somebody added to or removed from a live run, so that it resumes with the same ones.
+"""Rollout servers that were added to or removed from a live run, so that it resumes with the same ones.
 
 A change belongs to the servers that the recipe named at the time: with others in the recipe it is void. The
 processes of a run listen elsewhere after a restart, unless serving.first_port is set: of local servers that
@@ -31,7 +31,7 @@ def record_change(journal: Journal, action: str, url: str, *, is_local: bool, se
 
 
 def read_changes(journal: Readable, serving: Serving) -> ServerChanges:
-    """What holds for a run that starts with `serving`: per server, the last change wins."""
+    """Changes that hold for a run that starts with `serving`: per server, the last one wins."""
     rows = journal.read(
         # SQLite takes the other columns from the row of the maximum.
         "SELECT url, action, is_local, max(rowid) FROM servers WHERE named = ? GROUP BY url, is_local "
@@ -50,5 +50,5 @@ def read_changes(journal: Readable, serving: Serving) -> ServerChanges:
 
 
 def _named(serving: Serving) -> str:
-    """What the recipe says of which servers there are."""
+    """The servers that the recipe names, as text."""
     return json.dumps([serving.servers, serving.num_servers, serving.first_port])

@@ -1,7 +1,7 @@
-"""Under which recipe each step was trained: a row of the journal per start of a run; and on which data.
+"""The recipe that each step was trained under, as a row of the journal per start of a run; and its data.
 
-Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget); who
-repeats a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
+Some keys of a recipe may change between two starts (the layout of the trainer, the micro-batch budget);
+repeating a step needs those it was made with. The data may not change unseen: `meta` keeps the digest of each
 file as the run last read it, the base model's digest and the time that its chat templates were given.
 """
 
@@ -26,7 +26,7 @@ RENDERED = "prompts rendered at"
 def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
     """A run starts, or resumes, from the checkpoint of `version` under `recipe` (YAML, resolved)."""
     journal.write(
-        # What an earlier start did after this version is done again.
+        # Work that an earlier start did after this version is done again.
         ("DELETE FROM starts WHERE version >= ?", (version,)),
         ("DELETE FROM evaluated WHERE version > ?", (version,)),
         ("INSERT INTO starts VALUES (?, ?, ?)", (version, recipe, time.time())),
@@ -72,10 +72,10 @@ def changed_data(journal: Readable, digests: Mapping[str, str]) -> list[str]:
 
 
 def words_of_change(key: str) -> str:
-    """What a person should know about a data file that changed."""
+    """Words for a person about a data file that changed."""
     return (
         f"the file of {key} has changed since the last start: unfinished answers are graded by the row that "
-        f"asks their prompt now, and what is asked next follows the new file"
+        f"now has their prompt, and the next prompts come from the new file"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the replay queue writes into the journal: a statement per change of a group or a trajectory.
+"""Statements that the replay queue writes into the journal: one per change of a group or a trajectory.
 
 Does not decide anything and touches no file; `Journal.write` takes what these functions return.
 """
@@ -23,7 +23,7 @@ from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 LONGEST_ANSWER = 200
 """Characters of an answer that stand for a group."""
 MOST_CAUSES = 200
-"""Of faults whose traceback is kept."""
+"""Most causes of faults whose traceback is kept."""
 
 
 def admitted(
@@ -172,7 +172,7 @@ def repeated(group_ids: Iterable[int], version: PolicyVersion) -> list[Statement
 
 
 def trained_tokens(found: Iterable[TrainedTokens], version: PolicyVersion) -> list[Statement]:
-    """What the trainer of `version` knew of each token; of a step that is done again, what it knew last."""
+    """Records of each token by the trainer of `version`; a step that is done again replaces its records."""
     return [
         (
             "INSERT OR REPLACE INTO trained_tokens VALUES (?, ?, ?, ?, ?)",

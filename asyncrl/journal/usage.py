@@ -1,4 +1,4 @@
-"""What each start of a run used: counters as they were last seen.
+"""Usage of each start of a run: counters as they were last seen.
 
 A start's rows are overwritten while it runs, so that what a killed run used is known up to the last sample.
 No row of an earlier start is ever removed: time and energy are spent even where steps are trained again.
@@ -18,7 +18,7 @@ ENERGY = "energy: "
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one process or energy counter in one start."""
+    """Usage of one process or energy counter in one start."""
 
     name: str
     wall_seconds: float
@@ -35,7 +35,7 @@ def record_usage(journal: Journal, started_seconds: float, usages: Sequence[Usag
 
 
 def read_usage(journal: Readable) -> dict[float, list[Usage]]:
-    """When a start began -> what it used, the first one first."""
+    """Time that a start began -> what it used, the first one first."""
     rows = journal.read(
         "SELECT started_seconds, name, wall_seconds, cpu_seconds, num_gpus, num_restarts, joules FROM usage "
         "ORDER BY 1, 2"

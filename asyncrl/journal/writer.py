@@ -74,7 +74,7 @@ class Journal:
         await asyncio.wrap_future(self._barrier())
 
     def barrier_blocking(self) -> None:
-        """The same for callers without an event loop."""
+        """`barrier` for callers without an event loop."""
         self._barrier().result()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Journal:
             barriers = [item for item in batch if isinstance(item, Future)]
             self._commit(statements)
             for barrier in barriers:
-                # Who waited may have given up meanwhile, such as a take that is asked again.
+                # A waiting task may have given up meanwhile, such as a take that is asked again.
                 if not barrier.set_running_or_notify_cancel():
                     continue
                 if self._failure is None:
@@ -152,14 +152,14 @@ class Journal:
 
 
 def _way_out(error: BaseException) -> str:
-    """What a person may do about a write that failed."""
+    """Advice for a person about a write that failed."""
     code = getattr(error, "sqlite_errorcode", None)
     # The low byte: the others tell which read, write or sync it was.
     kind = None if code is None else code & 0xFF
     if kind in DISK_CODES:
-        return "make room on the disk, or see to what ails it, and run the same command again, it resumes"
+        return "make room on the disk, or repair it, and run the same command again: it resumes"
     if kind in ACCESS_CODES:
-        return "make the file writable for this process alone and run the same command again, it resumes"
+        return "make the file writable for this process alone and run the same command again: it resumes"
     if kind in DAMAGE_CODES:
         return "restore the file, or set run_folder to a new folder"
     return "this is a defect of asyncrl, not of the disk"

@@ -1,1 +1,1 @@
-"""What a person sees: metrics, the live line, the report, the page of trajectories."""
+"""Everything that a person sees: metrics, the live line, the report, the page of trajectories."""

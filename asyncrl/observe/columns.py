@@ -1,4 +1,4 @@
-"""What the columns of metrics.jsonl are called in every tracker and in Prometheus: group/name.
+"""Names of the columns of metrics.jsonl in every tracker and in Prometheus: group/name.
 
 Owns the one mapping. A column that it does not know keeps its name, in the group `other`.
 """
@@ -100,7 +100,7 @@ GROUPS = {
     ),
     "memory": ("controller_memory_gib", "trainer_memory_gib", "server_memory_gib"),
 }
-"""Group -> columns of a step, whose name drops the group where it begins with it."""
+"""Group -> columns of a step. A column that begins with its group's name drops it."""
 PREFIXES = {
     "reward_mean_by_outcome_": "reward/mean_by_outcome/",
     "response_tokens_mean_by_outcome_": "response/tokens_mean_by_outcome/",
@@ -112,10 +112,10 @@ PREFIXES = {
     "value_": "critic/value_",
     "critic_": "critic/",
 }
-"""Of columns that come in families."""
+"""Prefix of columns that come in families -> what replaces it."""
 BY_VERIFIER = "outcomes_by_verifier_"
 NO_VALUES = ("kind", "time_seconds", "step")
-"""What says where a value belongs."""
+"""Columns that say where a value belongs."""
 
 _KNOWN = {
     column: f"{group}/{column.removeprefix(f'{group}_')}"
@@ -123,7 +123,7 @@ _KNOWN = {
     for column in columns
 }
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]+")
-"""By one tracker or another."""
+"""Characters that one tracker or another refuses."""
 
 
 def values_of(row: Mapping[str, Any]) -> dict[str, float]:
@@ -161,5 +161,5 @@ def _verifier_and_outcome(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Such as "sevens.py-Sevens" for "./sevens.py:Sevens"."""
+    """A name that all trackers take, such as "sevens.py-Sevens" for "./sevens.py:Sevens"."""
     return _REFUSED.sub("-", text).strip("-.") or "-"

@@ -68,7 +68,7 @@ def print_comparison(models: Sequence[str], results: Sequence[Row | None], conso
 
 
 def differences(first: Row, second: Row) -> dict[str, Difference]:
-    """Of each measure that both rows have scores of: second - first."""
+    """Second - first, for each measure that both rows have scores of."""
     found = {}
     for name, _ in MEASURES:
         pairs = [

@@ -50,7 +50,7 @@ def histogram(name: str, help: str, counted: Histogram) -> Iterator[str]:
 
 
 def text(families: Iterable[Iterable[str]]) -> str:
-    """What a scrape is answered."""
+    """The answer to a scrape."""
     return "".join(f"{line}\n" for lines in families for line in lines)
 
 

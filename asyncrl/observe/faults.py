@@ -22,9 +22,9 @@ class FaultCause:
     cause: str
     num_verdicts: int
     task_id: str
-    """Of the first verdict."""
+    """Task of the first verdict."""
     detail: str
-    """Of the first one."""
+    """Detail of the first verdict."""
     num_retried: int = 0
     """Further faults of this cause, whose retry gave a verdict."""
 

@@ -8,7 +8,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def compact(value: float | None) -> str:
-    """At most five characters: 7.25, 31.2, 950, 4.2k, 12k, 3.4M."""
+    """The number in at most five characters: 7.25, 31.2, 950, 4.2k, 12k, 3.4M."""
     if value is None:
         return NOTHING
     # Each bound is where rounding would carry into the next form: 999.6 is "1.0k", never "1000".

@@ -21,7 +21,7 @@ class LateStage:
         self._open = contextlib.ExitStack()
 
     def show(self, what: str, *, done: float = 0.0, total: float | None = None) -> None:
-        """`what` stands after the title; `total` is None where nobody knows it."""
+        """`what` stands after the title; `total` is None where it is not known."""
         if self._stage is None:
             if time.monotonic() - self._began < SHOWN_AFTER_SECONDS:
                 return

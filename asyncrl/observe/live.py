@@ -44,7 +44,7 @@ _KINDS = (("all_wrong", "all wrong"), ("all_right", "all right"))
 
 @dataclass(slots=True)
 class _State:
-    """What a line shows in addition to its row."""
+    """State that a line shows in addition to its row."""
 
     total_steps: int
     is_unicode: bool
@@ -147,14 +147,14 @@ class LiveLine:
         self._console.print(line, soft_wrap=True)
 
     def _print_words(self, text: Text) -> None:
-        """On a terminal wrapped between words; in a file one line, for grep."""
+        """Prints `text`: on a terminal wrapped between words, in a file as one line, for grep."""
         text.rstrip()
         self._console.print(text, soft_wrap=not has_terminal(self._console))
 
 
 def has_terminal(console: Console) -> bool:
-    """Whether somebody watches: lines may be drawn over. FORCE_COLOR alone makes no terminal of a pipe, and
-    one that calls itself dumb cannot."""
+    """Whether lines may be drawn over. FORCE_COLOR alone makes no terminal of a pipe, and a terminal that
+    calls itself dumb cannot redraw."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
@@ -216,7 +216,7 @@ def _trend(row: Row, state: _State) -> tuple[str, str]:
 
 
 def _heldout(row: Row, state: _State) -> tuple[str, str]:
-    """With its interval on the first line after the evaluation, without it on later ones."""
+    """Accuracy with its interval on the first line after the evaluation, without it on later ones."""
     if state.evaluation is None:
         return NOTHING, "dim"
     if state.is_evaluation_fresh:

@@ -153,7 +153,7 @@ class MetricsFollower:
 
     def _start_over(self) -> None:
         self.generation = time.time_ns()
-        """Another number when the file is no longer the one that was read, and all is read again."""
+        """Changes when the file is no longer the one that was read, and all is read again."""
         self._inode: int | None = None
         self._offset = 0
         self._num_lines = 0
@@ -178,7 +178,7 @@ class MetricsFollower:
             )
 
     def read_after(self, offset: int) -> "MetricsAddition":
-        """What a reader lacks who has read the first `offset` bytes. Raises InputError."""
+        """The rows behind the first `offset` bytes. Raises InputError."""
         with self._lock:
             self._follow()
             versions = [version for at, version in self._resumed if at > offset]
@@ -246,7 +246,7 @@ class MetricsAddition:
     generation: int
     """A reader of another generation has to start over, from byte 0."""
     offset: int
-    """What to ask with next, in bytes."""
+    """Offset of the next request, in bytes."""
     keep_to: int | None
     """A resumed run supersedes what the reader has of later steps; None: nothing."""
     steps: list[Row]
@@ -258,7 +258,7 @@ class MetricsAddition:
 def _row(path: Path, number: int, line: bytes) -> Row:
     try:
         row = json.loads(line)
-        # What readers rely on.
+        # Readers rely on these.
         match row["kind"]:
             case "step":
                 is_row = type(row["step"]) in (int, float)

@@ -1,6 +1,6 @@
-"""The seam between a run and those who hear of its numbers.
+"""The seam between a run and the receivers of its numbers.
 
-What a person should read meanwhile is logged, as a warning.
+Anything that a person should read meanwhile is logged, as a warning.
 """
 
 from typing import Any, Protocol

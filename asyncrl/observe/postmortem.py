@@ -1,6 +1,6 @@
 """The post-mortem of a run that failed: post-mortem.txt in the run folder.
 
-Holds the cause, who waited for whom, the state of servers and queue, the last events and the last lines of
+Holds the cause, what waited for what, the state of servers and queue, the last events and the last lines of
 each process. Written by the launcher; a later failure replaces it.
 """
 

@@ -1,4 +1,4 @@
-"""What a run is doing now, or how it ended: read from its folder alone, while it writes or after its end.
+"""The state of a run now, or its end: read from its folder alone, while it writes or after its end.
 
 Joins status.json (the moment) with metrics.jsonl (what was measured, warned and alarmed). Does not print.
 """
@@ -35,7 +35,7 @@ GONE = "no longer running"
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Of a held-out evaluation; shares with their 95% interval where it is known."""
+    """Accuracy of a held-out evaluation; shares with their 95% interval where it is known."""
 
     step: int
     greedy: float
@@ -50,7 +50,7 @@ class Told:
     step: int | None
     text: str
     alarm: str
-    """Its name."""
+    """Name of the alarm."""
     is_on: bool
     """False for one that has ended."""
 
@@ -59,16 +59,16 @@ class Told:
 class RunNow:
     folder: str
     state: str
-    """As in status.json, or "no longer running", or "not started"."""
+    """State as in status.json, or "no longer running", or "not started"."""
     is_running: bool
     step: int
     total_steps: int
     seconds_left: float | None
-    """By the last steps; None where the run trains no more, or no step was measured."""
+    """Estimate from the last steps; None where the run trains no more, or no step was measured."""
     silence_seconds: float | None
     """Since status.json was written."""
     reward_mean: float | None
-    """Of the last step."""
+    """Mean reward of the last step."""
     num_faults: int
     """Verdicts of the batches that failed."""
     num_retried: int
@@ -83,7 +83,7 @@ class RunNow:
     warnings: list[Warned]
     """The last ones, in order; counted over all starts, as on the page."""
     cause: str | None
-    """Of a run that failed: what ended it."""
+    """Cause of the end of a run that failed."""
     report: str | None
     """Path of the report of a run that ended."""
     disk_free_bytes: int
@@ -93,7 +93,7 @@ class RunNow:
 
 
 def read_run(folder: Path, *, metrics: Metrics | None = None) -> RunNow:
-    """`metrics` are those of the folder, where somebody has read them already. Raises InputError."""
+    """`metrics` are those of the folder, where the caller has read them. Raises InputError."""
     if not (folder / RECIPE_FILE).is_file():
         raise InputError(f"{folder} is not a run folder: it has no {RECIPE_FILE}.")
     if metrics is None:

@@ -24,7 +24,7 @@ from asyncrl.observe.live import has_terminal
 PLAIN_INTERVAL_SECONDS = 10.0
 """Between two lines of one stage without a terminal, at first."""
 PLAIN_INTERVAL_SHARE = 1 / 6
-"""Of the time that the stage has taken: an hour of it takes about 25 lines."""
+"""Share of the time that the stage has taken: an hour of it takes about 25 lines."""
 
 
 class Stage:
@@ -57,7 +57,7 @@ def stage(
 ) -> Iterator[Stage]:
     """Shows `name` as running until the block ends, then how long it took, or that it failed.
 
-    Of a stage that somebody stops nothing is said: who stopped it, or was asked to, says that.
+    Prints nothing for a stage that is stopped: the program that stopped it, or was asked to, says that.
     """
     console = console or Console(highlight=False)
     began, is_drawn = clock(), has_terminal(console)

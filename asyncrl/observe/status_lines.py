@@ -1,4 +1,4 @@
-"""What `asyncrl status` prints: as lines that fit the terminal, from 40 columns on."""
+"""Lines that `asyncrl status` prints: they fit the terminal, from 40 columns on."""
 
 import textwrap
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def status_lines(run: RunNow, *, width: int) -> list[Text]:
 
 
 def short_line(run: RunNow) -> str:
-    """One line, for who follows a run without a terminal."""
+    """One line, for following a run without a terminal."""
     words = [f"{run.state}, step {run.step} of {run.total_steps}"]
     if run.last_accuracy is not None:
         words.append(f"held-out {_share(run.last_accuracy)}")
@@ -88,7 +88,7 @@ def _facts(run: RunNow) -> Iterator[tuple[str, str, str]]:
 
 
 def _moment(run: RunNow) -> Iterator[tuple[str, str, str]]:
-    """What is true only while it runs."""
+    """Lines that hold only while it runs."""
     queue = run.queue
     if queue is not None:
         groups = f"{queue['open']} groups open, {queue['ready']} ready, {queue['taken']} taken"
@@ -120,7 +120,7 @@ def _fact(title: str, text: str, style: str, width: int) -> list[Text]:
 
 
 def _servers(servers: list[ServerStatus], width: int) -> list[Text]:
-    """A table of the columns that fit, the most telling ones first; what is left is the URL's."""
+    """A table of the columns that fit, the most telling ones first; the URL gets the width that is left."""
     head = ("state", "ver", "reqs", "tok/s", "busy", "restarts", "retracted")
     rows = [
         (

@@ -45,15 +45,15 @@ class Summary:
     faults: list[FaultCause] = field(default_factory=list)
     """Faults by cause, most frequent first."""
     commands: Mapping[str, str] = field(default_factory=dict)
-    """What to do next -> the command line."""
+    """Next task of the user -> the command line."""
 
     def template(self) -> str | None:
-        """What stood around the held-out questions, before and after training; None if nothing says."""
+        """Template around the held-out questions, before and after training; None if nothing says."""
         rows = [row for row in self.metrics.evaluations if row.get("template")]
         return rows[-1]["template"] if rows else None
 
     def benchmarks(self) -> list[tuple[Row | None, Row | None]]:
-        """Of each benchmark that was measured: before and after training."""
+        """Each benchmark that was measured: its rows before and after training."""
         found: dict[str, dict[str, Row]] = {}
         for row in self.metrics.benchmarks:
             found.setdefault(row["benchmark"], {})[row["when"]] = row

@@ -16,7 +16,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """As many tasks as groups."""
+    """The changed tasks, at most `num_groups` of them."""
     return {f"/api/runs/{run.name}/answers": read_changed_tasks(run.journal, limit=num_groups)}
 
 

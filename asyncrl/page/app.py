@@ -42,7 +42,7 @@ VIEWS = (
 )
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 AHEAD = (overview, groups, answers, ledger, faults)
-"""Parts that are read before anybody asks; the others read nothing that these do not."""
+"""Parts that are read before the first request; the others read nothing that these do not."""
 MOST_AHEAD = 4
 """Runs of which all AHEAD are read; of others the overview alone."""
 
@@ -101,7 +101,7 @@ async def _read_ahead(runs: Runs) -> None:
     """Reads what the first look at each run would wait for; first the runs that were written last."""
     for index, run in enumerate(sorted(runs.all(), key=Run.written_seconds, reverse=True)):
         for part in AHEAD if index < MOST_AHEAD else (overview,):
-            # Who asks for it is told.
+            # A request for it reports the error.
             with contextlib.suppress(InputError, OSError):
                 await asyncio.to_thread(part.exported, run, num_groups=1)
 

@@ -28,7 +28,7 @@ TASKS_PER_ANSWER = 20
 
 class Compared(TypedDict):
     revision: str
-    """Another text whenever one of the runs has written a row of metrics."""
+    """Changes whenever one of the runs has written a row of metrics."""
     comparison: Comparison | None
     """None where the page has this revision already."""
 

@@ -14,19 +14,19 @@ from asyncrl.page.request import answer, run_of
 from asyncrl.page.runs import Run
 
 EVALUATED = ("greedy_accuracy", "greedy_low", "greedy_high", "response_tokens_mean", "cut_share")
-"""Of an evaluation, what curves show."""
+"""Columns of an evaluation that curves show."""
 
 
 class Curves(TypedDict):
     cursor: str
-    """What to ask with next."""
+    """Cursor of the page's next request."""
     is_whole: bool
     """Whether the page has to forget what it has."""
     keep_to: int | None
     """The last of the page's steps that still holds; None: all of them."""
     steps: list[int]
     columns: dict[str, list[float | None]]
-    """Of each column that was asked for: a value per step."""
+    """Column that was asked for -> a value per step."""
     seconds: list[float]
     """Unix time of each step."""
     names: list[str]
@@ -46,7 +46,7 @@ def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
 
 
 def read_curves(run: Run, columns: Sequence[str], cursor: str) -> Curves:
-    """What a page lacks that has `cursor` ("": nothing). Raises InputError for a broken file."""
+    """The part of the curves that a page at `cursor` lacks ("": all). Raises InputError for a broken file."""
     generation, _, offset = cursor.partition("-")
     after = int(offset) if offset.isdecimal() and len(offset) < 18 else 0
     added = run.metrics.read_after(after)

@@ -15,13 +15,13 @@ class Cause(TypedDict):
     num_retried: int
     """Further faults, whose retry gave a verdict."""
     task_id: str
-    """Of the first one."""
+    """Task of the first verdict."""
     detail: str
-    """Of the first one."""
+    """Detail of the first verdict."""
     trace: str | None
     """The first traceback; None where the verifier did not raise."""
     trajectory_id: str | None
-    """Whose verdict that was; None where a retry gave one."""
+    """Trajectory whose verdict raised it; None where a retry gave one."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:

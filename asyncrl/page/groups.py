@@ -19,7 +19,7 @@ from asyncrl.page.request import answer, run_of, whole
 from asyncrl.page.runs import Run
 
 MOST_TOKENS = 20_000
-"""Of a group that are told at once: what a browser shows without a pause."""
+"""Most tokens of a group that are sent at once: a browser shows them without a pause."""
 LONGEST_SEARCH = 200
 """Characters."""
 
@@ -30,7 +30,7 @@ class PageSegment(TypedDict):
     version: int
     is_continued: bool
     staleness: int | None
-    """In versions, at the step that trained it first; None before that."""
+    """Staleness in versions, at the step that trained it first; None before that."""
     num_tokens: int
     tokens: list[list[Any]]
     """[text, token, log-prob] of each, None for a number that is not finite; where a step kept more of them,

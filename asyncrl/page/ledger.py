@@ -19,7 +19,7 @@ class Books(TypedDict):
     missing_tokens: int
     """0 when every generated token is accounted for."""
     repeated_tokens: int
-    """Of the trained ones, those that were trained again, each time."""
+    """Trained tokens that were trained again, counted each time."""
     fates: list[dict[str, Any]]
     """name, tokens, groups and share of the generated tokens."""
 

@@ -1,4 +1,4 @@
-"""What the run told people: its warnings, each once with its count, and its alarms, the latest first."""
+"""The log of a run: its warnings, each once with its count, and its alarms, the latest first."""
 
 from typing import Any, TypedDict
 
@@ -16,9 +16,9 @@ RESUMED = "resumed"
 class Log(TypedDict):
     warnings: list[Warned]
     alarms: list[Row]
-    """As in metrics.jsonl: step, alarm, text, value, limit."""
+    """Alarms as in metrics.jsonl: step, alarm, text, value, limit."""
     starts: list[Row]
-    """Where the run was resumed: version and time_seconds."""
+    """Resumptions of the run: version and time_seconds."""
 
 
 def add_routes(router: web.UrlDispatcher) -> None:

@@ -17,18 +17,18 @@ MOST_POINTS = 60
 
 
 class Head(TypedDict):
-    """What the page shows above every view of a run."""
+    """The head that the page shows above every view of a run."""
 
     name: str
     folder: str
     revision: str
-    """Another text whenever the run has written anything."""
+    """Changes whenever the run has written anything."""
     state: str | None
-    """As its run says, or "no longer running"; None where it wrote no status."""
+    """State that the run reports, or "no longer running"; None where it wrote no status."""
     step: int | None
     total_steps: int | None
     greedy_accuracy: float | None
-    """Of the last evaluation."""
+    """Accuracy of the last evaluation."""
     evaluated_step: int | None
 
 
@@ -46,7 +46,7 @@ class Line(TypedDict):
     """The last accuracy lies between `low` and `high`, at 95%."""
     high: float | None
     reward: float | None
-    """Of the last step."""
+    """Mean reward of the last step."""
     alarm: str | None
     """The last one, as a sentence."""
     alarm_step: int | None
@@ -89,7 +89,7 @@ def read_head(run: Run) -> Head:
 
 
 def read_line(run: Run) -> Line:
-    """What cannot be read is told in the line: the other runs are shown all the same."""
+    """The run's line; it says what cannot be read, so that the other runs are still shown."""
     revision = run.revision()
     try:
         metrics, problem = run.metrics.read(), None

@@ -1,4 +1,4 @@
-"""What the handlers of all parts share: the run that a request names, its numbers, the answer as JSON."""
+"""Helpers that all handlers share: the run that a request names, its numbers, the answer as JSON."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def run_of(request: web.Request) -> Run:
 
 
 async def answer(read: Callable[..., T], *arguments: Any) -> web.Response:
-    """What `read` returns, as JSON; it runs in a thread, since it waits for a disk."""
+    """The result of `read` as JSON; `read` runs in a thread, since it waits for a disk."""
     return web.json_response(await asyncio.to_thread(read, *arguments))
 
 
@@ -31,7 +31,7 @@ def whole(request: web.Request, name: str) -> int | None:
     text = request.query.get(name)
     if text is None:
         return None
-    # What is longer does not fit the journal's 64-bit numbers.
+    # A longer one does not fit the journal's 64-bit numbers.
     if len(text) > 18 or not text.removeprefix("-").isdecimal():
         raise web.HTTPBadRequest(text=f"{name} is {text[:40]!r}, expected a whole number.")
     return int(text)

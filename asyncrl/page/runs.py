@@ -35,11 +35,11 @@ class Run:
         """Unique among the runs of the page."""
         self.folder = folder
         self.start = stamp(folder / RECIPE_FILE)
-        """Another text after each start of the run, which writes its recipe."""
+        """Changes with each start of the run, which writes its recipe."""
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """As the run resolved it."""
+        """The recipe as the run resolved it."""
         return dict(read_yaml((self.folder / RECIPE_FILE).read_text(encoding="utf-8")))
 
     @cached_property
@@ -63,7 +63,7 @@ class Run:
         return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
     def revision(self) -> str:
-        """Another text whenever the run has written anything."""
+        """A text that changes whenever the run has written anything."""
         return "-".join(stamp(self.folder / name) for name in WRITTEN)
 
 
@@ -129,12 +129,12 @@ def _unused(name: str, used: set[str]) -> str:
 
 
 def stamp(path: Path) -> str:
-    """Another text whenever the file has changed; empty without one."""
+    """A text that changes whenever the file has changed; empty without one."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return ""
-    # Who reads a journal without a writer makes an empty write-ahead log: nothing was written.
+    # Reading a journal that has no writer makes an empty write-ahead log: nothing was written.
     return f"{found.st_mtime_ns:x}.{found.st_size:x}" if found.st_size else ""
 
 

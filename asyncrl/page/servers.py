@@ -1,4 +1,4 @@
-"""The servers of a run and who waits for whom, as RUN/status.json has it."""
+"""The servers of a run, and what each part waits for, as RUN/status.json has it."""
 
 import time
 from typing import Any, TypedDict
@@ -12,7 +12,7 @@ from asyncrl.run_status import Status, is_running, read_status, words_of_state
 
 class PageStatus(TypedDict):
     state: str
-    """As its run says, or "no longer running"."""
+    """State that the run reports, or "no longer running"."""
     is_running: bool
     age_seconds: float
     """Since it was written."""
@@ -29,7 +29,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
-    """What the run wrote last; `num_groups` belongs to other parts."""
+    """The servers as the run wrote them last; `num_groups` belongs to other parts."""
     return {f"/api/runs/{run.name}/servers": read_servers(run)}
 
 

@@ -1,1 +1,1 @@
-"""What a run would do before it is started: a discrete-event model of servers, queue and trainer."""
+"""A forecast of a run before it is started: a discrete-event model of servers, queue and trainer."""

@@ -14,24 +14,24 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.serving import CPU_CACHE_TOKENS
 
 TRAINING_SHARE = 0.35
-"""Of the peak operations that training reaches (MFU)."""
+"""Share of the peak operations that training reaches (MFU)."""
 PREFILL_SHARE = 0.5
 BANDWIDTH_SHARE = 0.6
-"""Of the memory bandwidth that decoding reaches."""
+"""Share of the memory bandwidth that decoding reaches."""
 OVERHEAD_SECONDS = 0.004
-"""Of a pass: scheduling, kernel launches, sampling."""
+"""Overhead of a pass: scheduling, kernel launches, sampling."""
 LINK_BYTES_PER_SECOND = 20e9
 """Between ranks and to servers, per rank: gradients and new weights."""
 PUBLISH_OVERHEAD_SECONDS = 0.5
 ADMIT_SECONDS = 0.001
-"""Of the controller, per group."""
+"""Controller time per group."""
 MEAN_SHARE = 0.25
-"""Mean length over rollout.max_new_tokens, where nobody says."""
+"""Mean length over rollout.max_new_tokens, unless stated."""
 SPREAD = 0.8
-"""Standard deviation of the logarithm of lengths, where nobody says."""
+"""Standard deviation of the logarithm of lengths, unless stated."""
 PROMPT_TOKENS = 256.0
 STATIC_SHARE = 0.85
-"""Of a GPU's memory: SGLang's weights and cache, about, where nobody says."""
+"""Share of a GPU's memory for SGLang's weights and cache, about, unless stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Device:
     teraflops: float
     """Dense bfloat16."""
     terabytes_per_second: float
-    """Of its memory."""
+    """Bandwidth of its memory."""
     memory_gb: float
     """10^9 bytes."""
 
@@ -64,7 +64,7 @@ DEVICES = {
 def estimate_costs(
     shape: ModelShape, recipe: Recipe, lengths: Lengths, device: Device, *, num_ranks: int | None = None
 ) -> Costs:
-    """Of the recipe's layout, with `num_ranks` trainer processes in place of its own."""
+    """Costs of the recipe's layout, with `num_ranks` trainer processes in place of its own."""
     ranks = num_ranks or recipe.trainer.num_processes
     parallel, tensor = recipe.trainer.parallel, recipe.serving.tensor_parallel_size
     copies = max(1, ranks // (parallel.tensor * parallel.pipeline * parallel.context))
@@ -103,7 +103,7 @@ def estimate_costs(
 
 
 def engine_cache_tokens(shape: ModelShape, recipe: Recipe, device: Device) -> float:
-    """Of a server of which the engine decides; one at least."""
+    """Cache tokens of a server whose engine decides how many; one at least."""
     if device.name == "CPU":
         return CPU_CACHE_TOKENS
     per_token = 2.0 * 2 * shape.num_layers * shape.num_kv_heads * shape.head_size

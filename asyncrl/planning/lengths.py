@@ -21,7 +21,7 @@ class Lengths(Protocol):
         """Mean."""
 
     def begin(self, chance: random.Random) -> Draw:
-        """What one simulated run draws from."""
+        """The draw of one simulated run."""
 
     def mean(self) -> float:
         """Response tokens."""
@@ -30,7 +30,7 @@ class Lengths(Protocol):
         """Response tokens."""
 
     def tokens_held(self) -> float:
-        """Of a running request at a random moment: its prompt and what it has generated."""
+        """Tokens of a running request at a random moment: its prompt and what it has generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LogNormalLengths:
     """Responses with a long tail: the logarithm of the length is normal; cut at `limit`."""
 
     mean_tokens: float
-    """Before the cut."""
+    """Mean before the cut."""
     spread: float
     """Standard deviation of the natural logarithm; 0: all alike."""
     limit: int
@@ -70,7 +70,7 @@ def _sample(lengths: LogNormalLengths) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLengths:
-    """Those of a run, drawn group by group from the ones admitted at the same version.
+    """Response lengths of a run, drawn group by group from the ones admitted at the same version.
 
     Each of them comes once before any comes again. Drawn with replacement, a third of the batches would miss
     their longest response, which is what a step waits for.

@@ -1,4 +1,4 @@
-"""What a run's folder says of its costs and lengths: its steps' metrics, its journal.
+"""Costs and lengths of a run, from its folder: its steps' metrics, its journal.
 
 A decode step costs a + b n + c k seconds with n requests that hold k tokens, a prefill d + e m with m tokens:
 servers sum their passes up, and least squares tell the five. Sums over windows of steps tell how much slower
@@ -32,9 +32,9 @@ WINDOW_STEPS = 6
 """Tokens are confirmed in chunks, some steps after they were generated: sums over as many steps forget it."""
 FEWEST_STEPS = 8
 MOST_POINTS = 1000
-"""Of a fitted line: every pair of them counts."""
+"""Points of a fitted line, at most: every pair of them counts."""
 SPEEDS = tuple(percent / 100 for percent in range(100, 9, -5))
-"""Of servers during training, relative to their own, that are tried: the one that fits best counts."""
+"""Server speeds during training, relative to their own, that are tried: the one that fits best counts."""
 NUM_SCALINGS = 6
 SHORT_GAPS = 0.8
 """Share of the gaps between two admissions that are the controller's own time."""
@@ -45,7 +45,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one run."""
+    """Measurements of one run."""
 
     recipe: Recipe
     costs: Costs
@@ -66,7 +66,7 @@ def measure(run_folder: Path) -> Measured:
     lengths = measured_lengths(groups)
     dropped = statistics.fmean(group.dropped_for == DropReason.NO_SIGNAL for group in groups)
     origin = f"measured in {len(rows)} steps of {run_folder}"
-    # Of all rows but the first, as `fit_costs` takes them.
+    # Those of all rows but the first, as `fit_costs` takes them.
     num_begun = sum(group.admitted_version > groups[0].admitted_version for group in groups)
     costs = fit_costs(
         rows, recipe, prompt_tokens=lengths.prompt_tokens, num_groups_begun=num_begun, origin=origin
@@ -86,7 +86,7 @@ def _is_enough(rows: Sequence[Row]) -> bool:
 
 
 def measured_lengths(groups: Sequence[GroupLengths]) -> MeasuredLengths:
-    """Also of dropped groups: they take as long. The prompts' mean is of those that are not compacted."""
+    """Lengths of all groups, dropped ones too, which take as long. Compacted prompts are not in the mean."""
     by_version: dict[int, list[list[int]]] = {}
     for group in groups:
         by_version.setdefault(group.admitted_version, []).append([max(1, n) for n in group.response_tokens])
@@ -95,7 +95,7 @@ def measured_lengths(groups: Sequence[GroupLengths]) -> MeasuredLengths:
 
 
 def admission_seconds(groups: Sequence[GroupLengths]) -> float:
-    """From one group to the next while the controller admits several: the mean of the shorter gaps within a
+    """Time from one group to the next while the controller admits several: the mean of the shorter gaps in a
     version, as the longer ones are waits for a server."""
     gaps = sorted(
         after.admitted_seconds - before.admitted_seconds
@@ -114,7 +114,7 @@ def fit_costs(
     num_groups_begun: int,
     origin: str = "measured",
 ) -> Costs:
-    """Before the last scaling; the first row counts for no cost, as it holds the start. `num_groups_begun`
+    """Costs before the last scaling; the first row counts for none, as it holds the start. `num_groups_begun`
     are those of the others."""
     rows = rows[1:]
     samples = recipe.rollout.samples_per_group
@@ -143,7 +143,7 @@ def fit_costs(
         prefill_group_seconds=prefill_token * computed / max(1, num_groups_begun),
         prefill_seconds_per_token=prefill_token,
         train_seconds=train,
-        # Of the tokens that the simulation knows: a pack has fewer, as sequences share some.
+        # Per token that the simulation knows: a pack has fewer, as sequences share some.
         train_seconds_per_token=per_token * float(packed.sum()) / tokens,
         publish_seconds=publish,
         install_seconds=min(install, publish),
@@ -202,8 +202,8 @@ def _weighted_median(values: Floats, weights: Floats) -> float:
 
 
 def _fit_speed(rows: Sequence[Row], costs: Costs, num_servers: int) -> Costs:
-    """`costs` of servers as passes took on average, told apart into what they take without a trainer nearby,
-    and their speed beside one."""
+    """`costs` of servers as passes took on average, split into what they take without a trainer nearby, and
+    their speed beside one."""
     step = _column(rows, "step_seconds")
     tokens = _column(rows, "rollout_tokens_per_second") * step
     running = _column(rows, "requests_per_server") * num_servers * step

@@ -1,4 +1,4 @@
-"""What a simulated run did, step by step, and the figures of its steady state."""
+"""The outcome of a simulated run, step by step, and the figures of its steady state."""
 
 import statistics
 from collections import Counter
@@ -7,24 +7,24 @@ from typing import NamedTuple
 
 
 class PlannedStep(NamedTuple):
-    """From one take to the next."""
+    """A step, from one take to the next."""
 
     step_seconds: float
     waited_seconds: float
-    """The trainer's, for a batch or for servers to drain."""
+    """The trainer's wait, for a batch or for servers to drain."""
     server_busy_seconds: float
-    """Summed over servers."""
+    """Sum over servers."""
     request_seconds: float
     tokens_generated: float
     tokens_trained: float
     staleness_mean: float
-    """Of the batch's tokens, in versions."""
+    """Mean over the batch's tokens, in versions."""
     staleness_max: int
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one simulated run."""
+    """Outcome of one simulated run."""
 
     num_servers: int
     max_running_requests: int
@@ -39,7 +39,7 @@ class Outcome:
     last_steady: int | None = None
 
     def steady(self) -> list[PlannedStep]:
-        """Without the first steps, and the last ones, which generate little."""
+        """Steps without the first ones, and the last ones, which generate little."""
         return self.steps[self.first_steady : self.last_steady] or self.steps
 
     def seconds(self) -> float:
@@ -64,7 +64,7 @@ class Outcome:
         return sum(step.request_seconds for step in self.steady()) / (self.num_servers * self.seconds())
 
     def tokens_per_second(self) -> float:
-        """Generated."""
+        """Tokens generated per second."""
         return sum(step.tokens_generated for step in self.steady()) / self.seconds()
 
     def trained_tokens_per_second(self) -> float:

@@ -27,9 +27,9 @@ class PlannedServer:
     ends: list[End] = field(default_factory=list)
     """A heap of what runs."""
     stamp: int = 0
-    """Of its newest scheduled end: older ones do not count."""
+    """Stamp of its newest scheduled end: older ones do not count."""
     passes: tuple[float, float, float] = (-math.inf, -math.inf, -math.inf)
-    """Of its newest prefills, in decode time: when the last but one starts, the last one starts, and ends."""
+    """Times of its newest prefills, in decode time: start of the last but one, start and end of the last."""
     is_up: bool = True
     versions: list[tuple[float, int]] = field(default_factory=list)
     """(position, version that it serves from there), rising."""
@@ -67,7 +67,7 @@ class PlannedFleet:
         self._num_begun = 0
         costs, slots = run.costs, run.decode_slots
         self._rates = [0.0] + [
-            # What does not fit into the cache waits its turn.
+            # Requests that do not fit into the cache wait their turn.
             min(1.0, slots / n) / costs.decode_latency(min(n, slots))
             for n in range(1, self._most + 1)
         ]

@@ -49,7 +49,7 @@ class PlannedQueue:
         self.num_steps_taken = 0
         self.live: dict[int, PlannedGroup] = {}
         self.most_admitted = 0
-        """At the announced version, dropped groups apart."""
+        """Most groups admitted at the announced version, dropped ones apart."""
         self._limit = None if oversampling is None else math.ceil(oversampling * settings.groups_per_batch)
         self._untaken: Counter[int] = Counter()
         """Admitting version -> live groups."""
@@ -61,7 +61,7 @@ class PlannedQueue:
         self.most_admitted = self.settings.most_admitted(version)
 
     def can_admit(self, *, num_waiting: int = 0) -> bool:
-        """By the staleness bound, the length of the run and, with oversampling, the round."""
+        """Whether the staleness bound, the run's length and, with oversampling, the round allow a group."""
         if self.num_admitted - self.num_dropped >= self.most_admitted:
             return False
         if self._limit is None:

@@ -1,4 +1,4 @@
-"""What a simulation says, for people: `asyncrl plan --simulate`."""
+"""The forecast of a simulation, for people: `asyncrl plan --simulate`."""
 
 from asyncrl.errors import InputError
 from asyncrl.planning.outcome import Outcome
@@ -9,9 +9,9 @@ from asyncrl.planning.split import Split, best_splits, recommended, scaled_down
 from asyncrl.planning.tail import find_tail, tail_line, tail_warning
 
 LARGEST_SIMULATED = 2_000_000
-"""Trajectories of one simulation: about 20 s; of more, a part of servers and groups is simulated."""
+"""Most trajectories of one simulation: about 20 s. With more, a part of servers and groups is simulated."""
 SEARCH_STEPS = 24
-"""Of each candidate split."""
+"""Steps of each candidate split; more where the staleness bound needs them."""
 
 
 def forecast(source: Source, *, num_gpus: int | None = None, num_steps: int | None = None) -> str:

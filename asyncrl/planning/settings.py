@@ -1,4 +1,4 @@
-"""What a simulated run consists of: the recipe's rules, and what its work costs in seconds.
+"""The parts of a simulated run: the recipe's rules, and what its work costs in seconds.
 
 The rules (queue, requests, interrupts) are the recipe's own. The costs are measured, stated or estimated;
 `origin` of each `Costs` says which.
@@ -16,11 +16,11 @@ class Costs:
     """Seconds of wall-clock time."""
 
     decode_seconds: float
-    """Of a server's decode step, however many requests it holds."""
+    """Time of a server's decode step, however many requests it holds."""
     decode_seconds_per_request: float
     """More of the step for each request in it; every request gets one token per step."""
     train_seconds: float
-    """Of a training step, however many tokens it has."""
+    """Time of a training step, however many tokens it has."""
     train_seconds_per_token: float
     """More for each of `training_tokens`."""
     publish_seconds: float
@@ -28,20 +28,20 @@ class Costs:
     install_seconds: float
     """The last part of it, in which servers generate nothing."""
     between_seconds: float = 0.0
-    """Of a step, when nobody waits, trains or publishes: requests and replies, copies for checkpoints."""
+    """Rest of a step, without waits, training and publishing: requests, replies, copies for checkpoints."""
     admit_seconds: float = 0.0
-    """Of the controller, from one new group to the next: it admits them one by one."""
+    """Controller time from one new group to the next: it admits them one by one."""
     verify_seconds: float = 0.0
     """From the last token of a group to its verdicts."""
     prefill_pass_seconds: float = 0.0
-    """Of a server's pass over prompts, however many tokens it has; nothing decodes meanwhile. A group starts
+    """Time of a server's pass over prompts, whatever their length; nothing decodes meanwhile. A group starts
     with two: one request computes the prompt, then the others find it in the cache."""
     prefill_group_seconds: float = 0.0
     """More of these passes for each group in them."""
     prefill_seconds_per_token: float = 0.0
-    """Of a server, where a request resumes from its prefix."""
+    """Server time per token, where a request resumes from its prefix."""
     decode_speed_during_training: float = 1.0
-    """Of servers that share processors with a trainer at work, relative to their own."""
+    """Speed of servers that share processors with a trainer that trains, relative to their own."""
     origin: str = "stated"
     """Where the figures come from, in one line."""
 
@@ -68,9 +68,9 @@ class Costs:
 def training_tokens(
     num_groups: float, *, samples_per_group: int, prompt_tokens: float, response_tokens: float
 ) -> float:
-    """Of a step: each group's prompt once, and all `response_tokens` but the last one of each response.
+    """Tokens of a step: each group's prompt once, and all `response_tokens` but the last of each response.
 
-    What sequences share besides is packed once too, but how much that is depends on their text: costs that
+    Other shared prefixes are packed once too, but how much that saves depends on their text: costs that
     are measured have it in the seconds per token.
     """
     return num_groups * (prompt_tokens - samples_per_group) + response_tokens
@@ -81,7 +81,7 @@ class Failures:
     """Mean seconds between failures, exponentially distributed; None: none."""
 
     server_seconds_between: float | None = None
-    """Of one server."""
+    """Mean for one server."""
     server_restart_seconds: float = 60.0
     trainer_seconds_between: float | None = None
     trainer_restart_seconds: float = 120.0
@@ -95,7 +95,7 @@ class PlannedRun:
     costs: Costs
     num_servers: int
     max_running_requests: int
-    """Of one server; more wait in the queue of groups."""
+    """Limit of one server; more wait in the queue of groups."""
     decode_slots: float
     """Requests of one server that its key-value cache holds at once; more take turns."""
     oversampling: float | None = None
@@ -103,7 +103,7 @@ class PlannedRun:
     failures: Failures = field(default_factory=Failures)
     checkpoint_every_steps: int = 25
     no_signal_share: float = 0.0
-    """Of the groups: dropped because all their advantages would be 0."""
+    """Share of the groups that are dropped because all their advantages would be 0."""
     evaluates_first: bool = False
     """The first batch waits for an evaluation, which takes at least as long as all groups that are admitted
     meanwhile: many batches are then ready at once, and later ones keep that rhythm."""

@@ -21,7 +21,7 @@ from asyncrl.planning.settings import PlannedRun, training_tokens
 
 
 class Wait(Enum):
-    """What the trainer waits for."""
+    """The trainer's reason to wait."""
 
     BATCH = "a batch"
     IDLE_SERVERS = "idle servers"
@@ -37,11 +37,11 @@ class _Happening(NamedTuple):
 
 
 class _TrainerDied(Exception):
-    """At the moment that it was drawn for."""
+    """The trainer died, at the moment that was drawn for it."""
 
 
 def simulate(run: PlannedRun, lengths: Lengths, *, seed: int = 0) -> Outcome:
-    """All steps of the run."""
+    """Simulates all steps of the run."""
     return Simulation(run, lengths, seed=seed).finish()
 
 
@@ -144,7 +144,7 @@ class Simulation:
             self._set_speed()
 
     def _set_speed(self) -> None:
-        """Of all servers, by what holds them up."""
+        """Sets the speed of all servers, by what holds them up."""
         is_held = self._is_paused or self._is_catching_up or self.queue.is_over()
         shared = self.run.costs.decode_speed_during_training if self._is_training else 1.0
         self.fleet.set_speed(self.now, 0.0 if is_held else shared)
@@ -186,7 +186,7 @@ class Simulation:
                 self._resume_trainer()
 
     def _resume_trainer(self) -> None:
-        """Until it is busy or waits; a trainer that could go on at once does."""
+        """Runs the trainer until it is busy or waits; one that could continue at once does."""
         self._waits_for = None
         try:
             needed = next(self._trainer)
@@ -270,7 +270,7 @@ class Simulation:
         return drained
 
     def _recompute_seconds(self) -> float:
-        """Of keys and values, where an interrupt discards them."""
+        """Time to recompute keys and values, where an interrupt discards them."""
         per_token = self.run.costs.prefill_seconds_per_token
         if self.run.interrupt not in ("retract", "abort") or not per_token:
             return 0.0
@@ -279,8 +279,8 @@ class Simulation:
         return per_token * tokens / self.run.num_servers
 
     def _restart(self) -> Iterator[float | Wait]:
-        """From the last checkpoint: batches that were taken are trained again, and nothing streams meanwhile
-        but for the one that the trainer died with."""
+        """Restarts from the last checkpoint: batches that were taken are trained again. Nothing streams then,
+        but for the batch that the trainer died with."""
         self.outcome.num_trainer_failures += 1
         self._trainer_dies = float("inf")
         newest, every = self._version, self.run.checkpoint_every_steps

@@ -1,4 +1,4 @@
-"""From where the costs and lengths of a simulation come: a run's folder, a file, a device's data sheet.
+"""Sources of a simulation's costs and lengths: a run's folder, a file, a device's data sheet.
 
 What a file states wins over what a run measured, and that over an estimate.
 """
@@ -42,7 +42,7 @@ def find_source(
     stated: Stated | None = None,
     prompt_tokens: float | None = None,
 ) -> Source:
-    """Raises InputError for a device that nobody knows, or a run that says too little."""
+    """Raises InputError for an unknown device, or a run that says too little."""
     stated = stated or Stated()
     no_signal = 0.0
     costs_of: Callable[[int], Costs]
@@ -92,7 +92,7 @@ def find_source(
 def find_likely_source(
     recipe: Recipe, shape: ModelShape, *, on_gpu: bool, prompt_tokens: float | None = None
 ) -> Source:
-    """Without anybody's word: what an earlier start measured where that suffices, else estimates."""
+    """The source when none is named: an earlier start's measurements where they suffice, else estimates."""
     folder = recipe.folder()
     if can_be_measured(folder):
         return find_source(recipe, shape, measured_run=folder)

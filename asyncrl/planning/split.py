@@ -16,13 +16,13 @@ from asyncrl.planning.simulation import simulate
 from asyncrl.recipe import Recipe
 
 LARGEST_TRAJECTORIES = 1500
-"""Of a batch in a search: a larger one is scaled down."""
+"""Most trajectories of a batch in a search: a larger one is scaled down."""
 NUM_SPLITS = 5
 """Simulated per batch size, around the balance of both sides."""
 BATCH_FACTORS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Times rollout.groups_per_batch."""
+"""Factors on rollout.groups_per_batch."""
 ENOUGH = 0.95
-"""Of the highest throughput: what a smaller batch must reach to be preferred."""
+"""Share of the highest throughput that a smaller batch must reach to be preferred."""
 
 CostsOf = Callable[[int], Costs]
 """Trainer ranks -> costs."""
@@ -30,13 +30,13 @@ CostsOf = Callable[[int], Costs]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Of all GPUs, and what it would do."""
+    """A split of all GPUs, and what it would do."""
 
     groups_per_batch: int
     num_servers: int
     num_ranks: int
     outcome: Outcome
-    """Of a part of the run where it is large."""
+    """Outcome for a part of the run where it is large."""
 
     def samples_per_second(self, samples_per_group: int) -> float:
         return self.groups_per_batch * samples_per_group / self.outcome.step_seconds()

@@ -1,4 +1,4 @@
-"""Costs, lengths and failures that somebody states, in a small YAML file: `asyncrl plan --costs FILE`.
+"""Costs, lengths and failures that the user states, in a small YAML file: `asyncrl plan --costs FILE`.
 
     costs: {decode_seconds: 0.01, decode_seconds_per_request: 0.0001, train_seconds: 2.0,
             train_seconds_per_token: 1.0e-6, publish_seconds: 1.0, install_seconds: 0.5}

@@ -13,7 +13,7 @@ from asyncrl.planning.simulation import simulate
 from asyncrl.planning.split import scaled_down
 
 WORTH = 1.15
-"""Times faster that another bound must be, to be suggested."""
+"""Speed-up that another bound must bring, to be suggested."""
 NEARLY = 1.05
 MOST_STALENESS = 32
 
@@ -23,7 +23,7 @@ class Tail:
     """The longest response against a step, and the bound that it asks for."""
 
     seconds: float
-    """Of the longest response, at the number of requests that usually run with it."""
+    """Time of the longest response, at the number of requests that usually run with it."""
     step_seconds: float
     better: int | None = None
     """A rollout.max_staleness that is much faster; None where there is none."""
@@ -64,7 +64,7 @@ def tail_line(tail: Tail, run: PlannedRun) -> str:
 
 
 def tail_warning(tail: Tail, run: PlannedRun) -> str | None:
-    """What to change, where the bound starves the servers."""
+    """Advice on what to change, where the bound starves the servers."""
     if tail.better is None or tail.better_step_seconds is None:
         return None
     bound = run.queue.max_staleness

@@ -39,7 +39,7 @@ OFF_POLICY = (
     *("mean_importance_ratio", "max_importance_ratio", "capped_share", "masked_share", "clipped_share"),
     *("continued_share", "policy_kl", "entropy"),
 )
-"""Columns of the steps whose distribution is told."""
+"""Columns of the steps whose distribution the report shows."""
 NO_TOKENS = {GENERATED: 0, TRAINED: 0}
 OPTIMISTIC = (
     "Last: the newest version that was evaluated. Best: the highest greedy accuracy on these very held-out "
@@ -104,7 +104,7 @@ def collect(run_folder: Path, prices: Prices | None = None) -> schema.RunReport:
 
 
 def tokens_of(journal: JournalReader | None) -> Mapping[str, int]:
-    """As `read_conservation`; of a run that never began, nothing."""
+    """The token fates of `read_conservation`; zero for a run that never began."""
     return NO_TOKENS if journal is None else read_conservation(journal.path)
 
 
@@ -134,7 +134,7 @@ def _heldout(metrics: Metrics, summary: Summary) -> schema.HeldOut | None:
         return None
     base = next((row for row in rows if row["when"] == "before"), None)
     trained = [row for row in rows if row["step"] > 0]
-    # Of the same step, the evaluation after training has samples too.
+    # The evaluation after training, of the same step, has samples too.
     last = max(trained, key=lambda row: (row["step"], row["when"] == "after"), default=None)
     best = _best(trained)
     templates = {row.get("template") for row in rows}
@@ -268,7 +268,7 @@ def _model(recipe: Recipe, digest: str | None, shape: ModelShape | None) -> sche
 
 
 def _seeds(recipe: Recipe) -> schema.Seeds:
-    """As launch/servers.py gives them out."""
+    """The seeds that launch/servers.py gives out."""
     number = 0 if recipe.serving.servers else recipe.serving.num_servers
     return schema.Seeds(recipe=recipe.seed, servers=[recipe.seed + index for index in range(number)])
 

@@ -1,4 +1,4 @@
-"""What a run took: time per process, energy, operations, money. Sums over all its starts."""
+"""Costs of a run: time per process, energy, operations, money. Sums over all its starts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,17 +30,17 @@ Per = Literal["machine", "gpu", "core"]
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What people say of their machine."""
+    """Price and power of the machine, as the user states them."""
 
     price_per_hour: float | None = None
     per: Per = "machine"
     watts_per_core: float = WATTS_PER_CORE
-    """Of a core while it computes, for an estimate."""
+    """Power of a core while it computes, for an estimate."""
     watts_per_gpu: float = WATTS_PER_GPU
 
 
 def flops_of(shape: ModelShape | None, sampled: SampledTokens | None, steps: Sequence[Row]) -> Flops:
-    """`shape` None: nobody knows the model; then only what the trainer counted is there."""
+    """`shape` is None where the model is not known; then only what the trainer counted is there."""
     generated = None
     if shape is not None and sampled is not None:
         generated = generation_flops(
@@ -155,7 +155,7 @@ def _energy_part(
     joules = [use.joules for own in counters for use in own]
     measured = _sum(joules)
     if counters and all(counters) and measured is not None:
-        what = "NVML: the run's GPUs" if is_gpu else "RAPL: whole processor packages, whoever used them"
+        what = "NVML: the run's GPUs" if is_gpu else "RAPL: whole processor packages, other programs included"
         return EnergyPart(part=part, joules=measured, is_estimate=False, how=what)
     if hours is None:
         return None

@@ -62,7 +62,7 @@ def render_combined(report: CombinedReport, metrics: Sequence[Metrics]) -> str:
 
 
 def remarks_of(report: RunReport) -> list[str]:
-    """What a reader must know before the numbers."""
+    """Remarks that a reader needs before the numbers."""
     run = report.run
     done = f"{run.steps:,} of {run.num_steps:,} steps"
     found = {

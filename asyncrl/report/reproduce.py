@@ -24,7 +24,7 @@ from asyncrl.report.tables import Table, share
 from asyncrl.run_folder import RECIPE, data_digests
 
 SUFFIX = "-reproduced"
-"""Behind the name of the run folder."""
+"""Suffix of the run folder's name."""
 NOT_IDENTICAL = (
     "An asynchronous run is not bit-identical when it is repeated: which version samples which token depends "
     "on time. (`asyncrl reproduce RUN STEP` repeats a recorded step to the last digit.)"
@@ -130,7 +130,7 @@ def _code_problems(report: RunReport) -> Iterator[str]:
 
 
 def differences_of(before: Evaluation | None, after: Evaluation | None) -> dict[str, Interval]:
-    """Of the last versions: measure -> reproduced - recorded, with a 95% interval."""
+    """Differences at the last versions: measure -> reproduced - recorded, with a 95% interval."""
     found: dict[str, Interval] = {}
     if before is None or after is None:
         return found

@@ -14,7 +14,7 @@ SCHEMA_VERSION: Final = "1"
 
 
 class Part(BaseModel):
-    """Of a report. Unknown fields are refused; numbers that JSON cannot hold become null."""
+    """A part of a report. Unknown fields are refused; numbers that JSON cannot hold become null."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
 
@@ -28,7 +28,7 @@ class Share(Part):
 
 
 class Evaluation(Part):
-    """Of one version of the model."""
+    """Evaluation of one version of the model."""
 
     step: int
     """0 is the base model."""
@@ -41,24 +41,24 @@ class Evaluation(Part):
     """Samples per task."""
     avg_at_k: Share | None
     pass_at_k: Share | None
-    """By the unbiased estimator of Chen et al. 2021."""
+    """pass@k by the unbiased estimator of Chen et al. 2021."""
     response_tokens_mean: float | None
     cut_share: float | None
-    """Of the responses: cut off at the limit of their tokens."""
+    """Share of responses that were cut off at the token limit."""
     num_faults: int
     """Responses without a verdict: neither right nor wrong."""
 
 
 class HeldOut(Part):
     template: str | None
-    """What stood around the questions, for all versions alike."""
+    """Template around the questions, for all versions alike."""
     is_one_template: bool
     """Whether every evaluation was asked under that template."""
     base: Evaluation | None
     last: Evaluation | None
-    """Of the newest version that was evaluated. No choice was made: report this one."""
+    """Evaluation of the newest version that has one. No choice was made: report this one."""
     best: Evaluation | None
-    """Of the version with the highest greedy accuracy on these same tasks, the first of several."""
+    """Evaluation with the highest greedy accuracy on these same tasks, the first of several."""
     num_candidates: int
     """Trained versions that `best` was chosen from."""
     note: str
@@ -85,9 +85,9 @@ class Benchmark(Part):
 class Model(Part):
     path: str
     commit: str | None
-    """Of a hub's repository."""
+    """Commit of the hub repository."""
     digest: str | None
-    """Of config.json and the safetensors files (`asyncrl.model.folder.model_digest`)."""
+    """Digest of config.json and the safetensors files (`asyncrl.model.folder.model_digest`)."""
     architecture: str | None
     num_parameters: int | None
     matrix_weights: int | None
@@ -97,11 +97,11 @@ class Model(Part):
 class Seeds(Part):
     recipe: int
     servers: list[int]
-    """That each local server samples with."""
+    """Seed that each local server samples with."""
 
 
 class Ends(Part):
-    """Of a column of the steps: the first one, the last one, the mean over all."""
+    """A column of the steps: its first value, its last one, the mean over all."""
 
     first: float | None
     last: float | None
@@ -112,11 +112,11 @@ class Tokens(Part):
     generated: int
     """Sampled for training, each once, also by steps that were trained again. Without evaluations."""
     trained: int
-    """Of those: in batches of the steps that count."""
+    """Generated tokens in batches of the steps that count."""
     in_loss: int
-    """As often as the losses saw them: a repeated group counts again."""
+    """Tokens as often as the losses saw them: a repeated group counts again."""
     prompt: int
-    """Of each group once."""
+    """Prompt tokens, each group's once."""
     fates: dict[str, int]
     """trained, taken, queued and "dropped: <reason>"; they sum up to `generated`."""
     unaccounted: int
@@ -132,7 +132,7 @@ class Flops(Part):
 
 
 class ProcessUse(Part):
-    """Of one process, over all starts of the run."""
+    """Resources of one process, over all starts of the run."""
 
     name: str
     wall_hours: float
@@ -145,9 +145,9 @@ class ProcessUse(Part):
 
 class Time(Part):
     wall_seconds: float | None
-    """Of all starts, from the controller's start to its end: also of steps that were trained again."""
+    """Time of all starts, from the controller's start to its end: also of steps that were trained again."""
     step_seconds: float
-    """Of the steps that count."""
+    """Time of the steps that count."""
     cpu_hours: float | None
     gpu_hours: float | None
     core_hours: float | None
@@ -176,11 +176,11 @@ class Cost(Part):
     per: Literal["machine", "gpu", "core"]
     hours: float
     total: float
-    """In the currency of the price."""
+    """Total in the currency of the price."""
 
 
 class Distribution(Part):
-    """Over the steps that measured it."""
+    """Distribution over the steps that measured the column."""
 
     num_steps: int
     mean: float
@@ -211,10 +211,10 @@ class Start(Part):
     started_seconds: float
     """Unix time."""
     version: int
-    """Of the checkpoint that it began from."""
+    """Version of the checkpoint that it began from."""
     wall_seconds: float | None
     differences: list[str]
-    """What is not as in the environment of the first start."""
+    """Differences from the environment of the first start."""
 
 
 class Run(Part):
@@ -224,7 +224,7 @@ class Run(Part):
     steps: int
     """Trained so far."""
     num_steps: int
-    """That the recipe asks for."""
+    """Steps that the recipe asks for."""
     is_finished: bool
 
 
@@ -236,7 +236,7 @@ class RunReport(Part):
     heldout: HeldOut | None
     benchmarks: list[Benchmark]
     response_tokens: Ends
-    """Of the sampled responses of each step."""
+    """Lengths of the sampled responses of each step."""
     cut_share: Ends
     reward: Ends
     tokens: Tokens
@@ -257,7 +257,7 @@ class RunReport(Part):
     code: dict[str, str]
     """Python file that the recipe names -> its SHA-256."""
     environment: Environment | None
-    """Of the last start."""
+    """Environment of the last start."""
     recipe: dict[str, Any]
     """Resolved: every key, defaults included."""
 
@@ -277,7 +277,7 @@ class SeedGroup(Part):
     """Folders."""
     seeds: list[int]
     measures: dict[str, SeedMean]
-    """Such as "base greedy" or "last avg_at_k"."""
+    """Measure, such as "base greedy" or "last avg_at_k", -> its mean."""
 
 
 class CombinedReport(Part):

@@ -11,7 +11,7 @@ MEASURES = ("greedy", "avg_at_k", "pass_at_k")
 
 
 def group_by_seed(reports: Sequence[RunReport]) -> list[SeedGroup]:
-    """Of two runs or more each. Runs of another model or other data are no twins, whatever their paths."""
+    """Groups of two or more runs. Runs of another model or other data are no twins, whatever their paths."""
     found: list[list[RunReport]] = []
     for report in reports:
         group = next((group for group in found if _settings(group[0]) == _settings(report)), None)
@@ -23,7 +23,7 @@ def group_by_seed(reports: Sequence[RunReport]) -> list[SeedGroup]:
 
 
 def _settings(report: RunReport) -> tuple[Any, ...]:
-    """What runs of a group share. Where digests are known, they say it instead of paths."""
+    """Settings that the runs of a group share. Digests stand for paths where they are known."""
     recipe = {key: value for key, value in report.recipe.items() if key not in OWN}
     recipe["verifying"] = _without(recipe.get("verifying"), "folder")
     if report.model.digest is not None:

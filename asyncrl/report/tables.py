@@ -81,7 +81,7 @@ def _measure(title: str) -> str:
 
 
 def scale(report: RunReport) -> Table:
-    """What it took."""
+    """The run's cost and scale."""
     tokens, flops, time, run = report.tokens, report.flops, report.time, report.run
     rows = [
         ("steps", f"{run.steps:,} of {run.num_steps:,}, {run.state}"),

@@ -11,7 +11,7 @@ from asyncrl.trackers.tracker import Open
 
 
 def check_trackers(trackers: Sequence[Settings]) -> None:
-    """Raises InputError for one whose package, or whose own function, is not there."""
+    """Raises InputError for a tracker whose package, or whose own function, is missing."""
     for settings in trackers:
         if not settings.is_built_in():
             find_tracker(settings)
@@ -23,7 +23,7 @@ def check_trackers(trackers: Sequence[Settings]) -> None:
 
 
 def find_tracker(settings: Settings) -> Open:
-    """What opens it. Raises InputError."""
+    """The function that opens it. Raises InputError."""
     is_built_in = settings.is_built_in()
     target = f"asyncrl.trackers.{settings.name}:open_tracker" if is_built_in else settings.name
     found = load_object(target)

@@ -1,7 +1,7 @@
 """MLflow: one run of an experiment, at a server or in a store, which later starts continue by its id.
 
 MLflow keeps every point: steps that a resumed run trains again have a second point of a later time, which its
-charts draw on top. The recipe becomes parameters, which MLflow lets nobody change: those of the first start.
+charts draw on top. The recipe becomes parameters, which MLflow keeps as the first start wrote them.
 """
 
 import os
@@ -20,11 +20,11 @@ from asyncrl.recipe.trackers import DEFAULT_PROJECT
 from asyncrl.trackers.tracker import Note, TrackedRun
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
-"""Of one request."""
+"""Limits of one request."""
 MOST_CHARACTERS = 5000
-"""Of a tag or parameter."""
+"""Limit of a tag or parameter."""
 MOST_NOTES = 200
-"""Of one start: each is a tag, and the page of a run lists all tags."""
+"""Limit of one start: each is a tag, and the page of a run lists all tags."""
 
 
 class MLflow:

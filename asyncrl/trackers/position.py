@@ -9,16 +9,16 @@ from asyncrl.observe.metrics import complete_lines
 from asyncrl.whole_file import write_whole
 
 FOLDER = "trackers"
-"""In the run folder: one such file per tracker, and what trackers keep there."""
+"""Folder inside the run folder: a position file per tracker, and what trackers keep there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     run_id: str | None = None
     offset_bytes: int = 0
-    """Of metrics.jsonl: rows before it were handed to the tracker."""
+    """Position in metrics.jsonl: rows before it were handed to the tracker."""
     step: int = 0
-    """Of the last row that had one."""
+    """Step of the last row that had one."""
 
 
 def position_path(run_folder: Path, label: str) -> Path:
@@ -26,7 +26,7 @@ def position_path(run_folder: Path, label: str) -> Path:
 
 
 def read_position(path: Path) -> Position:
-    """That of an earlier start; the beginning where there is none that can be read."""
+    """The position of an earlier start; the beginning where there is none that can be read."""
     try:
         return Position(**json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):

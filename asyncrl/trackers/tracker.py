@@ -1,4 +1,4 @@
-"""What a tracker is to us, and what it is told of the run when it is opened."""
+"""The interface of a tracker, and what it is told of the run when it is opened."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from asyncrl.recipe import Tracker as Settings
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
-    """What `open_tracker` gets to know."""
+    """The run, as `open_tracker` is told of it."""
 
     name: str
-    """The recipe's."""
+    """The recipe's `name`."""
     folder: Path
     """RUN/trackers, where a tracker may keep files."""
     recipe: Mapping[str, Any]
     """Resolved: every key, defaults included."""
     run_id: str | None
-    """What the tracker called the run in an earlier start, which it continues; None in the first one."""
+    """Id that the tracker gave the run in an earlier start, which it continues; None in the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Note:
     """An event of the run, such as a warning or an alarm."""
 
     event: str
-    """As metrics.jsonl names it; an alarm is alarm/NAME."""
+    """Name of the event, as in metrics.jsonl; an alarm is alarm/NAME."""
     text: str
     is_alarm: bool
 
@@ -37,7 +37,7 @@ class Tracker(Protocol):
 
     @property
     def run_id(self) -> str:
-        """What it calls the run."""
+        """Id that the tracker gave the run."""
         ...
 
     def log(self, values: Mapping[str, float], *, step: int, time_seconds: float) -> None:
@@ -56,4 +56,4 @@ class Tracker(Protocol):
 
 
 Open = Callable[[Settings, TrackedRun], Tracker]
-"""What a tracker's module has under the name `open_tracker`."""
+"""Type of the function `open_tracker` in a tracker's module."""

@@ -54,7 +54,7 @@ def open_tracker(settings: Settings, run: TrackedRun) -> WeightsAndBiases:
         config=dict(run.recipe),
         mode=settings.mode,
         dir=str(run.folder),
-        # What it would look at is its own process: output, program, git and the load of this machine.
+        # wandb would look at its own process: output, program, git and the load of this machine.
         settings=wandb.Settings(
             console="off", disable_code=True, disable_git=True, save_code=False, x_disable_stats=True
         ),

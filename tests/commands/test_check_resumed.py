@@ -48,7 +48,7 @@ def test_a_prompt_that_is_gone_is_said_as_train_says_it(
     assert "resumes at step 0" in capsys.readouterr().out
     (project / "train.jsonl").write_text(row("9+1=", "10"))
     assert cli.main(words) == 2
-    assert "unfinished answers to train:1, '1+1=', and no row asks that" in capsys.readouterr().err
+    assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in capsys.readouterr().err
 
 
 def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_fault_is_told_as_what_left_before_the_baseline(
     queue: ReplayQueue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert journal(tmp_path, "--trajectory", "00000000-02") == 0
-    assert "It left its group before the baseline, for want of a verdict" in capsys.readouterr().out
+    assert "It left its group before the baseline, without a verdict" in capsys.readouterr().out
 
 
 def test_a_dropped_group_says_the_reason(

@@ -10,9 +10,9 @@ from asyncrl.observe.alarms.rule import Finding
 
 SOLVED_SHARE = 0.9
 ENTROPY_SHARE = 0.2
-"""Of the first steps' entropy: some models begin with little."""
+"""Share of the first steps' entropy: some models begin with little."""
 ANSWER_RISE = 0.2
-"""Over the first steps' share: a task with few possible answers begins with a large one."""
+"""Rise over the first steps' share: a task with few possible answers begins with a large one."""
 
 
 @dataclass(frozen=True, slots=True)

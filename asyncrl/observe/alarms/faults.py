@@ -8,7 +8,7 @@ from asyncrl.observe.alarms.rule import Finding
 
 OUTCOMES = ("correct", "wrong", "no_answer", "fault")
 FEWEST_FAULTS = 3
-"""In the window: a single fault of a small batch may be more than the limit."""
+"""Fewest faults in the window: a single fault of a small batch may be more than the limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 WINDOW_STEPS = 5
-"""Over which numbers are means: one batch says little."""
+"""Steps that a mean is taken over: one batch says little."""
 LOOK_BACK_STEPS = 20
 """How far back a trend is measured."""
 MOST_STEPS = 64
 MOST_EVALUATIONS = 32
 SETTLED_AFTER_STEPS = 10
-"""Of this start: from then on caches and allocators are filled."""
+"""Steps of this start after which caches and allocators are filled."""
 NaN = math.nan
 
 
@@ -27,7 +27,7 @@ class Evaluated(NamedTuple):
     step: int
     accuracy: float
     half_width: float
-    """Of its 95% interval; 0 where it has none."""
+    """Half of its 95% interval; 0 where it has none."""
     correct: float | None
     """Mean share of correct training responses at that step; None before the first one."""
 
@@ -83,7 +83,7 @@ class History:
         self.evaluations.append(Evaluated(step, accuracy, half, _mean(before, "correct_mean")))
 
     def last(self, name: str) -> float | None:
-        """Of the last step; NaN where it was measured and is not finite."""
+        """Value at the last step; NaN where it was measured and is not finite."""
         return self.rows[-1][1].get(name) if self.rows else None
 
     def text(self, name: str) -> str:
@@ -100,7 +100,7 @@ class History:
         return sum(value for value in known if math.isfinite(value))
 
     def before(self, name: str) -> float | None:
-        """The same, LOOK_BACK_STEPS earlier, or as early as there are twice as many steps as in a mean."""
+        """`now`, LOOK_BACK_STEPS earlier, or as early as there are twice as many steps as in a mean."""
         end = max(WINDOW_STEPS, len(self.rows) - LOOK_BACK_STEPS)
         if len(self.rows) < 2 * WINDOW_STEPS:
             return None
@@ -116,12 +116,12 @@ class History:
         return _mean(self._settled, name) if len(self._settled) == WINDOW_STEPS else None
 
     def rise(self, name: str) -> float | None:
-        """By how much it has risen in LOOK_BACK_STEPS."""
+        """The rise in LOOK_BACK_STEPS."""
         now, before = self.now(name), self.before(name)
         return None if now is None or before is None else now - before
 
     def steps_back(self) -> int:
-        """How many steps lie between what `before` and `now` are means of."""
+        """Number of steps between what `now` and `before` are means of."""
         return min(LOOK_BACK_STEPS, max(0, len(self.rows) - WINDOW_STEPS))
 
     def _end(self) -> list[tuple[int, dict[str, float]]]:

@@ -1,5 +1,5 @@
-"""What is learned may not be what is wanted, or nothing: reward without held-out gain, dead groups, tokens
-that the loss leaves out, groups that are never repeated."""
+"""Alarms on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
+groups, tokens that the loss leaves out, groups that are never repeated."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
 
 STEPS_APART = 10
-"""Of two evaluations that are compared, at least."""
+"""Fewest steps between two evaluations that are compared."""
 SOLVED_SHARE = 0.95
 """With more correct responses, groups without signal are all right, and training is done."""
 

@@ -6,7 +6,7 @@ from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
 
 CORRECT_RISE = 0.02
-"""From here on longer or shorter responses have paid."""
+"""Rise from which longer or shorter responses have paid."""
 CUT_RISE = 0.2
 
 
@@ -52,7 +52,7 @@ class LengthCollapse:
 
 
 def has_paid(history: History) -> bool:
-    """Whether more responses are correct than before; also where nobody knows."""
+    """Whether more responses are correct than before; also where that is not known."""
     rise = history.rise("correct_mean")
     return rise is None or rise >= CORRECT_RISE
 

@@ -6,10 +6,10 @@ from asyncrl.observe.alarms.history import History
 from asyncrl.observe.alarms.rule import Finding
 
 GROWTH = 10.0
-"""Times the first steps' KL, from a tenth of the limit on."""
+"""Growth over the first steps' KL, from a tenth of the limit on."""
 SHARE_OF_LIMIT = 0.1
 OLDER_CACHE = 2.0
-"""Times the limit, for tokens on an older version's cache: single steps in bfloat16 reach 0.009 nats."""
+"""Factor on the limit for tokens on an older version's cache: single steps in bfloat16 reach 0.009 nats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an alarm is: a rule that looks at the numbers so far, what it finds, and how that is told."""
+"""Alarms: a rule that looks at the numbers so far, what it finds, and how that is told."""
 
 import logging
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Alarm:
 
 
 def tell(alarm: Alarm) -> None:
-    """Logs it; whoever keeps the alarms of the run (`AlarmWatch.admit`) finds it in the record."""
+    """Logs it; the keeper of the run's alarms (`AlarmWatch.admit`) finds it in the record."""
     finding = alarm.finding
     if finding is None:
         log.warning("alarm %s is over", alarm.name, extra={"alarm": alarm})

@@ -26,7 +26,7 @@ CLEAR_STEPS = 10
 
 
 def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batch: int) -> list[Rule]:
-    """Those that the recipe leaves on."""
+    """Rules that the recipe leaves on."""
     rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
         (EntropyCollapse, [section.entropy_nats]),
         (LengthExplosion, [section.length_growth, section.cut_share]),
@@ -47,12 +47,12 @@ def rules_of(section: Alarms, *, groups_per_batch: int, repeated_groups_per_batc
         (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),
     ]
-    # Of a rule with several limits each may be off alone.
+    # Each limit of a rule with several may be off alone.
     return [make(*limits) for make, limits in rules if any(limit is not None for limit in limits)]
 
 
 class AlarmWatch:
-    """Hears of steps and evaluations, and logs what begins and what ends. Whoever handles the records asks
+    """Receives steps and evaluations, and logs what begins and what ends. The handler of the records asks
     `admit`, which alone changes what is on."""
 
     def __init__(self, rules: Sequence[Rule], *, run: str) -> None:
@@ -65,7 +65,7 @@ class AlarmWatch:
         self._num_clear: dict[str, int] = {}
 
     def restore(self, metrics: Metrics) -> None:
-        """What earlier starts of the run measured, and which alarms they left on."""
+        """Reads what earlier starts of the run measured, and which alarms they left on."""
         steps = [(row["step"], 0, row) for row in metrics.steps]
         evaluations = [(row["step"], 1, row) for row in metrics.evaluations]
         for _, is_evaluation, row in sorted(steps + evaluations, key=lambda each: each[:2]):

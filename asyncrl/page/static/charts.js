@@ -6,7 +6,7 @@
 //   isLog         logarithmic axis; what is not positive is not drawn
 //   smoothing     0 to 0.99: the weight of what was, in an exponential mean; the raw line stays, faint
 //   format        number -> text (default: short)
-//   onPick        called with x of the nearest point, and its index, when somebody clicks
+//   onPick        called with x of the nearest point, and its index, on a click
 // Dragging zooms, a double click resets. Charts of one root share the cursor and the zoom.
 
 const CHART_COLORS = ["--accent", "--bad", "--odd", "--good", "--warn"];
@@ -258,7 +258,7 @@ function chart(root, options) {
     }
   }
 
-  // Several changes within a frame are drawn once, and what nobody sees not before it is scrolled to.
+  // Several changes within a frame are drawn once, and a hidden chart only once it is scrolled to.
   function redraw() {
     isStale = true;
     if (!isDrawn || !isSeen) return;

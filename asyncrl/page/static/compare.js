@@ -1,4 +1,4 @@
-// Runs side by side: who is better by how much, what differs in their recipes, curves over what they cost, and the
+// Runs side by side: which is better by how much, what differs in their recipes, curves over what they cost, and the
 // tasks that two of them answered differently. The address holds what is chosen: #/compare?runs=A,B&price=2.5
 
 const RECOMPARE_MILLISECONDS = 10000;
@@ -41,7 +41,7 @@ function renderForm() {
   if (byId("price") !== document.activeElement) byId("price").value = state.price;
 }
 
-// Who is better
+// Which run is better
 
 function contestItem(contest, index) {
   const { low, high, mean } = contest.difference;

@@ -1,4 +1,4 @@
-// The servers of a run, and who waits for whom.
+// The servers of a run, and what each part waits for.
 
 let current = null;
 
@@ -54,7 +54,7 @@ function content({ state, is_running: isRunning, age_seconds: age, status }) {
       card("tokens in flight", whole(queue.tokens_in_flight)),
     ),
   ];
-  if (isRunning) parts.push(element("h3", { textContent: "Who waits for whom" }), element("table", { className: "waits" }, element("tbody", {}, ...waits.map(wait))));
+  if (isRunning) parts.push(element("h3", { textContent: "What each part waits for" }), element("table", { className: "waits" }, element("tbody", {}, ...waits.map(wait))));
   else parts.push(element("p", { className: "hint", textContent: `The run wrote this ${duration(age)} ago; it is ${state}.` }));
   parts.push(element("h3", { textContent: "Servers" }));
   parts.push(status.servers.length > 0 ? table(status.servers, isRunning) : element("p", { className: "hint", textContent: "No server has joined." }));

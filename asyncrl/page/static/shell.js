@@ -27,7 +27,7 @@ const isExported = embedded !== null;
 // The last answers by their path, { tag, answer }: the server says where one of them still holds.
 const answers = new Map();
 
-// An answer as JSON, the same object as before where nothing has changed: who asks must not change it. Throws an
+// An answer as JSON, the same object as before where nothing has changed: callers must not change it. Throws an
 // Error whose message is the server's sentence.
 async function ask(path) {
   if (isExported) {
