@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resamples",
         type=int,
         default=DEFAULT.num_resamples,
-        help=f"resamples of seeds and tasks, for several seeds on both sides (default {DEFAULT.num_resamples:,})",
+        help=f"resamples of seeds and tasks, for several seeds a side (default {DEFAULT.num_resamples:,})",
     )
     parser.add_argument("--seed", type=int, default=DEFAULT.seed, help="seed of the resampling (default 0)")
 

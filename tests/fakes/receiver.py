@@ -57,7 +57,13 @@ class Receiver:
         assert not self.is_paused, "a paused server is not ready"
 
     def hooks(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"sglang": SGLANG_VERSION, "process": str(os.getpid()), "num_ranks": 1, "hooks": {}}
+        return {
+            "sglang": SGLANG_VERSION,
+            "process": str(os.getpid()),
+            "num_ranks": 1,
+            "options": [],
+            "hooks": {},
+        }
 
     def state(self, body: dict[str, Any]) -> dict[str, Any]:
         return {

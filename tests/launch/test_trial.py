@@ -132,7 +132,7 @@ def test_a_verifier_that_waits_is_tried_twice_as_in_a_run(tmp_path: Path) -> Non
     try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
 
 
-@pytest.mark.parametrize("answer", ["2", {"what": "ever"}, ["2"], None])
+@pytest.mark.parametrize("answer", ["2", {"what": "ever"}, ["2"], 3])
 def test_of_a_verifier_of_ones_own_only_a_verdict_is_asked(tmp_path: Path, answer: object) -> None:
     (tmp_path / "v.py").write_text(
         HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"

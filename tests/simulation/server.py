@@ -172,7 +172,13 @@ class SimulatedServer:
                 state = {"effective_max_running_requests_per_dp": 10**6, **PassSums().state()}
                 return 200, {"max_total_num_tokens": 10**9, "internal_states": [state]}
             case sglang.HOOKS_PATH:
-                return 200, {"sglang": sglang.SGLANG_VERSION, "process": "1", "num_ranks": 1, "hooks": {}}
+                return 200, {
+                    "sglang": sglang.SGLANG_VERSION,
+                    "process": "1",
+                    "num_ranks": 1,
+                    "options": [],
+                    "hooks": {},
+                }
             case "/pause_generation":
                 await self._pause(body["mode"])
                 return 200, {"status": "ok"}

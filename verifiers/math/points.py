@@ -81,7 +81,7 @@ class Piece(NamedTuple):
 
 
 def pieces(source: random.Random, symbols: list[str], sides: tuple[Node, Node]) -> list[Piece]:
-    """The gaps between the cuts, along one letter while the others stay, in a random order."""
+    """The gaps between the cuts, along one letter while the others stay: those beside a cut, then others."""
     turning = list(dict.fromkeys(item for side in sides for item in _turning(side)))
     if not turning:
         return []
@@ -98,7 +98,9 @@ def pieces(source: random.Random, symbols: list[str], sides: tuple[Node, Node]) 
             for values, must_decide in _between(source, numbers, _cuts(turning, letter, base)):
                 found.append(Piece([{**base, letter: value} for value in values], must_decide))
     wanted = min(_MAX_PIECES, max(8, _MAX_WORK // (size(sides[0]) + size(sides[1]))))
-    return source.sample(found, min(len(found), wanted))
+    # Those beside a cut first: gaps between numbers alone, of each letter, would crowd them out.
+    source.shuffle(found)
+    return sorted(found, key=lambda piece: not piece.must_decide)[:wanted]
 
 
 # Where a function may turn into another
