@@ -133,7 +133,7 @@ def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
 async def _open_observer(
     stack: contextlib.AsyncExitStack, recipe: Recipe, folder: RunFolder, metrics: MetricsWriter
 ) -> TerminalAndFile:
-    """Who hears of the run; its alarms know what earlier starts measured and told."""
+    """The observers of the run; their alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
         rules_of(
             recipe.alarms,
@@ -206,7 +206,7 @@ async def _open_site(stack: contextlib.AsyncExitStack, recipe: Recipe, gpus: Gpu
     """Where the run's processes start; closed with `stack`. Raises InputError."""
     if recipe.cluster.backend == "local":
         return LocalSite(recipe.cluster, gpus)
-    # Only here: who trains on one machine need not have Ray.
+    # Only here: training on one machine does not need Ray.
     from asyncrl.launch.ray_cluster import open_cluster
 
     return await stack.enter_async_context(open_cluster(recipe))
@@ -285,7 +285,7 @@ async def _run(
     events: RecentEvents,
     last_resort: LastResort,
 ) -> bool:
-    """Starts the processes and trains; whether somebody asked to stop."""
+    """Starts the processes and trains; returns whether it was asked to stop."""
     num_ranks = controller.recipe.trainer.num_processes
     stop_seconds = controller.recipe.trainer.stop_timeout_seconds
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
@@ -333,9 +333,9 @@ def _write_post_mortem(
     try:
         written = write_post_mortem(folder.path, cause, state=state, events=events)
     except OSError as error:
-        log.error("who waited for whom could not be written: %s", error)
+        log.error("the post-mortem could not be written: %s", error)
     else:
-        log.error("who waited for whom, and the last lines of every process: %s", written)
+        log.error("what waited for what, and the last lines of every process: %s", written)
 
 
 def first_cause(error: BaseException) -> BaseException:

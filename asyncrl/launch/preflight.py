@@ -55,7 +55,7 @@ MIN_DISK_BYTES = 200 * 2**20
 
 
 def check_distribution() -> None:
-    """`verifiers` is also another project's import name: refuse to grade with somebody else's package."""
+    """`verifiers` is also another project's import name: refuse to grade with the other package."""
     found = Path(next(iter(verifiers.__path__))).resolve()
     ours = Path(__file__).resolve().parents[2] / "verifiers"
     if found != ours:
@@ -95,7 +95,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
 
 
 def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
-    """Those of evaluation.benchmarks. Raises InputError for a name that means nothing."""
+    """Benchmarks of evaluation.benchmarks. Raises InputError for a name that means nothing."""
     return [named_benchmark(recipe, name) for name in recipe.evaluation.benchmarks]
 
 
@@ -131,7 +131,7 @@ def _read_exams(recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]) 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What tasks are read with."""
+    """Shared inputs for reading tasks."""
 
     folder: Path
     shape: ModelShape
@@ -191,7 +191,7 @@ def _read_base(recipe: Recipe) -> _Base:
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
-    """What a person should know of the data of a run that resumes: a sentence per file that changed.
+    """Remarks on the data of a run that resumes: a sentence per file that changed.
 
     Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
     """
