@@ -30,12 +30,12 @@ class Grader:
         max_fault_retries: int,
         prints: Path | None = None,
     ) -> None:
-        """What verifiers print goes to the file `prints`, else to standard error."""
+        """Text that verifiers print goes to the file `prints`, else to standard error."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
         self.seconds = Histogram(VERDICT_BOUNDS)
-        """Of each verdict since the start."""
+        """Seconds of each verdict since the start."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(verifier, outcome) -> verdicts since the start; each fault counts, retried ones too."""
         self._pool = VerifierPool(
