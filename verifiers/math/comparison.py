@@ -2,7 +2,7 @@
 
 The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
-nobody foresaw, is wrong."""
+not foreseen here, is wrong."""
 
 from verifiers.math.families import same_family
 from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
