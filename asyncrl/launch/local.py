@@ -133,7 +133,7 @@ def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
 async def _open_observer(
     stack: contextlib.AsyncExitStack, recipe: Recipe, folder: RunFolder, metrics: MetricsWriter
 ) -> TerminalAndFile:
-    """The observers of the run; their alarms know what earlier starts measured and reported."""
+    """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
         rules_of(
             recipe.alarms,

@@ -55,7 +55,7 @@ MIN_DISK_BYTES = 200 * 2**20
 
 
 def check_distribution() -> None:
-    """`verifiers` is also another project's import name: refuse to grade with the other package."""
+    """`verifiers` is also another project's import name: refuses to grade with the other package."""
     found = Path(next(iter(verifiers.__path__))).resolve()
     ours = Path(__file__).resolve().parents[2] / "verifiers"
     if found != ours:

@@ -27,7 +27,7 @@ from asyncrl.serving.sglang import new_session
 log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""Deaths of a server within one start of `asyncrl serve`; the run gives one up after as many restarts."""
+"""Deaths allowed in one start of `asyncrl serve`; the run gives one up after as many restarts."""
 
 
 @dataclass(frozen=True, slots=True)
