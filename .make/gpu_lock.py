@@ -33,7 +33,7 @@ class Wheel(TypedDict):
 
 
 class Package(TypedDict):
-    """Of a pylock.toml (PEP 751)."""
+    """A package of a pylock.toml (PEP 751)."""
 
     name: str
     version: str
@@ -52,8 +52,8 @@ def main() -> int:
 
 
 def resolve(uv: list[str], folder: Path) -> list[Package]:
-    """What to install. uv keeps the versions that its output file names, in the format of requirements alone;
-    which wheels fit the platform, it says in the format pylock alone. So it is asked twice."""
+    """Packages to install. uv keeps the versions that its output file names, in the format of requirements
+    alone; which wheels fit the platform, it says in the format pylock alone. So it is asked twice."""
     compiling = [*uv, "pip", "compile", "--quiet", "--no-build", "--no-annotate", "--no-header"]
     compiling += ["--python-version", PYTHON, "--python-platform", PLATFORM]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

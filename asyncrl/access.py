@@ -1,4 +1,4 @@
-"""Who may speak to the processes of a run: whoever has its token.
+"""Access to the processes of a run: only with its token.
 
 Each start of a run makes a new one. It is in the run folder, readable by its owner alone, and reaches the
 processes of the run by their environment, never by a command line or a log. A server that the user named is
@@ -64,7 +64,7 @@ class Keys:
     def __init__(self, token: str = "", *, external: str = "", own: Iterable[str] = ()) -> None:
         self.token = token
         self.external = external
-        """Of the servers that are not processes of the run; empty where they ask for none."""
+        """Key of the servers that are not processes of the run; empty where they ask for none."""
         self._own = {_origin(url) for url in own}
 
     def add_own(self, url: str) -> None:
@@ -78,7 +78,7 @@ class Keys:
 
 
 def read_keys(token: str, variable: str | None) -> Keys:
-    """Those of a process of a run that has `token`. Raises InputError, as `external_key` does."""
+    """Keys of a process of a run that has `token`. Raises InputError, as `external_key` does."""
     return Keys(token, external=external_key(variable))
 
 

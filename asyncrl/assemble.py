@@ -1,4 +1,4 @@
-"""Builds the parts of a run and connects them: the one place that shows who knows whom."""
+"""Builds the parts of a run and connects them: the one place that shows which part knows which."""
 
 import functools
 import itertools
@@ -72,7 +72,7 @@ def assemble(
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `keys` are those of `session`;
-    without them nobody is asked for one. `known` is what earlier starts measured of what stays. Raises
+    without them no request needs one. `known` is what earlier starts measured of what stays. Raises
     InputError when the journal's prompts are not in the data.
     """
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()

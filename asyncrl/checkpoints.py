@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Manifest(TypedDict):
-    """What MANIFEST holds."""
+    """Contents of MANIFEST."""
 
     version: PolicyVersion
     files: dict[str, str]
@@ -33,7 +33,7 @@ class Manifest(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What the trainer begins with, and what it would have begun with."""
+    """The version that the trainer begins with, and the newer ones that it cannot use."""
 
     version: PolicyVersion
     """0: no checkpoint is complete, so the base model."""
@@ -78,7 +78,7 @@ def checkpoint_path(checkpoints: Path, version: PolicyVersion) -> Path:
 
 
 def saved_versions(checkpoints: Path) -> list[PolicyVersion]:
-    """Of the checkpoints under their own names, ascending."""
+    """Versions of the checkpoints under their own names, ascending."""
     names = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -132,7 +132,7 @@ class HeldOutAccuracies:
             return self._accuracies.get(version)
 
     def best_first(self, versions: Iterable[PolicyVersion]) -> list[PolicyVersion]:
-        """Those of `versions` that were evaluated; of equals the newer first."""
+        """The evaluated ones of `versions`, best first; of equals the newer first."""
         with self._lock:
             known = [version for version in versions if version in self._accuracies]
             return sorted(known, key=lambda version: (-self._accuracies[version], -version))

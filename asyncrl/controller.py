@@ -21,12 +21,12 @@ task file -> [feed] -> replay queue {open -> ready -> taken -> trained | dropped
 | trainer's)  |               |                                    | publish               | of the servers  |
 
 Waits for tokens, verdicts, groups, servers, publications and the disk have a name in one `Waits`, so that the
-watchdog and the post-mortem can say who waits for whom. Without a name are timers, single requests that have
+watchdog and the post-mortem can say what waits for what. Without a name are timers, single requests that have
 a timeout of their own (an abort, a probe of a server), and an evaluation's turn on the pinned servers.
 
 `assemble` connects the parts:
 
-| part            | who calls it                           | what it calls                                   |
+| part            | called by                              | calls                                           |
 |-----------------|----------------------------------------|-------------------------------------------------|
 | Controller      | launcher: run, stop                    | all loops; `train` of the launcher              |
 | QueueService    | trainer (wire 2); `asyncrl servers`    | TakeDesk, ServerDesk                            |
@@ -77,7 +77,7 @@ from asyncrl.waits import Waits, now_seconds
 from asyncrl.watchdog import Watched, watch
 
 WATCH_INTERVAL_SECONDS = 5.0
-"""Between two looks of the watchdog."""
+"""Pause between two looks of the watchdog."""
 ENDING_SECONDS = 2.0
 """From a request to stop: how long verdicts, evaluations and streams may take to end by themselves, beside
 the trainer's current step and, where that ends sooner, after it. Streams are asked to end, and what is cut

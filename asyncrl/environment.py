@@ -1,4 +1,4 @@
-"""What a run runs in: packages, Python, machine, the commit of asyncrl. Imports no torch."""
+"""Environment of a run: packages, Python, machine, the commit of asyncrl. Imports no torch."""
 
 import importlib.metadata
 import platform
@@ -17,21 +17,21 @@ GIT_SECONDS = 10.0
 
 
 class Environment(BaseModel):
-    """Of one process, on one machine."""
+    """Environment of one process, on one machine."""
 
     model_config = ConfigDict(extra="forbid")
 
     asyncrl: str
     """Its version."""
     commit: str | None
-    """Of the git checkout that asyncrl runs from; null where it runs from no checkout."""
+    """Commit of the git checkout that asyncrl runs from; null where it runs from no checkout."""
     has_local_changes: bool | None
     """Whether tracked files differ from that commit."""
     python: str
     platform: str
     cpu: str
     num_cores: int
-    """That this process may use."""
+    """Cores that this process may use."""
     memory_gib: float
     gpus: list[str]
     """Names of those that the run uses; empty on a CPU."""
@@ -41,7 +41,7 @@ class Environment(BaseModel):
 
 
 def describe_environment(gpus: list[str]) -> Environment:
-    """Of this process; `gpus` are the names of those that its run uses. About 0.1 s of work."""
+    """Describes this process; `gpus` are the names of those that its run uses. About 0.1 s of work."""
     commit, is_changed = _checkout(Path(__file__).resolve().parents[1])
     return Environment(
         asyncrl=importlib.metadata.version("asyncrl"),
@@ -116,7 +116,7 @@ def _checkout(root: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """What git says; None where it is not installed, refuses, or takes too long."""
+    """Output of git; None where it is not installed, refuses, or takes too long."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *words], capture_output=True, text=True, timeout=GIT_SECONDS, check=False

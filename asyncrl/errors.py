@@ -32,21 +32,21 @@ class DiskError(AsyncrlError):
     """The disk refuses a write. No restart helps; once there is room, the same command resumes."""
 
     EXIT_CODE = 3
-    """Of a trainer that ends with it."""
+    """Exit code of a trainer that ends with it."""
 
 
 class Diverged(AsyncrlError, FloatingPointError):
     """A gradient is not finite; the same batch on the same weights would fail again."""
 
     EXIT_CODE = 4
-    """Of a trainer that ends with it."""
+    """Exit code of a trainer that ends with it."""
 
 
 class RankLost(AsyncrlError):
     """Another rank of the trainer died or hangs. A restart of all ranks from the last checkpoint helps."""
 
     EXIT_CODE = 5
-    """Of a trainer that ends with it."""
+    """Exit code of a trainer that ends with it."""
 
 
 class QueueError(AsyncrlError):

@@ -33,9 +33,9 @@ class Gpu:
     """One that CUDA can use: a whole GPU, or a slice of a divided one."""
 
     number: int
-    """Among the visible ones, from 0."""
+    """Number among the visible ones, from 0."""
     device: str
-    """What CUDA_VISIBLE_DEVICES calls it: its index in nvidia-smi, or the UUID of a slice."""
+    """Name in CUDA_VISIBLE_DEVICES: its index in nvidia-smi, or the UUID of a slice."""
     name: str
     memory_mib: int | None = None
     """None where nvidia-smi does not say."""
@@ -99,7 +99,7 @@ def free_gpu_bytes() -> dict[str, int]:
 
 
 def _entries(variable: str) -> list[str]:
-    """What CUDA reads of it: up to the first entry that hides the rest."""
+    """Entries that CUDA reads: up to the first entry that hides the rest."""
     read: list[str] = []
     for entry in (part.strip() for part in variable.split(",")):
         if entry.lower() in HIDING:
@@ -115,14 +115,14 @@ def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def _parts(found: _Found) -> list[Gpu]:
-    """What CUDA can use of it: its slices, or the whole."""
+    """Parts that CUDA can use: its slices, or the whole."""
     if found.slices:
         return [Gpu(0, uuid, f"{found.name} MIG {profile}", is_slice=True) for profile, uuid in found.slices]
     return [Gpu(0, str(found.index), found.name, found.memory_mib)]
 
 
 def _named(entry: str, found: Sequence[_Found]) -> Gpu:
-    """What an entry of CUDA_VISIBLE_DEVICES means: an index, the beginning of a UUID, or a slice's UUID."""
+    """The GPU of an entry of CUDA_VISIBLE_DEVICES: an index, the beginning of a UUID, or a slice's UUID."""
     if entry.startswith("MIG-"):
         matching = [part for each in found for part in _parts(each) if part.device.startswith(entry)]
     else:

@@ -29,7 +29,7 @@ def is_hub_id(path: str, folder: Path = Path()) -> bool:
 def find_cached(
     hub_id: str, revision: str | None, *, kind: str, files: Sequence[str], ignored: Sequence[str] = ()
 ) -> HubSnapshot | None:
-    """What `fetch` would return, where this machine has all of it; asks no hub."""
+    """The snapshot that `fetch` would return, where this machine has all of it; asks no hub."""
     from huggingface_hub import errors
 
     try:
@@ -92,7 +92,7 @@ def _snapshot(
 
 
 def _refusal(error: Exception, hub_id: str, revision: str | None, *, kind: str, key: str) -> str:
-    """What was wrong, in one sentence, and the way out."""
+    """The error in one sentence, and the fix."""
     from huggingface_hub import constants, errors
 
     hub = constants.ENDPOINT

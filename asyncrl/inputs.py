@@ -1,4 +1,4 @@
-"""What a run works on: recipe, tasks, tokenizer and verifiers, read and checked before anything starts."""
+"""Inputs of a run: recipe, tasks, tokenizer and verifiers, read and checked before anything starts."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,7 +14,7 @@ from asyncrl.rollout.verifier_cache import VerifierCache
 
 @dataclass(frozen=True)
 class Inputs:
-    """Of one start of a run."""
+    """Inputs of one start of a run."""
 
     recipe: Recipe
     train_tasks: TaskTable | list[Task]
@@ -39,7 +39,7 @@ class Inputs:
         )
 
     def longest_prompt(self) -> int:
-        """Of the training tasks, in tokens; of many, among those with the most bytes."""
+        """Longest prompt of the training tasks, in tokens; of many, among those with the most bytes."""
         if isinstance(self.train_tasks, TaskTable):
             return self.train_tasks.longest_prompt()
         return max(len(task.prompt_tokens) for task in self.train_tasks)
@@ -52,7 +52,7 @@ class Inputs:
         return self._sampling(self.recipe.rollout.temperature)
 
     def evaluation_sampling(self) -> SamplingParams:
-        """Of evaluations that sample; greedy ones ignore the temperature."""
+        """Sampling of evaluations that sample; greedy ones ignore the temperature."""
         return self._sampling(self.recipe.evaluation.temperature)
 
     def _sampling(self, temperature: float) -> SamplingParams:

@@ -22,7 +22,7 @@ class Loops:
         self._group = asyncio.TaskGroup()
         self._tasks: set[asyncio.Task[None]] = set()
         self.state_at_failure: dict[str, str] | None = None
-        """What `describe` said when the first task failed."""
+        """Answer of `describe` when the first task failed."""
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -79,7 +79,7 @@ async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterato
 
 async def end_tasks(*tasks: "asyncio.Task[Any]") -> None:
     """Cancels tasks and waits until they have ended: one that was only cancelled may still run when its
-    event loop closes. Who is cancelled meanwhile waits no longer. What a task failed with stays in it."""
+    event loop closes. A cancelled caller stops waiting. What a task failed with stays in it."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,4 +1,4 @@
-"""What this machine can compute with. Imports no torch."""
+"""Compute hardware of this machine. Imports no torch."""
 
 import functools
 import importlib.metadata
@@ -9,7 +9,7 @@ from pathlib import Path
 from asyncrl.gpus import find_gpus
 
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
-"""Of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
+"""Flags of a CPU, as Linux names them: instructions that multiply matrices of bfloat16."""
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 """Variables of a process that multiplies on a CPU. oneDNN and torch keep code for each shape of a product, by

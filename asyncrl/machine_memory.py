@@ -19,19 +19,19 @@ class MachineMemory:
 
     total: int
     available: int
-    """What the kernel would take from caches of files included."""
+    """Includes what the kernel would take from caches of files."""
     is_bounded: bool
     """Whether a control group leaves less of it than the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Of the files of a control group."""
+    """Names of the files of a control group."""
 
     limit: str
     used: str
     cached: str
-    """Field of memory.stat: pages of files that nobody has read lately."""
+    """Field of memory.stat: pages of files that were not read lately."""
 
 
 _NAMES = {
@@ -41,7 +41,7 @@ _NAMES = {
 
 
 def machine_memory(own: Path = OWN, mounted: Path = MOUNTED) -> MachineMemory:
-    """Of this process. A control group without a limit, or one that cannot be read, bounds nothing."""
+    """Memory of this process. A control group without a limit, or one that cannot be read, bounds nothing."""
     machine = psutil.virtual_memory()
     bounds = list(_bounds(own, mounted))
     total = min([machine.total, *(limit for limit, _ in bounds)])

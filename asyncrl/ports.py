@@ -1,7 +1,7 @@
 """Free TCP ports of this machine, for processes that a run starts.
 
-Such a process first imports torch and listens seconds later. Nobody may take its port until then: the kernel
-hands out none of RANGE by itself, and whoever chooses one here holds its name until the own process ends.
+Such a process first imports torch and listens seconds later. Its port must stay free until then: the kernel
+hands out none of RANGE by itself, and a process that chooses one here holds its name until it ends.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ those of the kernel (from 32768)."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports on which nobody listens and that no other call on this machine has returned, unless its
+    """Distinct ports on which nothing listens and that no other call on this machine has returned, unless its
     process has ended. Raises OSError where RANGE has too few."""
     # Not the shared generator: equal seeds would have all runs try the same ports in the same order.
     ports = random.SystemRandom().sample(RANGE, len(RANGE))

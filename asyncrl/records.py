@@ -121,7 +121,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What training and its filters need of the verdict on one trajectory."""
+    """The verdict on one trajectory, as training and its filters need it."""
 
     outcome: str
     """A `verifiers.verdict.Outcome` value."""
@@ -135,7 +135,7 @@ class Score:
     method: str = ""
     """How the verifier found the answer; empty after a resume, or if it does not extract."""
     trace: str = ""
-    """Of a verifier that raised: the traceback; empty after a resume."""
+    """Traceback of a verifier that raised; empty after a resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _joined(parts: Iterable[list[_T]]) -> list[_T]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one optimizer step trains on."""
+    """The data of one optimizer step."""
 
     step: int
     """Step s turns version s into version s + 1."""
@@ -191,13 +191,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTokens:
-    """What a step knew of each token of one response. All little-endian float16, clipped to +-65504."""
+    """Values of a step for each token of one response. All little-endian float16, clipped to +-65504."""
 
     trajectory_id: str
     log_ratios: bytes
     """Proximal less behavior log-prob; NaN where the behavior log-prob is not finite."""
     entropies: bytes
-    """Of the policy whose gradient the token gave, in nats, at the sampling temperature."""
+    """Entropy of the policy whose gradient the token gave, in nats, at the sampling temperature."""
     advantages: bytes | None = None
     """None where each token has its trajectory's."""
 

@@ -1,4 +1,4 @@
-"""What reproducing a step of a run takes: from which version, on which batches, under which recipe. No torch.
+"""Inputs for reproducing a step of a run: from which version, on which batches, under which recipe. No torch.
 
 Steps count from 1: step n made version n out of version n - 1. Raises InputError where a run does not hold
 what is needed.
@@ -41,7 +41,7 @@ class Reproduction:
 
 
 def plan_reproduction(run_folder: Path, step: int) -> Reproduction:
-    """From the nearest complete checkpoint before `step`, else from the base model."""
+    """Plans from the nearest complete checkpoint before `step`, else from the base model."""
     path = run_folder / "journal.sqlite"
     journal = JournalReader(path)
     _check_step(journal, step)

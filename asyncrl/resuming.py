@@ -1,6 +1,6 @@
-"""What is left of a run that was begun before: readable or refused, and the version that it resumes from.
+"""State of a run that was begun before: readable or refused, and the version that it resumes from.
 
-Looked at before anything starts, so that what the terminal says is what the trainer does: it chooses its
+Checked before anything starts, so that what the terminal says is what the trainer does: it chooses its
 checkpoint by the same function.
 """
 
@@ -20,9 +20,9 @@ from asyncrl.records import PolicyVersion
 @dataclass(frozen=True, slots=True)
 class Resumption:
     version: PolicyVersion
-    """Of the checkpoint that the trainer begins with; 0 is the base model."""
+    """Version of the checkpoint that the trainer begins with; 0 is the base model."""
     remarks: list[str]
-    """What a person should know: a sentence per checkpoint that cannot be used."""
+    """Remarks for the user: a sentence per checkpoint that cannot be used."""
 
 
 def find_resumption(run_folder: Path) -> Resumption:
@@ -56,7 +56,7 @@ def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]
         if not has_begun:
             return 0, 0, 0
         raise InputError(
-            f"{path} is gone, and without it nobody knows what the run has generated and trained. Put it "
+            f"{path} is gone, the only record of what the run has generated and trained. Put it "
             f"back, {START_OVER}."
         )
     if (damage := find_damage(path)) is not None:

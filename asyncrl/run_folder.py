@@ -81,9 +81,9 @@ class RunFolder:
         self.controller_url = path / CONTROLLER_URL
         """Where the running controller listens; there only while it runs."""
         self.token = path / TOKEN
-        """What the processes of the run show each other; there only while it runs."""
+        """Token that the processes of the run show each other; there only while it runs."""
         self.resumption = Resumption(0, [])
-        """From where `check` found that the run resumes."""
+        """The point that `check` found the run to resume from."""
         self._lock: IO[str] | None = None
 
     def check(self, recipe: Recipe) -> bool:

@@ -26,7 +26,7 @@ class RunState:
         self.is_ending = False
         """No stream starts; unfinished groups stay open in the journal."""
         self.is_stopped = False
-        """Somebody asked the run to stop before its end."""
+        """The run was asked to stop before its end."""
         self.is_cut_off = False
         """The trainer was ended before it had saved and exported its last version."""
         self.is_finished = False
@@ -70,7 +70,7 @@ class RunState:
         self.is_finished = True
 
     def stop(self) -> None:
-        """Somebody asks the run to stop."""
+        """The run is asked to stop."""
         self.is_stopped = self.is_over = self.is_ending = True
         self._waits.notify()
 

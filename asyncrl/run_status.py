@@ -1,6 +1,6 @@
-"""status.json of a run folder: how far the run is, right now. The controller writes it, anybody reads it.
+"""status.json of a run folder: how far the run is, right now. Only the controller writes it.
 
-A line of text that is replaced as a whole, so that a reader never sees half of it. Nobody who reads it needs
+A line of text that is replaced as a whole, so that a reader never sees half of it. No reader needs
 the run, its journal or its host: a shared disk is enough. What has ended, or died, stays readable.
 """
 
@@ -20,7 +20,7 @@ STATUS = "status.json"
 SILENT_SECONDS = 15.0
 """A status older than this comes from a run that is gone or hangs: it is written about once a second."""
 SILENT_START_SECONDS = 600.0
-"""The same of a run that starts: nobody writes while nodes of a cluster are looked for."""
+"""As SILENT_SECONDS, while a run starts: nothing is written while nodes of a cluster are looked for."""
 
 State = Literal["starting", "evaluating", "training", "finished", "stopped", "failed"]
 ENDS = ("finished", "stopped", "failed")
@@ -28,7 +28,7 @@ ENDS = ("finished", "stopped", "failed")
 
 
 class Waiting(TypedDict):
-    """Who waits for whom, in words that begin with "for"; None for who works."""
+    """Waits of each side, in words that begin with "for"; None while it works."""
 
     trainer: str | None
     rollouts: str | None
@@ -49,26 +49,26 @@ class ServerStatus(TypedDict):
     url: str
     state: str
     version: int | None
-    """Of its weights; None before it has joined."""
+    """Version of its weights; None before it has joined."""
     requests: int
-    """That stream from it now."""
+    """Requests that stream from it now."""
     tokens_per_second: float
     """This and `busy_share`: over the last ten seconds."""
     restarts: int
     retractions: int
     """How often it took a request's cache back for others."""
     busy_share: float
-    """Of the time: with at least one request."""
+    """Share of the time with at least one request."""
 
 
 class Status(TypedDict):
-    """What status.json holds."""
+    """Contents of status.json."""
 
     time_seconds: float
     """Unix time of the writing."""
     state: State
     pid: int
-    """Of the controller."""
+    """Pid of the controller."""
     host: str
     """Where that process runs: elsewhere its number means nothing."""
     step: int
@@ -84,7 +84,7 @@ def this_host() -> str:
 
 
 def starting(*, step: int, total_steps: int) -> Status:
-    """Of a run whose parts are not there yet; it resumes at `step`."""
+    """Status of a run whose parts are not there yet; it resumes at `step`."""
     return {
         "time_seconds": round(time.time(), 3),
         "state": "starting",
@@ -131,7 +131,7 @@ def is_running(status: Status, *, now_seconds: float | None = None) -> bool:
     limit = SILENT_START_SECONDS if status["state"] == "starting" else SILENT_SECONDS
     if status["state"] in ENDS or silence_of(status, now_seconds=now_seconds) > limit:
         return False
-    # On another host, or in a container of its own, the number may be anybody's.
+    # On another host, or in a container of its own, the number may be another process's.
     return status["host"] != this_host() or _is_alive(status["pid"])
 
 

@@ -6,7 +6,7 @@ from asyncrl.waits import Waits
 
 
 def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, str]:
-    """Title -> lines: who waits for whom, the servers, the groups, the tokens."""
+    """Title -> lines: what waits for what, the servers, the groups, the tokens."""
     groups = [
         f"  {group.group_id}: {group.state.value}, admitted at version {group.admitted_version}, "
         f"{sum(t.finish is not None for t in group.trajectories)} of {len(group.trajectories)} ended, "
@@ -20,7 +20,7 @@ def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, st
     ]
     tokens = [f"  {name}: {count}" for name, count in queue.conservation().items()]
     return {
-        "Who waited for whom": waits.describe_waits(),
+        "What waited for what": waits.describe_waits(),
         "Servers": "\n".join(servers),
         f"Groups in the queue (trainer at version {queue.version})": "\n".join(groups),
         "Tokens": "\n".join(tokens),

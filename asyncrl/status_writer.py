@@ -1,7 +1,7 @@
 """Keeps status.json of a running run up to date: a loop next to the controller's own.
 
 Nothing depends on it. A disk that refuses costs the run one warning; one that hangs holds up a thread, which
-nobody but this loop waits for.
+only this loop waits for.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
 WINDOW_SECONDS = 10.0
-"""Over which speeds are means: a single second says more about the size of a chunk."""
+"""Window over which speeds are means: a single second says more about the size of a chunk."""
 LAST_SECONDS = 2.0
 """For a write that hangs, before the last status is given up."""
 
@@ -90,7 +90,7 @@ class StatusWriter:
             await self._end(loop, "finished" if self._state.is_finished else "stopped")
 
     def status(self, state: State | None = None) -> Status:
-        """Of this moment; `state` where the run has ended."""
+        """Status of this moment; `state` where the run has ended."""
         version, waits = self._queue.version, [] if state else self._waits.pending
         return {
             "time_seconds": round(self._wall_clock(), 3),

@@ -1,4 +1,4 @@
-"""The row of a training step: what was taken, how it was trained, and who was idle.
+"""The row of a training step: what was taken, how it was trained, and which side was idle.
 
 A row is opened by the reply to a take and closed by the trainer's metrics in the next take. The typed
 dictionaries here are its columns as metrics.jsonl names them; the trainer adds its own.
@@ -35,7 +35,7 @@ class Reading:
     """Monotonic."""
     tokens_generated: int
     tokens_without_signal: int
-    """Of groups that were dropped because all their advantages would have been 0."""
+    """Tokens of groups that were dropped because all their advantages would have been 0."""
     server_busy_seconds: float
     """Summed over servers."""
     num_servers: int
@@ -75,23 +75,23 @@ class Meters:
 
 
 class Speed(TypedDict):
-    """Of the rollout side, from one take to the next."""
+    """Speed of the rollout side, from one take to the next."""
 
     step_seconds: float
     rollout_tokens_per_second: float
     no_signal_token_share: float
-    """Of the tokens: those of groups that dynamic sampling dropped."""
+    """Share of the tokens in groups that dynamic sampling dropped."""
     rollout_idle_share: float
-    """Of the servers' time: without a request."""
+    """Share of the servers' time without a request."""
     requests_per_server: float
     """Running at once on a server, mean over time, evaluations included."""
     requests_together: float
     """How many ran on its server while a request ran, mean over requests and time: above
     `requests_per_server` where servers are full at times and empty at others. 0 where none ran."""
     cache_held_share: float
-    """Of the servers' key-value caches: what running requests hold when the step ends."""
+    """Share of the servers' key-value caches that running requests hold when the step ends."""
     cache_expected_share: float
-    """What they are expected to hold before they end; above 1 the servers will retract some."""
+    """Share that they are expected to hold before they end; above 1 the servers will retract some."""
     retractions: int
     """How often a server took a request's cache back and computed it again; counted as the request ends. A
     publish with rollout.interrupt: retract does it, too."""
@@ -108,7 +108,7 @@ class Retried(TypedDict):
 
 
 class Trained(TypedDict):
-    """What the batch holds, repeated groups included."""
+    """Contents of the batch, repeated groups included."""
 
     reward_mean: float | None
     response_tokens_mean: float | None
@@ -117,22 +117,22 @@ class Trained(TypedDict):
 
 
 class Staleness(TypedDict):
-    """Of groups' oldest tokens, in versions, right after a batch left the queue."""
+    """Staleness of groups' oldest tokens, in versions, right after a batch left the queue."""
 
     staleness_at_admission: int
-    """Of the youngest live group if batches took groups strictly in turn; at most rollout.max_staleness."""
+    """Youngest live group, if batches took groups strictly in turn; at most rollout.max_staleness."""
     staleness_in_flight: int
-    """Of the stalest live group if the next batch took it."""
+    """Stalest live group, if the next batch took it."""
     staleness_at_take: int
-    """Of the stalest group in the batch."""
+    """Stalest group in the batch."""
 
 
 class Verdicts(TypedDict):
-    """Of the sampled responses in a batch's new groups; None where nothing was graded."""
+    """Verdicts on the sampled responses in a batch's new groups; None where nothing was graded."""
 
     correct_mean: float | None
     cut_share: float | None
-    """Of the responses: cut off at the length limit."""
+    """Share of the responses that were cut off at the length limit."""
     groups_zero_signal: int
     outcomes: dict[str, int]
     outcomes_by_verifier: dict[str, dict[str, int]]
@@ -283,7 +283,7 @@ def _sampled(group: Group) -> list[tuple[Trajectory, Score]]:
 
 
 def _mean_by_outcome(found: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Of each outcome there was."""
+    """Mean for each outcome there was."""
     by_outcome: dict[str, list[float]] = defaultdict(list)
     for outcome, value in found:
         by_outcome[outcome].append(value)
@@ -331,10 +331,10 @@ class StepReport:
         """As the grader counted when the last step ended."""
         self._rewards: list[float] = []
         self.num_steps = 0
-        """Of all trainers since this start, repeated ones too."""
+        """Steps of all trainers since this start, repeated ones too."""
 
     def given(self, batch: dict[str, Any]) -> None:
-        """What is known of the batch that the trainer has now."""
+        """Takes the known metrics of the batch that the trainer has now."""
         self._batch = batch
 
     def asked(self, request: TakeRequest) -> None:

@@ -68,5 +68,5 @@ def guard_streams() -> None:
 
 
 def discard_output() -> None:
-    """What is still to be written goes nowhere: Python flushes once more at exit, which would fail."""
+    """Discards output that is still to be written: Python flushes once more at exit, which would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,6 +1,6 @@
 """The controller's answers to the trainer: a batch per take, servers that are idle, a commit on disk.
 
-Owns who is answered: of two trainers that wait (one died and left its request) only the newest. Every answer
+Of two trainers that wait (one died and left its request) only the newest is answered. Every answer
 is in the journal before it is given.
 """
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
 SLICE_SECONDS = 1.0
-"""How long a batch is collected before streams are read again. Servers whose streams nobody reads look
+"""How long a batch is collected before streams are read again. Servers whose streams are not read look
 silent; but where thousands stream, each turn of theirs takes seconds."""
 
 
@@ -70,7 +70,7 @@ class TakeDesk:
     waits: Waits
     state: RunState
     copies: TrainerCopies
-    """Of what a trainer on another disk hands out."""
+    """Copies of what a trainer on another disk hands out."""
     shared_gpus: SharedGpus | None
     """None where the trainer has GPUs of its own."""
     is_own_server: Callable[[str], bool]
@@ -114,7 +114,7 @@ class TakeDesk:
         return CommitReply(num_groups)
 
     async def close(self) -> None:
-        """Ends what collects a batch that nobody will ask for."""
+        """Ends the collection of a batch that will not be asked for."""
         if self._prepared is not None:
             await end_tasks(self._prepared.work)
 
@@ -221,8 +221,8 @@ class TakeDesk:
         return TakeReply(None, must_republish=True)
 
     def _may_train_meanwhile(self) -> bool:
-        """Whether nobody waits for the first evaluation: it has servers of its own, files are damaged, or the
-        run was asked to stop."""
+        """Whether training need not wait for the first evaluation: it has servers of its own, files are
+        damaged, or the run was asked to stop."""
         return self.heldout.pinned is not None or self.fleet.wants_publication or self.state.is_stopped
 
     async def _announce(self, request: TakeRequest) -> None:
@@ -273,7 +273,7 @@ class TakeDesk:
             if step < self.queue.num_steps_taken:
                 work = self._read_back(step)
             elif taken := await self._groups(request):
-                # Whoever asks next for this step gets the same.
+                # The next request for this step gets the same.
                 work = self._collect(step, map(sequences_of, taken), self._metrics_of(taken, step))
             else:
                 return None, {}
@@ -318,7 +318,7 @@ class TakeDesk:
         return Batch(step, self.recipe.rollout.temperature, sequences), verdicts
 
     def _metrics_of(self, taken: list[Group], step: int) -> dict[str, Any]:
-        """What is known of the groups of a new batch before it is trained."""
+        """Metrics of the groups of a new batch before it is trained."""
         new = [group for group in taken if group.taken_version == step]
         self.dropped_groups.taken(new, step + 1)
         for group in new:
@@ -334,7 +334,7 @@ class TakeDesk:
     async def _drain_lost_versions(self) -> None:
         """Before a trainer that went back publishes: nothing may stream on, as versions never decrease.
 
-        Streams stay held until the trainer's version is announced, which tells who may stream again.
+        Streams stay held until the trainer's version is announced, which tells what may stream again.
         """
         self.state.hold_streams()
         if await self.generator.interrupt(timeout_seconds=INTERRUPT_SECONDS, has_lost_trainer=True):

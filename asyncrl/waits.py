@@ -1,7 +1,7 @@
 """Waiting for a condition inside one event loop, with a name for every wait.
 
-No wait is silent: `Waits.pending` tells at any time who waits for what and since when, for the watchdog and
-the post-mortem. Conditions are cheap predicates; whoever changes state calls `notify`.
+No wait is silent: `Waits.pending` tells at any time what waits for what and since when, for the watchdog and
+the post-mortem. Conditions are cheap predicates; code that changes state calls `notify`.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Waits:
 
     @property
     def pending(self) -> list[Wait]:
-        """Who waits now, the longest wait first."""
+        """Current waits, the longest first."""
         return sorted(self._waits.values(), key=lambda wait: wait.since_seconds)
 
     def describe_waits(self) -> str:

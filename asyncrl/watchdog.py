@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class Stalled(AsyncrlError):
-    """Nothing moved, and what could be done about it did not help. The message says who waits for whom."""
+    """Nothing moved, and what could be done about it did not help. The message says what waits for what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Of one silence."""
+    """Deadlines of one silence."""
 
     warn_seconds: float
     act_seconds: float
@@ -32,7 +32,7 @@ class Watched(Protocol):
     """Something that must move while it is due."""
 
     what: str
-    """What a silence means."""
+    """Meaning of a silence."""
     knob: str
     """The recipe key behind the deadlines."""
     deadlines: Deadlines
@@ -84,7 +84,7 @@ async def watch(
     describe: Callable[[], str],
     also: Callable[[], None] | None = None,
 ) -> None:
-    """Looks at everything watched every `interval_seconds`, without end; `describe` says who waits for whom,
+    """Looks at everything watched every `interval_seconds`, without end; `describe` says what waits for what,
     `also` is called each time.
 
     Raises Stalled.

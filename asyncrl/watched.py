@@ -1,4 +1,4 @@
-"""What the watchdog of a run watches: the rollout side, and the trainer."""
+"""The two sides of a run that its watchdog watches: the rollout side, and the trainer."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from asyncrl.take import TakeDesk
 from asyncrl.watchdog import Deadlines
 
 MAX_TRAINER_KILLS = 3
-"""Of hung trainers in a run; the next one that hangs ends it."""
+"""Most hung trainers killed in a run; the next one that hangs ends it."""
 
 
 class RolloutSide:

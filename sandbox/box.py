@@ -53,7 +53,7 @@ def disk_space(spec: BoxOrder) -> int:
 
 
 def given_bytes(spec: BoxOrder) -> int:
-    """Of the files that a run is given, in whole pages."""
+    """Size of the files that a run is given, in whole pages."""
     page = resource.getpagesize()
     return sum(-(-size // page) * page for _, size in spec["files"])
 
@@ -146,7 +146,7 @@ def _set_oom_score(proc: int, score: int) -> None:
 
 
 class Jail:
-    """What the zygote prepared once for all runs: the tier, paths, and the seccomp filter."""
+    """State that the zygote prepared once for all runs: the tier, paths, and the seccomp filter."""
 
     def __init__(self, settings: ZygoteSettings) -> None:
         self.tier = settings["tier"]
@@ -190,7 +190,7 @@ class Jail:
             os.mkdir(path, 0o700)
 
     def program_environment(self, own: dict[str, str], directory: str) -> dict[str, str]:
-        """What the program finds in its environment."""
+        """The program's environment."""
         work = "/work" if self.inside else f"{directory}/work"
         temporary = "/tmp" if self.inside else f"{directory}/tmp"
         return self.environment | {"HOME": work, "PWD": work, "TMPDIR": temporary} | own
@@ -343,7 +343,7 @@ def enter(jail: Jail, fds: list[int], *, collects: bool) -> NoReturn:
         kernel.set_capabilities(())
         kept = (_SPEC, _REPORT) if collects else (_REPORT,)
         for index, descriptor in enumerate(fds):
-            # The worker waits for the end of the output: nobody but the program may hold it open.
+            # The worker waits for the end of the output: only the program may hold it open.
             if index not in kept:
                 os.close(descriptor)
         status, elapsed = _supervise(program, started)

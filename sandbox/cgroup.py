@@ -1,7 +1,7 @@
 """Control groups (v1 or v2) that bound the memory and the processes of one worker's runs together.
 
 Optional: only root, or an owner of a delegated group, may create them. Owns one directory per hierarchy,
-named after the worker's pid, so that whoever comes later can remove what a killed worker left."""
+named after the worker's pid, so that a later worker can remove what a killed worker left."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ class Hierarchy:
     """One mounted cgroup tree that holds a controller."""
 
     controllers: frozenset[str]
-    """Of "memory" and "pids"."""
+    """The subset of "memory" and "pids" that it holds."""
     version: int
     home: Path
     """The directory below which new groups are made; the caller's own group or, in v2, an ancestor of it."""

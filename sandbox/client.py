@@ -25,7 +25,7 @@ class WorkerHandle:
         self._process = process
         self._socket = sock
         self.cgroup_controllers: tuple[str, ...] = ()
-        """Of "memory" and "pids": what cgroups bound for the worker's runs together."""
+        """The subset of "memory" and "pids" whose cgroups bound the worker's runs together."""
 
     @classmethod
     async def start(cls, command: tuple[str, ...], settings: WorkerSettings) -> "WorkerHandle":

@@ -9,7 +9,7 @@ MAX_FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Command:
-    """What a worker runs in one box; the working directory holds `files` and nothing else."""
+    """A command that a worker runs in one box; the working directory holds `files` and nothing else."""
 
     argv: tuple[str, ...]
     """Program and arguments. Of a warm run: the script's file name and its arguments."""

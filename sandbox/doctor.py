@@ -81,7 +81,7 @@ def _judge(name: str, result: Result) -> Finding:
 
 
 def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list[str]:
-    """What this tier does not enforce on a machine with these cgroup controllers.
+    """Limits that this tier does not enforce on a machine with these cgroup controllers.
 
     `shares_user`: the programs of all workers run as one user of the machine's."""
     if tier is Tier.UNSAFE:

@@ -44,7 +44,7 @@ class Init(Protocol):
     """Starts one run, then belongs to it."""
 
     dies_unreported: bool
-    """Whether `kill` ends who would report."""
+    """Whether `kill` ends the process that would report."""
     usage: Usage
 
     @property
@@ -61,7 +61,7 @@ class Init(Protocol):
         """Raises SandboxError when the run cannot be started."""
 
     def next_descriptors(self, *, has_output: bool) -> list[int]:
-        """What is to be polled from now on; `has_output` while a pipe of the run is open."""
+        """Descriptors to poll from now on; `has_output` while a pipe of the run is open."""
 
     def on_readable(self, descriptor: int) -> bool:
         """Handles a descriptor of its own that is ready; false when it was the last time."""

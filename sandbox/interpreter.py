@@ -65,7 +65,7 @@ class Interpreter:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """What programs read of the installation: its library, not whatever else lies beside it. An
+        """Paths of the installation that programs read: its library, not whatever else lies beside it. An
         installation may have a home folder as its prefix."""
         inside = ("lib", "lib64", "share/zoneinfo")
         return (self.executable, *(f"{self.prefix}/{name}" for name in inside))

@@ -38,7 +38,7 @@ _LINKS = {
 
 @dataclass(frozen=True)
 class View:
-    """What programs may read, host path -> path in the jail."""
+    """Paths that programs may read, host path -> path in the jail."""
 
     binds: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...]
@@ -142,10 +142,10 @@ def drop_root(user: int) -> None:
 
 def enter_namespaces(view: View, user: int) -> None:
     """Leaves the caller in its own namespaces and root, as an unprivileged user with two capabilities over
-    them. `user` is whom root becomes."""
+    them. `user` is the one that root becomes."""
     if os.getuid() == 0:
         # As root, sources that only root can reach can be shown; the mounts are locked for those
-        # who come after.
+        # that come after.
         kernel.unshare(kernel.NEWNS)
         _change_root(view)
         drop_root(user)

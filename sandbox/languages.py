@@ -13,7 +13,7 @@ class Language:
     compile: tuple[str, ...] = ()
     """Empty for interpreted languages. Runs in a box of its own, once per program."""
     binary: str = "program"
-    """What compile leaves and run starts."""
+    """File that compile leaves and run starts."""
     warm: bool = False
     """A Python script, which can run in a fork of the warm interpreter."""
 

@@ -1,4 +1,4 @@
-"""What killed workers left behind: directories of the landlock tier; control groups and what runs in them.
+"""Leftovers of killed workers: directories of the landlock tier; control groups and what runs in them.
 
 A directory belongs to a living worker while that holds its lock, whatever pid namespace it is in; a group by
 its name."""

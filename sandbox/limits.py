@@ -1,4 +1,4 @@
-"""What one run of a program may use. Enforced by the kernel; which tier enforces what: doctor.py."""
+"""Limits on one run of a program. Enforced by the kernel; which tier enforces what: doctor.py."""
 
 from dataclasses import dataclass, fields
 

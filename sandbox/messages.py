@@ -1,4 +1,4 @@
-"""What the processes of a sandbox tell each other: dictionaries that JSON and marshal can carry.
+"""Messages between the processes of a sandbox: dictionaries that JSON and marshal can carry.
 
     host --WorkerSettings, BoxOrder--> worker --ZygoteSettings--> zygote
                                        worker --BoxSpec--> box
@@ -42,7 +42,7 @@ class BoxSpec(BoxOrder):
 
 
 class WorkerSettings(TypedDict):
-    """What a worker needs to know."""
+    """Settings of a worker."""
 
     tier: str
     python: str
@@ -60,10 +60,10 @@ class WorkerSettings(TypedDict):
 
 
 class ZygoteSettings(WorkerSettings):
-    """What the worker adds for its zygote."""
+    """Settings of a worker, with those that it adds for its zygote."""
 
     user: int
-    """Whom programs run as."""
+    """User that programs run as."""
     work_base: str
     """Directory of the runs' own directories; empty in the namespaces tier, which mounts them."""
     control: int

@@ -21,7 +21,7 @@ class Group:
 
 
 def groups_around(controller: str, own: Path = OWN, mounted: Path = MOUNTED) -> Iterator[Group]:
-    """Those that could bound what `controller` counts, the innermost first. None where there are none."""
+    """Groups that could bound what `controller` counts, the innermost first. None where there are none."""
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():
             _, names, path = line.split(":", 2)

@@ -5,7 +5,7 @@ import select
 
 
 def readable(*descriptors: int, timeout_seconds: float | None = None) -> list[int]:
-    """Those that have input or hung up; empty after `timeout_seconds`. None waits without end."""
+    """Descriptors that have input or hung up; empty after `timeout_seconds`. None waits without end."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -37,9 +37,9 @@ class SandboxPool:
         self.reasons: dict[Tier, str] = {}
         """Why each tier that was tried and not taken cannot be had."""
         self.out_of_reach: set[Tier] = set()
-        """Of these, the tiers that only lack an interpreter that programs could execute."""
+        """Tiers among these that only lack an interpreter that programs could execute."""
         self.python: Interpreter | None = None
-        """What programs run on, once the tier is known."""
+        """Interpreter that programs run on, once the tier is known."""
         self.python_note = ""
         """Why that is another one than the settings name."""
         self._idle: list[WorkerHandle] = []
@@ -48,7 +48,7 @@ class SandboxPool:
         self._chosen = False
         self._worker_settings: WorkerSettings | None = None
         self.cgroup_controllers: tuple[str, ...] = ()
-        """Of "memory" and "pids": what cgroups bound for the runs of a worker together."""
+        """The subset of "memory" and "pids" whose cgroups bound the runs of a worker together."""
 
     async def __aenter__(self) -> Self:
         return self

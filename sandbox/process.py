@@ -1,5 +1,5 @@
-"""What a trusted process asks of the kernel for itself: to die with its parent, to bound its memory, to leave
-no core file."""
+"""Requests of a trusted process to the kernel for itself: to die with its parent, to bound its memory, to
+leave no core file."""
 
 import contextlib
 import os

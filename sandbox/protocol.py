@@ -1,4 +1,4 @@
-"""The seam between those who have untrusted programs and those who can run them."""
+"""The seam between code that has untrusted programs and code that can run them."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What one run of a program came to. The sandbox's own failure is never a Result: it is SandboxError."""
+"""Result of one run of a program. The sandbox's own failure is never a Result: it is SandboxError."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -67,7 +67,7 @@ def packed(result: Result) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def unpacked(header: dict[str, Any], blobs: list[bytes]) -> Result:
-    """What was `packed`."""
+    """Inverse of `packed`."""
     stdout, stderr, *files = blobs
     fields = {**header, "status": Status(header["status"]), "tier": Tier(header["tier"])}
     return Result(**fields, stdout=stdout, stderr=stderr, files=tuple(files))

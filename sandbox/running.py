@@ -29,7 +29,7 @@ def _filled_memory_file(parts: list[bytes]) -> int:
             while view:
                 view = view[os.write(descriptor, view) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
-        # A program must not make room of it, which nobody would count.
+        # A program must not make room of it, which would not be counted.
         fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(descriptor)
@@ -127,7 +127,7 @@ class Running:
         return self._init.has_ended
 
     def next_descriptors(self) -> list[int]:
-        """What is to be polled from now on; asked once the box has started and after each `on_readable`."""
+        """Descriptors to poll from now on; asked once the box has started and after each `on_readable`."""
         pipes = [] if self._is_listening else [stream.descriptor for stream in self.streams]
         self._is_listening = True
         has_output = any(stream.is_open for stream in self.streams)
@@ -144,7 +144,7 @@ class Running:
         return stream.is_open
 
     def dismiss(self) -> None:
-        """Ends a box that nobody waits for any more; that says nothing about its program."""
+        """Ends a box that nothing waits for any more; that says nothing about its program."""
         # One that has ended without a report was not ended by us: a fault, which the other box may have felt.
         self.was_dismissed = self.was_dismissed or not self.has_ended
         self.kill(None)
@@ -173,7 +173,7 @@ class Running:
     def outcome(self, *, oom_killed: bool, tier: Tier) -> Result:
         """The result. Raises SandboxError for our own failure."""
         report, usage = self._report(), self._init.usage
-        # A process whose parent ignores its end is counted by nobody but those who saw it run.
+        # A process whose parent ignores its end is counted only by the samples taken while it ran.
         seconds = max(usage.cpu_seconds, self.seen_cpu.seconds)
         status, detail, code, number = self.killed_for, self.detail, None, None
         if oom_killed and status is None:

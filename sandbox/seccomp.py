@@ -16,7 +16,7 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EPERM, _EACCES, _ENOTTY, _ENOLCK, _ENOSYS = 1, 13, 25, 37, 38
 _REFUSE = _ERRNO | _EPERM
 # The call does nothing and says that it did: shutil and tempfile set modes and times, which
-# nobody here needs.
+# nothing here needs.
 _PRETEND = _ERRNO
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -39,7 +39,7 @@ _RLIMIT_CORE, _PR_SET_DUMPABLE = 4, 4
 _ORDINARY_IOCTLS = [0x5401, 0x540F, 0x5411, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x5452]
 
 # What namespaces keep inside the box, and landlock does not. sendmsg could hide descriptors in a socket,
-# where nobody can count the files and sockets behind them.
+# where the files and sockets behind them cannot be counted.
 _OUTSIDE_REFUSED = """
 setsid setpgid connect bind listen accept accept4 setxattr lsetxattr fsetxattr removexattr
 lremovexattr fremovexattr mlockall sendmsg sendmmsg
@@ -230,7 +230,7 @@ def build_for_zygote(machine: str) -> Rule:
 
 
 def build_for_program(machine: str) -> Rule:
-    """What `build_for_zygote` left open, closed; the two together are the policy."""
+    """The rules that close what `build_for_zygote` left open; the two together are the policy."""
     rules = {name: [_ret(_REFUSE)] for name in _SETTING_UP} | {"clone": _NO_NAMESPACES}
     return [*_begin(machine), *_apply(rules, syscalls.NUMBERS[machine]), _ret(_ALLOW)]
 

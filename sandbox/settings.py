@@ -30,7 +30,7 @@ _BASE_ENVIRONMENT = {
 
 
 def worker_command() -> tuple[str, ...]:
-    """What starts a worker; its arguments follow."""
+    """Command that starts a worker; its arguments follow."""
     root = str(Path(__file__).resolve().parent.parent)
     code = f"import sys; sys.path.insert(0, {root!r}); from sandbox.worker import main; main()"
     return (sys.executable, "-I", "-S", "-c", code)
@@ -77,7 +77,7 @@ def choose_interpreter(settings: SandboxSettings, tier: Tier) -> tuple[Interpret
 
 
 def worker_settings(settings: SandboxSettings, tier: Tier, interpreter: Interpreter) -> WorkerSettings:
-    """What a worker of this tier needs to know."""
+    """Settings of a worker of this tier."""
     view = jail.plan_view(interpreter, ())
     inside = tier is Tier.NAMESPACES
     prefix = interpreter.jail_prefix if inside else interpreter.prefix
@@ -104,6 +104,6 @@ def worker_settings(settings: SandboxSettings, tier: Tier, interpreter: Interpre
 
 
 def _readable(view: jail.View, interpreter: Interpreter) -> list[str]:
-    """What programs may read of the host's own files, where there is no view of theirs."""
+    """Host paths that programs may read, where they have no view of their own."""
     paths = [source for source, _ in view.binds if interpreter.is_system or source != interpreter.prefix]
     return paths if interpreter.is_system else [*paths, *interpreter.folders]

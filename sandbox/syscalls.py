@@ -1,7 +1,7 @@
 """System call names and numbers, and which of them a program in the sandbox may make.
 
-ALLOWED is a list, not a filter of known evils: a call that a later kernel adds is refused until someone reads
-about it. DENIED calls answer EPERM, so that programs say "not permitted"; all others answer ENOSYS, for which
+ALLOWED is a list, not a filter of known evils: a call that a later kernel adds is refused until it is
+listed. DENIED calls answer EPERM, so that programs say "not permitted"; all others answer ENOSYS, for which
 libraries have a fallback. Some calls are judged by their arguments in seccomp.py, which comes first. Numbers:
 asm/unistd_64.h, asm-generic/unistd.h."""
 

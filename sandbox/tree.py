@@ -15,7 +15,7 @@ _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass
 class Found:
-    """What lies below a directory, as far as it was counted."""
+    """Contents of a directory, as far as they were counted."""
 
     num_bytes: int = 0
     """Allocated on the disk."""

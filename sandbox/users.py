@@ -1,4 +1,4 @@
-"""Whom root's programs run as: a user of its own for each worker.
+"""Users that root's programs run as: one of its own for each worker.
 
 The kernel counts processes, and much else that it bounds, by user: with one user for all, one worker's
 program could use up what the programs of the others need."""
@@ -23,7 +23,7 @@ def is_mapped(uid_map: str, user: int) -> bool:
 
 
 def claim() -> tuple[int, socket.socket | None]:
-    """(a user that no other worker has, a socket that keeps it while it is open); for those who are not root,
+    """(a user that no other worker has, a socket that keeps it while it is open); if the caller is not root,
     the caller and None. Where there is none left, or the namespace has no such users: nobody, shared."""
     if os.getuid() != 0:
         return os.getuid(), None

@@ -18,7 +18,7 @@ _DELETED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/.*) \(d
 
 
 def _socket_bytes() -> int:
-    """What one end of a socket can keep; seccomp leaves it at the machine's default."""
+    """Bytes that one end of a socket can keep; seccomp leaves it at the machine's default."""
     try:
         return int(Path("/proc/sys/net/core/wmem_default").read_text())
     except OSError:
@@ -46,7 +46,7 @@ class CpuTimes:
 
 @dataclass
 class Sample:
-    """What the processes below a box's init hold now."""
+    """Resources that the processes below a box's init hold now."""
 
     num_tasks: int = 0
     """Processes and threads."""
@@ -81,7 +81,7 @@ class _Process:
 
 
 def _status(pid: int) -> _Process | None:
-    """What /proc/PID/stat says; None if the process is gone."""
+    """Status in /proc/PID/stat; None if the process is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
@@ -105,7 +105,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """What is resident, shared pages by share, where the kernel tells; a busy process makes that slow."""
+    """Resident memory, shared pages by share, where the kernel tells; a busy process makes that slow."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -32,7 +32,7 @@ _COUNT_SECONDS = 1.0
 
 
 class HostGone(Exception):
-    """The host has hung up or died: nobody waits for an answer."""
+    """The host has hung up or died: nothing waits for an answer."""
 
 
 class Worker:
@@ -206,7 +206,7 @@ class Worker:
     def _wait(self, boxes: list[Running]) -> None:
         """Until every box has ended and its output is read."""
         ended_at: float | None = None
-        # Beyond the deadline by this much, pipes that somebody still holds are given up.
+        # Beyond the deadline by this much, pipes that are still held are given up.
         for box in boxes:
             self._listen(box)
         while self._owners:

@@ -1,4 +1,4 @@
-r"""What stands around a box: what a reader does not see, what denies the box, and what its sign belongs to.
+r"""Text around a box: what a reader does not see, what denies the box, and what its sign belongs to.
 
 Owns the rules for \phantom{\boxed{42}}, -\boxed{42}, "not \boxed{42}" and 2 \cdot \boxed{21}. Looks at a few
 dozen characters on either side, and for what is invisible at a few thousand, so it is linear in the text;
@@ -223,7 +223,7 @@ def _is_one_of_several(near: str, after: str, content: str) -> bool:
 
 
 def _without_emphasis(near: str, after: str) -> tuple[str, str]:
-    """What stands around the box, outside of asterisks and underscores that only stress it."""
+    """Text around the box, outside of asterisks and underscores that only stress it."""
     opening, closing = _EMPHASIS_BEFORE.search(near), _EMPHASIS_AFTER.match(after)
     if opening is None or closing is None or opening.group(1) != closing.group(1):
         return near, after

@@ -52,7 +52,7 @@ def part_digest(part: Hashable) -> bytes | None:
 
 
 def source_stamp(verifier: object) -> tuple[int, int, int] | None:
-    """What tells versions of a verifier's source file apart; None for the built-in ones."""
+    """Stamp that tells versions of a verifier's source file apart; None for the built-in ones."""
     module = type(verifier).__module__
     if module.partition(".")[0] == "verifiers":
         return None

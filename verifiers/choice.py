@@ -120,5 +120,5 @@ class ChoiceVerifier:
 
 
 def _squeezed(text: str) -> str:
-    """What makes a text the option's: no markup, case, space and braces, no punctuation at its ends."""
+    """The text as options are compared: no markup, case, space and braces, no punctuation at its ends."""
     return "".join(without_markup(text).split()).replace("{", "").replace("}", "").strip(".,;:!").casefold()

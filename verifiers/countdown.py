@@ -17,7 +17,7 @@ from verifiers.verdict import Outcome, Verdict, correct, no_answer
 
 MAX_NUMBERS = 16
 MAX_CHARACTERS = 300
-"""Of an equation: more than MAX_NUMBERS numbers need, and few enough for a parser that calls itself."""
+"""Length of an equation: more than MAX_NUMBERS numbers need, but safe for a recursive parser."""
 _TOKENS = re.compile(r"[ \t\n]*(?:(0|[1-9][0-9]{0,17})(?![0-9])|([-+*/()]))")
 
 
@@ -80,7 +80,7 @@ class CountdownVerifier:
 
 
 def _tagged(text: str) -> str | None:
-    """What stands in the last <answer>, character for character; None where it never closes."""
+    """Content of the last <answer>, character for character; None where it never closes."""
     start = text.rfind("<answer>")
     end = text.find("</answer>", start)
     return None if start < 0 or end < 0 else text[start + len("<answer>") : end]
@@ -91,7 +91,7 @@ class NotAnEquation(ValueError):
 
 
 def _problem(answer: str, reference: CountdownReference) -> str:
-    """What is wrong with the answer; "" when nothing is. Raises NotAnEquation."""
+    """The error in the answer; "" when there is none. Raises NotAnEquation."""
     tokens = _tokens(answer)
     used = sorted(token for token in tokens if isinstance(token, int))
     # Before anything is computed: a response chooses how large its numbers are.

@@ -71,8 +71,7 @@ class Extraction:
 
 
 def final_part(response: str, *, think: str = "optional") -> tuple[str | None, str]:
-    """What stands after the last `</think>`, or (None, reason). `think` is
-    "optional", "required" or "ignore"."""
+    """Text after the last `</think>`, or (None, reason). `think` is "optional", "required" or "ignore"."""
     if think == "ignore":
         return response, ""
     close = response.rfind("</think>")

@@ -18,7 +18,7 @@ MISSING_WORDS = frozenset(
 """As machines write a value that is missing, or that no float holds: exactly these. Words that a person
 writes as an answer ("none", "undefined", "no solution", "infinity", "\\infty") are not among them."""
 _MISSING_TEXTS = MISSING_WORDS | {"Infinity", "-Infinity"}
-"""Of what is no text: decimals write infinity as people do."""
+"""Missing values that are not text: decimals write infinity as people do."""
 _SHOWN_CHARACTERS = 80
 
 

@@ -44,7 +44,7 @@ class LetterChoice:
     letters: frozenset[str]
     """In capitals; one of them where there is a text."""
     text: str = ""
-    """What stands after the letter, its markup gone but its formulas as written; empty for nothing."""
+    """Text after the letter, its markup gone but its formulas as written; empty for nothing."""
     is_abbreviation: bool = False
     """A full stop stands between letter and text, as in E. coli."""
 

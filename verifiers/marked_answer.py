@@ -17,7 +17,7 @@ _ENDS = " \t\r\n*_`"
 
 
 def answer_tag(text: str) -> str | None:
-    """What stands in the last <answer>...</answer>; None when the last one never closes."""
+    """Content of the last <answer>...</answer>; None when the last one never closes."""
     start = text.rfind("<answer>")
     end = text.rfind("</answer>")
     if start < 0 or end < start:

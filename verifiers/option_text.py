@@ -1,4 +1,4 @@
-r"""What may stand after a chosen letter when the row does not say what its options are: "B. Paris", "(B) 12".
+r"""Text that may follow a chosen letter when the row does not list its options: "B. Paris", "(B) 12".
 
 The text of an option is a formula or a name. A sentence is neither, since it may be about the letter. So a
 text is refused if it has a word of the closed classes that make sentences (auxiliary verbs, pronouns for the

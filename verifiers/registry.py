@@ -57,8 +57,8 @@ def load_verifier(
 def check_options(
     name: str, options: Mapping[str, object], *, folder: Path | None = None
 ) -> dict[str, object]:
-    """What `build_verifier` takes: the options of our own verifiers checked and with their types, those of
-    yours as they are."""
+    """The options that `build_verifier` takes: those of our own verifiers checked and with their types, those
+    of yours as they are."""
     target = _find(name, folder)
     if target.__module__.partition(".")[0] != __package__:
         return dict(options)

@@ -1,7 +1,7 @@
 """Where text of programs, models and verifiers enters: what passes can be stored and shown anywhere.
 
 Python strings may hold lone surrogates, which are no UTF-8, and NUL, at which C programs (`sqlite3` among
-them) end a string; and a program may print gigabytes. A verdict of somebody else's verifier may hold any
+them) end a string; and a program may print gigabytes. A verdict of the user's own verifier may hold any
 object. Owns what happens to them; every verdict of the pool passes here."""
 
 import math
@@ -11,13 +11,13 @@ import traceback
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
 
 MAX_TEXT_CHARACTERS = 4_000_000
-"""Of a whole response; longer ones are graded by nobody."""
+"""Limit for a whole response; longer ones are not graded."""
 MAX_EXTRACTED_CHARACTERS = 100_000
 MAX_WORDS_CHARACTERS = 4_000
-"""Of a detail, a note, an error message."""
+"""Limit for a detail, a note, an error message."""
 MAX_TRACE_CHARACTERS = 16_000
 MAX_FRAMES = 20
-"""Of a traceback, the innermost."""
+"""Limit for a traceback: its innermost frames."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"

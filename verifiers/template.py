@@ -158,7 +158,7 @@ class Template:
         self._workers.clear()
         control, self._control = self._control, None
         if control is not None:
-            # First the end of the stream, for whoever reads it; a socket that is closed under a reader never
+            # First the end of the stream, for its reader; a socket that is closed under a reader never
             # wakes it.
             with contextlib.suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
@@ -189,7 +189,7 @@ class Template:
         return await self._revived(self._fork)
 
     async def _revived(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` gets of the template; a template that died is replaced once."""
+        """The result of `ask`; a template that died is replaced once."""
         broken = self._control
         try:
             return await ask()

@@ -1,4 +1,4 @@
-"""What a verifier found out about one response. Owns the four outcomes and the rule that a fault has
+"""The result of a verifier for one response. Owns the four outcomes and the rule that a fault has
 no score. A verdict never carries a reward: shaping (format, length) is recorded apart, so that
 filters see raw correctness."""
 
@@ -38,7 +38,7 @@ class Verdict:
     """Whether another run would end the same. False after a limit on time or memory, which a busy machine
     reaches sooner: such a verdict is never cached."""
     trace: str = ""
-    """Of a verifier that raised: the traceback, its last frames."""
+    """Last frames of the traceback of a verifier that raised."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != (self.outcome is Outcome.FAULT):

@@ -86,7 +86,7 @@ class PreparedVerifier(Protocol):
     The pool has it loaded once, outside of all time limits, in the process that workers are forked from."""
 
     def preparation(self, reference: Any) -> Hashable | None:
-        """What verdicts on this reference need loaded, None for nothing; cheap to name, and picklable."""
+        """A name for what verdicts on this reference need loaded, None for nothing; cheap, and picklable."""
         ...
 
     def prepare(self, what: Any) -> None:

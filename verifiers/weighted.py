@@ -112,7 +112,7 @@ class WeightedVerifier:
                 part.verifier.check_machine()
 
     def preparation(self, reference: tuple[Any, ...]) -> Hashable | None:
-        """Of each part; None where no part has one."""
+        """Preparations of the parts; None where no part has one."""
         whats = tuple(
             part.verifier.preparation(own) if isinstance(part.verifier, PreparedVerifier) else None
             for part, own in zip(self._parts, reference, strict=True)

@@ -264,6 +264,6 @@ if __name__ == "__main__":
     # A worker ends by a signal: what a verifier printed would be lost in its buffer.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    # The caller may be gone before the first word reaches it; nobody is left to tell.
+    # The caller may be gone before the first word reaches it; no one is left to tell.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         main()

@@ -21,20 +21,20 @@ from asyncrl.records import Batch, PolicyVersion
 from asyncrl.records import Sequence as ScoredSequence
 
 LARGEST = 3.4028234663852886e38
-"""Of a float32, in which the trainer computes."""
+"""Largest float32, the type in which the trainer computes."""
 STD_EPSILON = 1e-6
 """Keeps grpo finite where a group's rewards are all equal; its advantages are then zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRewards:
-    """What an advantage may look at."""
+    """Inputs of an advantage."""
 
     rewards: Sequence[float]
     lengths: Sequence[int]
     """Response tokens."""
     greedy_reward: float | None = None
-    """Of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
+    """Reward of the task's greedy trajectory, where the advantage asks for one (`Algorithm.needs_greedy`)."""
     min_size: int = 2
     """`Algorithm.min_group_size`."""
 

@@ -1,4 +1,4 @@
-"""What a term of the loss may look at, and the sums over a sequence that several terms need.
+"""Inputs of the terms of the loss, and the sums over a sequence that several terms need.
 
 A micro-batch holds whole sequences (packing never cuts one), so a sum over a sequence is local to it.
 Shapes: T response tokens of one micro-batch, N its sequences.
@@ -16,7 +16,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """What every term may look at."""
+    """Inputs of every term."""
 
     current: Tensor
     """[T] float32 log-probs of the policy in training, with gradient."""

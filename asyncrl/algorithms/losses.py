@@ -39,7 +39,7 @@ class LossParts(NamedTuple):
     clipped: Tensor | None
     """[T] bool, the survivors that the surrogate clipped; None of a surrogate that does not tell."""
     faults: list[Faults]
-    """What each term of the recipe's own gave that is no number for a loss."""
+    """Values of the recipe's own terms that are not usable as numbers for a loss."""
 
 
 Loss = Callable[[LossInputs], LossParts]

@@ -69,7 +69,7 @@ class OwnTerm:
         return found
 
     def faults(self, found: Tensor, inputs: LossInputs) -> "Faults":
-        """Of values that are no finite float32 at tokens that count; of weights also those below 0."""
+        """Finds values that are not finite float32 at tokens that count, and weights below 0."""
         values = found.detach().float()
         is_bad = ~values.isfinite()
         if self.key == "importance_weight":

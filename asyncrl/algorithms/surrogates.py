@@ -149,4 +149,4 @@ CLIPS: dict[str, Callable[[LossInputs, Algorithm], Tensor]] = {
     "cispo": _clips_the_weight,
     "gmpo": _clips_by_token,
 }
-"""[T] bool by surrogate: whether the clip changed what a token teaches. A surrogate of one's own has none."""
+"""[T] bool by surrogate: whether the clip changed what a token teaches; none for the recipe's own."""

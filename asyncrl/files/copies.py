@@ -1,4 +1,4 @@
-"""What a trainer on another disk hands out, copied into the run folder: its checkpoints and publications.
+"""Copies in the run folder of what a trainer on another disk hands out: its checkpoints and publications.
 
 A commit of the trainer is answered when its checkpoint is here, so that a lost node costs no committed step.
 A publication is fetched when a server that joins, or an evaluation, needs its files; between the trainer's
@@ -23,7 +23,7 @@ NUM_PUBLICATIONS = 2
 
 
 class TrainerCopies:
-    """Of one run. One fetch of a folder at a time, whoever asks for it."""
+    """Copies of one run. One fetch of a folder at a time, however many callers ask for it."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class TrainerCopies:
         self._fetched: list[Path] = []
         """Publications, the latest last."""
         self._warned: set[str] = set()
-        """Of which publications a failure was told: whoever needs one asks again and again."""
+        """Publications whose failure was reported: callers that need one ask again and again."""
 
     async def checkpoint(self, url: str, version: PolicyVersion) -> Path:
-        """The copy of the checkpoint at `url`, durable and complete. Whoever is cancelled meanwhile may ask
+        """The copy of the checkpoint at `url`, durable and complete. A cancelled caller may ask
         again. Raises FetchFailed and DiskError."""
         target = checkpoint_path(self._checkpoints, version)
         # A trainer that was lost may have begun the same copy, from a node that is gone.
@@ -67,7 +67,7 @@ class TrainerCopies:
 
     def begin_publication(self, url: str, target: Path) -> None:
         """Begins to copy the publication at `url` to `target`, unless that is under way; a failure is told
-        once, and whoever needs the copy begins again."""
+        once, and a caller that needs the copy begins again."""
         if target in self._running:
             return
         task = self._once(url, target, self._copy_publication)

@@ -29,7 +29,7 @@ LISTING_SECONDS = 1800.0
 MAX_FAILURES = 5
 """Connections in a row that brought no byte."""
 PAUSE_SECONDS = 0.5
-"""Between two attempts, times the number of failures so far."""
+"""Pause between two attempts, times the number of failures so far."""
 _CHUNK_BYTES = 2**20
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -154,7 +154,7 @@ def _append(url: str, part: Path, have: int, token: str) -> None:
 def _answer(
     url: str, token: str, headers: dict[str, str], timeout_seconds: float = TIMEOUT_SECONDS
 ) -> Iterator[http.client.HTTPResponse]:
-    """Of a GET. Raises FetchFailed for a refusal, which another attempt would meet again."""
+    """The answer to a GET. Raises FetchFailed for a refusal, which another attempt would meet again."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
         raise FetchFailed(f"{url} is not the address of a folder, such as http://10.0.0.7:4711/files/model.")

@@ -1,4 +1,4 @@
-"""What a folder that is fetched holds: files with sizes and digests, as both sides of the wire know it."""
+"""The listing of a folder that is fetched: files, sizes and digests, as both sides of the wire know it."""
 
 from pathlib import Path, PurePosixPath
 
@@ -10,7 +10,7 @@ LISTING = "listing.json"
 """The name under which the listing of a folder is asked for; no file of the folder has it."""
 
 INDEX = ".metadata"
-"""Of a checkpoint, as torch.distributed.checkpoint names it."""
+"""Index of a checkpoint, as torch.distributed.checkpoint names it."""
 
 
 class ListedFile(msgspec.Struct, frozen=True):

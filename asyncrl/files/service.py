@@ -1,4 +1,4 @@
-"""Routes that hand out what a run keeps in folders, to who sees no disk of this machine.
+"""Routes that hand out what a run keeps in folders, to processes that do not see its disk.
 
 GET /files/<folder>/listing.json lists a folder, GET /files/<folder>/<name> sends a file of it, whole or a
 range. The controller hands out the base model, the files of the user's loss terms (by their numbers in the
@@ -33,7 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FileRoutes:
-    """Of one run: its base model and what lies in its folder for others to load."""
+    """Routes of one run: its base model and what lies in its folder for others to load."""
 
     def __init__(self, model: Path | None, run_folder: Path, terms: Sequence[str] = ()) -> None:
         """`terms` are files of the recipe's section `algorithm`. Without `model` there is none."""
@@ -80,7 +80,7 @@ class FileServer:
     """Hands out publications and checkpoints of a run folder that the controller does not see."""
 
     def __init__(self, run_folder: Path, *, keys: Sequence[str], host: str) -> None:
-        """Whoever shows none of `keys` gets 401."""
+        """A request with none of `keys` gets 401."""
         self._run_folder = run_folder
         self._keys = [key for key in keys if key]
         self._host = host

@@ -35,7 +35,7 @@ class ServedModel:
 async def serve_folder(recipe: Recipe, model_folder: Path) -> AsyncIterator[ServedModel]:
     """Starts the recipe's servers on `model_folder`; they are gone when the block ends.
 
-    The engine loads the folder itself and nobody updates it, so its start-up version is the only one. A
+    The engine loads the folder itself and nothing updates it, so its start-up version is the only one. A
     server that dies is started again; what it said last is logged, because its log ends with the block.
     """
     async with contextlib.AsyncExitStack() as stack:

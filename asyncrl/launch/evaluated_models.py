@@ -21,7 +21,7 @@ BASE, BEST, LAST = "base", "best", "last"
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
     label: str
-    """What its column is called."""
+    """Title of its column."""
     folder: Path
 
 

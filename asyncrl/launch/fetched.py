@@ -1,4 +1,4 @@
-"""What a process on another node needs of the controller's disk, fetched to a folder of this node.
+"""Files of the controller's disk that a process on another node needs, fetched to a folder of this node.
 
 A server needs the base model. A trainer also needs the recipe with paths of this node, the files of its loss
 terms and the run's checkpoints. Blocking; knows nothing of Ray.

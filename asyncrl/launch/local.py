@@ -163,7 +163,7 @@ async def _open_observer(
     metrics: MetricsWriter,
     measured: Metrics,
 ) -> TerminalAndFile:
-    """Who hears of the run; its alarms know what earlier starts measured and told."""
+    """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
         rules_of(
             recipe.alarms,
@@ -236,7 +236,7 @@ async def _open_site(stack: contextlib.AsyncExitStack, recipe: Recipe, gpus: Gpu
     """Where the run's processes start; closed with `stack`. Raises InputError."""
     if recipe.cluster.backend == "local":
         return LocalSite(recipe.cluster, gpus)
-    # Only here: who trains on one machine need not have Ray.
+    # Only here: training on one machine does not need Ray.
     from asyncrl.launch.ray_cluster import open_cluster
 
     return await stack.enter_async_context(open_cluster(recipe))
@@ -368,9 +368,9 @@ def _write_post_mortem(
     try:
         written = write_post_mortem(folder.path, cause, state=state, events=events)
     except OSError as error:
-        log.error("who waited for whom could not be written: %s", error)
+        log.error("the post-mortem could not be written: %s", error)
     else:
-        log.error("who waited for whom, and the last lines of every process: %s", written)
+        log.error("what waited for what, and the last lines of every process: %s", written)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""What the processes of a run need of this machine's memory; for `check`, `plan` and the start.
+"""Memory of this machine that the processes of a run need; for `check`, `plan` and the start.
 
 Without GPUs it is all host memory. With GPUs a rank and a server compute on theirs; of host memory they need
 their processes, and a rank the copy that a checkpoint is written from.
@@ -13,7 +13,7 @@ from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_mem
 from asyncrl.recipe import Recipe
 
 FULL_SHARE = 0.9
-"""Of a device's memory: the rest is the allocator's and the communication library's."""
+"""Usable share of a device's memory: the rest is the allocator's and the communication library's."""
 SERVER_PROCESS_BYTES = 900 * 2**20
 """A server's processes without weights and cache, as measured on a CPU."""
 TRAINER_PROCESS_BYTES = 600 * 2**20
@@ -21,7 +21,7 @@ TRAINER_PROCESS_BYTES = 600 * 2**20
 
 
 def trainer_memory(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> RankMemory:
-    """Of the fullest trainer rank. Raises InputError for a layout that cannot work.
+    """Memory of the fullest trainer rank. Raises InputError for a layout that cannot work.
 
     `longest_prompt`, in tokens, where the data are known: it and rollout.max_new_tokens bound a sequence,
     which else may be as long as the context.

@@ -41,7 +41,7 @@ class MemoryMeter:
             await asyncio.sleep(INTERVAL_SECONDS)
 
     def measure(self) -> dict[str, float]:
-        """What `row` says from now on. Reads every process of the machine once."""
+        """Measures the row that `row` returns from now on. Reads every process of the machine once."""
         sizes = {"controller": [psutil.Process().memory_info().rss], "trainer": [], "server": []}
         roles: dict[psutil.Process, str] = {}
         for child, family in find_families().items():
@@ -63,7 +63,7 @@ def _resident_bytes(family: Sequence[psutil.Process]) -> int:
 
 
 def _role(process: psutil.Process) -> str:
-    """Of a child of the controller: trainer or server, else nothing."""
+    """Role of a child of the controller: trainer or server, else empty."""
     words = process.cmdline()
     if TRAINER in words:
         return "trainer"

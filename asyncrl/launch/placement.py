@@ -20,7 +20,7 @@ from asyncrl.serving.engine.cuda_toolkit import missing_compiler
 Role = Literal["trainer", "servers", "evaluation"]
 """A key of `placement`."""
 RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation")
-"""What a run places, in the order in which they are served."""
+"""Roles that a run places, in the order in which they are served."""
 HIDDEN = {VISIBLE: ""}
 """The environment of a process that computes on the CPU: it sees no GPU, whatever the machine has."""
 
@@ -35,9 +35,9 @@ class GpuMap:
     trainer: tuple[Gpu, ...] = ()
     """One per rank."""
     servers: tuple[tuple[Gpu, ...], ...] = ()
-    """Of each local rollout server, by its index."""
+    """GPUs of each local rollout server, by its index."""
     evaluation: tuple[tuple[Gpu, ...], ...] = ()
-    """Of each evaluation server."""
+    """GPUs of each evaluation server."""
     is_colocated: bool = False
     """Servers sleep while the trainer steps."""
 
@@ -46,7 +46,7 @@ class GpuMap:
         return self.why_cpu is None
 
     def environment_of(self, name: str) -> dict[str, str]:
-        """What the process "trainer 1", "server 0" or "evaluation server 0" sees, to add to its environment.
+        """Variables to add for the process "trainer 1", "server 0" or "evaluation server 0".
 
         A server sees its GPUs alone, which the engine numbers from 0. A trainer rank sees those of all ranks,
         and LOCAL_RANK picks its own, as under torchrun, by which Megatron and NCCL are run everywhere else.

@@ -84,7 +84,7 @@ def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, h
 
 
 def benchmarks_of(recipe: Recipe) -> list[Benchmark]:
-    """Those of evaluation.benchmarks. Raises InputError for a name that means nothing."""
+    """Benchmarks of evaluation.benchmarks. Raises InputError for a name that means nothing."""
     return [named_benchmark(recipe, name) for name in recipe.evaluation.benchmarks]
 
 
@@ -120,7 +120,7 @@ def _read_exams(recipe: Recipe, base: "_Base", benchmarks: Sequence[Benchmark]) 
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What tasks are read with."""
+    """Shared inputs for reading tasks."""
 
     folder: Path
     shape: ModelShape
@@ -179,7 +179,7 @@ def _read_base(recipe: Recipe) -> _Base:
 
 
 def check_unfinished(inputs: Inputs, journal: Path) -> list[str]:
-    """What a person should know of the data of a run that resumes: a sentence per file that changed.
+    """Remarks on the data of a run that resumes: a sentence per file that changed.
 
     Raises InputError, as the start would, where the data lacks a prompt that the journal's groups ask.
     """

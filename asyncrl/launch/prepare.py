@@ -55,7 +55,7 @@ def prepare(recipe: Recipe, path: Path, overrides: Sequence[str]) -> None:
         return
     command = [sys.executable, "-P", "-m", "asyncrl.examples.prepare", "--recipe", str(path), *overrides]
     with stage(f"preparing {shown(Path(recipe.prepare.folder))}") as progress:
-        # Errors go to a file: a pipe that nobody reads meanwhile could fill up and block the process.
+        # Errors go to a file: a pipe that is not read meanwhile could fill up and block the process.
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(

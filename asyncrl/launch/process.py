@@ -29,7 +29,7 @@ class ChildProcess:
         self.name = name
         self.log_path = log_path
         self._arguments = list(arguments)
-        # SGLang and torch call programs of this environment, such as ninja, which nobody need have activated.
+        # SGLang and torch call programs of this environment, such as ninja, even where it is not activated.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         # Nothing in the folder where the run was started is imported by accident, such as a random.py;
         # processes that the child starts inherit that.
@@ -80,7 +80,7 @@ class ChildProcess:
         """SIGTERM, then SIGKILL after `grace_seconds`, for it and everything it started."""
         if self._process is None:
             return
-        # Once it has ended, its number may be somebody else's.
+        # Once it has ended, its number may be another process's.
         family = _family(self.pid) if self.is_running() else []
         if self.is_running():
             self._process.terminate()

@@ -33,15 +33,15 @@ from asyncrl.recipe import Recipe
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 80 * 2**20
-"""Of a new local cluster: nothing but commands and pieces of logs pass through it."""
+"""Size of a new local cluster's store: nothing but commands and pieces of logs pass through it."""
 SAY_SECONDS = 5.0
-"""Between two looks at what a placement waits for."""
+"""Pause between two looks at what a placement waits for."""
 CLOSE_SECONDS = 10.0
 """For nodes to clean up behind a run; one that is lost does not answer."""
 CPU_STEP = 1e-4
 """The least that Ray tells apart."""
 RETRY_SECONDS = 1.0
-"""Between two attempts at a place whose node is lost."""
+"""Pause between two attempts at a place whose node is lost."""
 _WAY_OUT = (
     "but no Ray cluster answers there: {}. Start one (ray start --head), set RAY_ADDRESS, or set "
     "cluster.address to local."
@@ -59,7 +59,7 @@ class _Spot:
     node: str = ""
     """Ray's id of the node that the actor is on."""
     address: str = ""
-    """Of the node."""
+    """Address of the node."""
 
 
 class RayCluster:
@@ -72,10 +72,10 @@ class RayCluster:
         self._has_gpus = not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0
         self._spots: dict[str, _Spot] = {}
         self.address = address
-        """Of the node that the controller is on."""
+        """Address of the node that the controller is on."""
         self._node = str(ray.get_runtime_context().get_node_id())
         self._disk: ControllerDisk | None = None
-        """What other nodes fetch; None: they see it."""
+        """The disk that other nodes fetch from; None: they see it."""
 
     async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
         new = [need for need in needs if need.name not in self._spots]
@@ -93,7 +93,7 @@ class RayCluster:
             arguments,
             actor=spot.actor,
             address=spot.address,
-            # Ray 2.60 hides no GPU from who asked for none.
+            # Ray 2.60 hides no GPU from an actor that asked for none.
             environment=environment if self._has_gpus else {**environment, **HIDDEN},
             log_path=log_path,
             fetched=functools.partial(self._fetched, spot),
@@ -140,7 +140,7 @@ class RayCluster:
         return [there.get(argument, argument) for argument in arguments] + more
 
     def _name_of(self, run_folder: Path) -> str:
-        """Of its part on another node, where runs of other machines may have the same path."""
+        """Name of its part on another node, where runs of other machines may have the same path."""
         origin = hashlib.sha256(f"{self.address} {run_folder}".encode()).hexdigest()[:16]
         return f"{run_folder.name}-{origin}"
 
@@ -205,7 +205,7 @@ class RayCluster:
         )
 
     async def _answer(self, spot: _Spot) -> NodeFacts:
-        """What the actor says of its node. Raises RayError, and InputError after the time limit."""
+        """Asks the actor about its node. Raises RayError, and InputError after the time limit."""
         asked = asyncio.ensure_future(_awaited(spot.actor.describe.remote()))
         waited = 0.0
         try:
@@ -271,7 +271,7 @@ def _check_answers(address: str) -> None:
 
 
 def _free_words() -> str:
-    """What the cluster has and what of it is free, for who waits."""
+    """The cluster's resources, in all and free, for a message about a wait."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     sizes = sorted((node.get("GPU", 0), node.get("CPU", 0)) for node in nodes)

@@ -23,7 +23,7 @@ from asyncrl.machine import has_gpu
 from asyncrl.ports import free_ports
 
 POLL_SECONDS = 0.1
-"""Between two looks at the log."""
+"""Pause between two looks at the log."""
 FOLLOW_SECONDS = 10.0
 """Longest time that a caller of `follow` waits for nothing."""
 CHUNK_BYTES = 2**20
@@ -31,7 +31,7 @@ GLOO = "GLOO_SOCKET_IFNAME"
 
 
 class NodeFacts(NamedTuple):
-    """What a process says of the node that it is on."""
+    """Facts about the node that a process is on."""
 
     node: str
     """Ray's id of it."""
@@ -67,7 +67,7 @@ class NodeProcess:
         await asyncio.to_thread(fetch_run, controller, name, token=token)
 
     async def hand_out_run(self, name: str, keys: Sequence[str]) -> tuple[str, str]:
-        """The run folder called `name`, and a URL where who shows one of `keys` gets its publications and
+        """The run folder called `name`, and a URL where requests with one of `keys` get its publications and
         checkpoints, until `close`: they outlive a trainer that dies."""
         self._run_folder = node_run_folder(name)
         if self._files is None:
@@ -86,8 +86,8 @@ class NodeProcess:
         await self._process.start()
 
     async def follow(self, offset: int) -> tuple[bytes, int | None]:
-        """What the log holds from `offset` on, as soon as there is something; the exit code once it has ended
-        and nothing is left to read."""
+        """The log from `offset` on, as soon as there is something; the exit code once it has ended and
+        nothing is left to read."""
         assert self._process is not None, f"{self._name} was not started"
         deadline = asyncio.get_running_loop().time() + FOLLOW_SECONDS
         while True:

@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from asyncrl.launch.process import last_lines
 
 LOST_CODE = -signal.SIGKILL
-"""What is taken for the exit code of a process whose node is gone: nothing is known against its recipe."""
+"""Exit code assumed for a process whose node is gone: nothing is known against its recipe."""
 LOSS_SECONDS = 10.0
 """From the loss of a node to its report, where the node's connections break; Ray's heartbeat is slower."""
 
@@ -108,7 +108,7 @@ class RayProcess:
                 if code is not None:
                     self._end(code)
         except RayError as error:
-            # Whatever Ray calls it, such as its memory monitor's kill: nobody would wait for another end.
+            # Whatever Ray calls it, such as its memory monitor's kill: nothing would wait for another end.
             self._actor.kill.remote()
             self._lose(error)
         except OSError as error:

@@ -27,19 +27,19 @@ from asyncrl.serving.sglang import new_session
 log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""Of a server within one start of `asyncrl serve`; the run gives one up after as many restarts."""
+"""Deaths allowed in one start of `asyncrl serve`; the run gives one up after as many restarts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
     recipe: Recipe
-    """Of the run, with this machine's one server and its address."""
+    """The run's recipe, with this machine's one server and its address."""
     model_folder: Path
     key: str
 
 
 def fetch_server(controller: str, key: str, *, address: str, port: int) -> RemoteServer:
-    """What the run at `controller` starts its servers with, to listen on `address`. Raises InputError."""
+    """Fetches what a server needs from the run at `controller`; it uses `address`. Raises InputError."""
     controller = controller.rstrip("/")
     try:
         raw = fetch_recipe(controller, token=key)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 async def wait_for_start(
     starting: Coroutine[Any, Any, None], stopped: asyncio.Event, trainers: TrainerRanks
 ) -> None:
-    """Waits for the servers, until the trainer fails or somebody asks to stop.
+    """Waits for the servers, until the trainer fails or the run is asked to stop.
 
     A trainer that is killed meanwhile starts again, MAX_RESTARTS times.
     """
@@ -46,7 +46,7 @@ async def wait_for_start(
 
 
 async def wait_for_servers(starting: Coroutine[Any, Any, None], stopped: asyncio.Event) -> None:
-    """Waits for servers that start before any trainer, or until somebody asks to stop."""
+    """Waits for servers that start before any trainer, or until the run is asked to stop."""
     ready, asked = asyncio.create_task(starting), asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait((ready, asked), return_when=asyncio.FIRST_COMPLETED)

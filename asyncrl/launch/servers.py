@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 _NO_CHANGES = ServerChanges()
 MAX_STARTS = 4
-"""Of a server that is killed while the run starts."""
+"""Most starts of a server that is killed while the run starts."""
 
 
 class LocalServers:
@@ -49,8 +49,8 @@ class LocalServers:
         keys: Keys | None = None,
     ) -> None:
         """`changes` were made in earlier starts of the run: what they removed is left out. `places` are those
-        that `site` has found for `server_needs`. The processes answer only who shows the token of `keys`,
-        which learn their URLs; without `keys`, everybody."""
+        that `site` has found for `server_needs`. The processes accept only requests with the token of `keys`,
+        which learn their URLs; without `keys`, all requests."""
         self._recipe = recipe
         self._model_folder = model_folder
         self._logs = logs
@@ -62,7 +62,7 @@ class LocalServers:
         self._roles: dict[str, _Role] = {}
         self.urls = [url for url in recipe.serving.servers if url not in changes.removed]
         self.evaluation_urls: list[str] = []
-        """Of those that are not for rollouts."""
+        """URLs of those that are not for rollouts."""
         for index in staying_servers(recipe, changes):
             first, name = recipe.serving.first_port, f"server {index}"
             role = _Role(name, recipe.seed + index, first and first + index)
@@ -206,7 +206,7 @@ class LocalServers:
             await end_tasks(ready, ended)
 
     async def _check_closed(self, name: str, url: str) -> None:
-        """Raises ServerError when a server of ours answers who shows no token."""
+        """Raises ServerError when a server of ours answers a request without a token."""
         if self._keys.token and await sglang.is_open(url):
             raise ServerError(
                 f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
@@ -216,7 +216,7 @@ class LocalServers:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """What a server is, wherever it runs."""
+    """Role of a server, wherever it runs."""
 
     name: str
     seed: int
@@ -238,7 +238,7 @@ def staying_servers(recipe: Recipe, changes: ServerChanges) -> list[int]:
 def server_needs(
     recipe: Recipe, changes: ServerChanges = _NO_CHANGES, *, num_evaluation: int = 0
 ) -> list[Need]:
-    """What the servers that the run starts need of their nodes."""
+    """Needs of the servers that the run starts."""
     names = [f"server {index}" for index in staying_servers(recipe, changes)]
     names += [f"evaluation server {index}" for index in range(num_evaluation)]
     return [server_need(recipe, name) for name in names]

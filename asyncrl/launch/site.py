@@ -20,7 +20,7 @@ from asyncrl.recipe.cluster import LOOPBACK, Cluster
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one process needs of the node that it runs on."""
+    """Needs of one process, for the node that it runs on."""
 
     name: str
     num_gpus: int
@@ -34,9 +34,9 @@ class Place:
     """Where a process may start."""
 
     bind_address: str
-    """What it listens on."""
+    """Address that it listens on."""
     host: str
-    """Under which others reach it."""
+    """Host name or address under which others reach it."""
     port: int
     """Free on its node, for what the process listens on first."""
     has_gpu: bool
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ControllerDisk:
-    """What the controller has on its disk, and where it hands that out."""
+    """Folders on the controller's disk, and the URL that hands them out."""
 
     url: str
     model_folder: Path
@@ -60,7 +60,7 @@ class Process(Protocol):
     name: str
     log_path: Path
     why_lost: str
-    """Empty, or why nobody can say how it ended: its node is gone. It needs another place."""
+    """Empty, or why its end is unknown: its node is gone. It needs another place."""
     loss_seconds: float
     """How long it may take until the loss of its node is known."""
 
@@ -75,7 +75,7 @@ class Process(Protocol):
     async def wait(self) -> int: ...
 
     def local_pid(self) -> int | None:
-        """Of a process that runs on this machine, else None."""
+        """Pid of a process that runs on this machine, else None."""
         ...
 
     def kill(self) -> None: ...
@@ -87,7 +87,7 @@ class Process(Protocol):
 
 class Site(Protocol):
     address: str
-    """Of this machine, as every node reaches it."""
+    """Address of this machine, as every node reaches it."""
 
     async def place(self, needs: Sequence[Need]) -> dict[str, Place]:
         """A place for each need, by name. One that has a place keeps it, with a fresh port, unless its node

@@ -1,4 +1,4 @@
-"""What a person hears of a run: rows, alarms and warnings, at the terminal and in metrics.jsonl."""
+"""Reports of a run to people: rows, alarms and warnings, at the terminal and in metrics.jsonl."""
 
 import contextlib
 import logging

@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 FLUSH_SECONDS = 10.0
 """At the end of a run, for all at once: enough for a slow network, and short compared with any run."""
 HURRIED_SECONDS = 2.0
-"""The same where somebody stopped the run: a part of `asyncrl.launch.stopping.PROCESSES_SECONDS`."""
+"""After a request to stop: a part of `asyncrl.launch.stopping.PROCESSES_SECONDS`."""
 STALLED = 1
 """Exit code with which `faulthandler` ends a process."""
 
 
 class TrackerProcesses:
-    """Of one start of a run. Nothing here waits for a tracker but `stop`."""
+    """Processes of the trackers in one start of a run. Nothing here waits for a tracker but `stop`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TrackerProcesses:
         self._watchers: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self.flush_seconds = HURRIED_SECONDS
-        """What `stop` gives them: FLUSH_SECONDS once the run has reached its end."""
+        """Time that `stop` gives them: FLUSH_SECONDS once the run has reached its end."""
 
     async def start(self) -> None:
         for label, process in self._processes.items():

@@ -16,7 +16,7 @@ from asyncrl.serving.engine.environment import group_environment
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 3
-"""Of the trainer in a row without a new step; of one that ended with an error, without a new checkpoint."""
+"""Restarts in a row without a new step; of a trainer that ended with an error, without a new checkpoint."""
 STOP_SECONDS = 1.0
 BAD_INPUT = 2
 """Exit code of a trainer that refuses its recipe."""

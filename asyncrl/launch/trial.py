@@ -152,7 +152,7 @@ def responses_of(example: GoldExample) -> Iterator[str]:
 
 
 def _is_answered_by_gold(example: GoldExample) -> bool:
-    """Of a list it is the verifier's matter whether one of its members answers."""
+    """Whether the gold must pass as an answer; for a list, that depends on the verifier."""
     return example.verifier.name in ("code", "gym") or (
         example.verifier.name in ANSWERED_BY_GOLD and not isinstance(example.gold, list)
     )

@@ -23,11 +23,12 @@ log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 2.0
 DISCOVERY_SECONDS = 10.0
-"""Between two searches for new descendants."""
+"""Pause between two searches for new descendants."""
 
 
 class UsageMeter:
-    """Since it was made: of this process, of `processes()` by name, and of all others below this one."""
+    """Usage since it was made: of this process, of `processes()` by name, and of all others below this
+    one."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class UsageMeter:
         self._families = {child.pid: family for child, family in find_families().items()}
 
     def sample(self) -> list[Usage]:
-        """What was used so far."""
+        """Usage so far."""
         now = self._clock()
         passed, self._last = now - self._last, now
         live = {pid: _family_seconds(family) for pid, family in self._families.items()}
@@ -89,7 +90,7 @@ class _Named:
         self._pid: int | None = None
         self._ended_seconds = 0.0
         self._seconds = 0.0
-        """Of the process that has `_pid`."""
+        """CPU seconds of the process that has `_pid`."""
         self._num_started = 0
 
     def see(self, pid: int | None, live: Mapping[int, float], passed_seconds: float) -> None:
@@ -143,7 +144,7 @@ def _own_seconds(process: psutil.Process) -> float:
 
 
 def _reaped_seconds(process: psutil.Process) -> float:
-    """Of its children that have ended, and of theirs."""
+    """CPU seconds of its children that have ended, and of theirs."""
     times = process.cpu_times()
     return float(times.children_user + times.children_system)
 

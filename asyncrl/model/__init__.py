@@ -1,1 +1,1 @@
-"""What a model folder holds and what a model of that shape needs. No torch."""
+"""Contents of a model folder and needs of a model of that shape. No torch."""

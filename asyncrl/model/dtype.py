@@ -29,7 +29,7 @@ class Dtype:
 
 
 def find_dtype(recipe: Recipe, shape: ModelShape) -> Dtype:
-    """What `model.dtype` means for a model of `shape` on the device that the recipe's processes use here."""
+    """The dtype that `model.dtype` means for a model of `shape` on the device that the processes use here."""
     if recipe.model.dtype == "bfloat16":
         is_slow = not uses_gpu(recipe) and bfloat16_flag() is None
         return Dtype("bfloat16", EMULATED if is_slow else None)

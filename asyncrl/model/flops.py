@@ -26,7 +26,7 @@ PEAK_TERAFLOPS = {
 
 
 def token_flops(shape: ModelShape) -> float:
-    """Of one packed token in forward and backward, without attention's scores and the output layer."""
+    """FLOPs of one packed token in forward and backward, without attention's scores and the output layer."""
     attention = shape.hidden_size * shape.head_size * 2 * (shape.num_heads + shape.num_kv_heads)
     if shape.num_experts is None:
         feed_forward = 3 * shape.hidden_size * shape.ffn_size
@@ -37,7 +37,7 @@ def token_flops(shape: ModelShape) -> float:
 
 
 def pass_flops(shape: ModelShape, *, num_tokens: int, num_targets: int, num_looks: float) -> float:
-    """Of one forward and backward over packed tokens, of which `num_targets` reach the output layer.
+    """FLOPs of one forward and backward over packed tokens, of which `num_targets` reach the output layer.
 
     A token at position p looks at p + 1 tokens; `num_looks` is the sum over all.
     """
@@ -55,8 +55,9 @@ def generation_flops(
     num_fed_tokens: float,
     num_looks: float,
 ) -> float:
-    """Of sampling: a forward pass per prompt token and per sampled token that is fed back (`num_fed_tokens`:
-    all but a response's last), the output layer per sampled token, and `num_looks` as in `pass_flops`.
+    """FLOPs of sampling: a forward pass per prompt token and per sampled token that is fed back
+    (`num_fed_tokens`: all but a response's last), the output layer per sampled token, and `num_looks` as in
+    `pass_flops`.
 
     A prompt counts once for all responses that share it.
     """

@@ -21,7 +21,7 @@ ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qw
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
 SAMPLE_BYTES = 65536
-"""Of the weights at each end of a file: models of one shape and size differ there."""
+"""Sampled bytes of the weights at each end of a file: models of one shape and size differ there."""
 SIZES = (
     *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
     *("intermediate_size", "vocab_size", "max_position_embeddings"),
@@ -101,9 +101,9 @@ def other_files(path: Path) -> list[Path]:
 
 
 def model_digest(path: Path) -> str | None:
-    """What tells one model folder from another within milliseconds: SHA-256 of config.json and, of each
-    safetensors file, its name, size, header and the first and last SAMPLE_BYTES of its tensors. None where
-    the folder cannot be read."""
+    """Fingerprint of a model folder, taken in milliseconds: SHA-256 of config.json and, for each safetensors
+    file, its name, size, header and the first and last SAMPLE_BYTES of its tensors. None where the folder
+    cannot be read."""
     digest = hashlib.sha256()
     try:
         digest.update((path / "config.json").read_bytes())

@@ -78,7 +78,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda done, tot
 
 
 def gguf_key(file: Path) -> str:
-    """What tells one GGUF file from another within milliseconds: its size and its first and last MiB."""
+    """Fingerprint of a GGUF file, taken in milliseconds: its size and its first and last MiB."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{FORMAT} {size}".encode())
     with file.open("rb") as stream:

@@ -54,7 +54,7 @@ class RankMemory:
     """With full recomputation in place of `activations`."""
     logits: int
     output_gradient: int
-    """Of the output layer, while its backward pass sums it up in float32, apart from `gradients`."""
+    """Gradient of the output layer, while its backward pass sums it up in float32, apart from `gradients`."""
     critic: int = 0
     """Weights, gradients and optimizer of the value model; its passes come before the policy's, so that both
     never hold activations at once."""
@@ -72,11 +72,11 @@ class RankMemory:
         return self.resident() + activations + self.logits + self.output_gradient
 
     def resident(self) -> int:
-        """What stays where the rank computes between two steps."""
+        """Memory that stays in use on the rank's device between two steps."""
         return self.weights + self.gradients + self.optimizer + self.critic + self.reference
 
     def copies(self) -> int:
-        """What a checkpoint is written from."""
+        """Copies that a checkpoint is written from."""
         return self.checkpoint_copy + self.critic_copy
 
     def total(self, *, is_recomputing: bool = False) -> int:
@@ -103,7 +103,7 @@ def rank_memory(
     saves_in_background: bool = True,
     adam: AdamStates = AdamStates(),
 ) -> RankMemory:
-    """Of the fullest rank of a layout that `check_layout` accepts."""
+    """Memory of the fullest rank of a layout that `check_layout` accepts."""
     width, is_mixed = (4, False) if dtype == "float32" else (2, True)
     parameters = _rank_parameters(shape, layout)
     values = _rank_parameters(shape, layout, is_critic=True) if has_critic else 0
@@ -168,7 +168,7 @@ def _kind(name: str) -> str:
 
 
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
-    """Of the fullest rank."""
+    """Parameters of the fullest rank."""
     return sum(_dense_and_experts(shape, layout, is_critic=is_critic))
 
 

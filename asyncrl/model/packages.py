@@ -1,4 +1,4 @@
-"""What of a recipe only Transformer Engine computes, refused where it is missing. No torch."""
+"""Settings of a recipe that only Transformer Engine computes, refused where it is missing. No torch."""
 
 from asyncrl.errors import InputError
 from asyncrl.machine import has_transformer_engine

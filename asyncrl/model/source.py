@@ -20,9 +20,9 @@ from asyncrl.recipe.file import MODEL, shown
 
 CONFIG = ("config.json",)
 FILES = ("*.json", "*.jinja", "*.safetensors", "merges.txt", "vocab.txt", "tokenizer.model")
-"""Of a hub's repository, at its top level: what a model folder needs."""
+"""Files at the top level of a hub's repository that a model folder needs."""
 NESTED = ("*/*",)
-"""What is not at the top level."""
+"""Files that are not at the top level."""
 Stage = Callable[[str], AbstractContextManager[Any]]
 """`observe.stage.stage`: shows the progress of what its title names."""
 
@@ -31,7 +31,7 @@ Stage = Callable[[str], AbstractContextManager[Any]]
 class ModelSource:
     folder: Path
     commit: str | None = None
-    """Of the hub's repository; None for a folder or a file."""
+    """Commit of the hub's repository; None for a folder or a file."""
 
 
 def resolve(section: Model, *, stage: Stage, files: Sequence[str] = FILES) -> ModelSource:
@@ -62,7 +62,7 @@ def is_of_hub(section: Model) -> bool:
 
 
 def find_source(section: Model) -> ModelSource | None:
-    """What `resolve` would return, where it is on this machine already; a folder need not exist."""
+    """The result of `resolve`, where it is on this machine already; a folder need not exist."""
     file = Path(section.path)
     if is_of_hub(section):
         found = find_cached(section.path, section.revision, kind="model", files=FILES, ignored=NESTED)
@@ -85,7 +85,7 @@ def model_folder(section: Model) -> Path:
 
 
 def model_title(section: Model) -> str:
-    """What people read: the model and, where it is another one, its folder."""
+    """Display name: the model and, where it is another one, its folder."""
     folder = model_folder(section)
     if is_of_hub(section):
         return f"{section.path} at commit {section.revision}, in {shown(folder)}"

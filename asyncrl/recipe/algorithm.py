@@ -120,7 +120,7 @@ class Algorithm(Section):
     proximal: the trainer's policy before the step.
     behavior: the policy that sampled; requires importance_weight none."""
     reduction: Literal["token_mean", "dr_grpo_constant", "sequence_mean"] = "token_mean"
-    """From loss per token to one number.
+    """Reduction of the loss per token to one number.
     token_mean: mean over all response tokens of the batch.
     dr_grpo_constant: sum / (sequences x max_new_tokens).
     sequence_mean: mean over sequences of their token means."""

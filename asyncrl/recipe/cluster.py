@@ -19,14 +19,14 @@ class Cluster(Section):
     ray: on the nodes of a Ray cluster. A server's GPUs are on one node, trainer ranks as close together as
     they can be; what a lost node had starts on another one. Needs `make setup RAY=1`."""
     address: str = "auto"
-    """Of the Ray cluster. auto: the one that RAY_ADDRESS names, or that runs here. local: a new one on this
-    machine, for this run. Or host:port of its head."""
+    """Address of the Ray cluster. auto: the one that RAY_ADDRESS names, or that runs here. local: a new one
+    on this machine, for this run. Or host:port of its head."""
     bind_address: str = LOOPBACK
     """Address that the controller's queue and the local servers listen on; with Ray the default is the node's
     address. 0.0.0.0: every network of the machine. Requests need the run's token, but nothing is encrypted:
     use a network that you trust."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """What the controller listens on, so that `asyncrl serve` finds it elsewhere. 0: any that is free."""
+    """Port of the controller, so that `asyncrl serve` finds it from elsewhere. 0: any that is free."""
     advertised_address: str | None = None
     """Name or address under which the other processes reach this machine.
     Default: bind_address, or for 0.0.0.0 the machine's address on the way to other networks."""

@@ -48,7 +48,7 @@ class ColumnMapping(Section):
 
 
 HELDOUT_SEED = 1_000_000
-"""Of a gym in data.heldout that names none: beyond the tasks of most training sources."""
+"""Seed of a gym in data.heldout that names none: beyond the tasks of most training sources."""
 
 
 class Source(Section):
@@ -64,7 +64,7 @@ class Source(Section):
     size: Positive | None = None
     """How many tasks of a gym are made. Default: 500."""
     seed: Seed | None = None
-    """Of a gym. Task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
+    """Seed of a gym: task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
     config: (
         Annotated[
             Annotated[str, Tag("<name>")] | Annotated[dict[str, Any], Tag("<mapping>")],
@@ -104,7 +104,7 @@ class Source(Section):
     of evaluation.num_tasks."""
 
     def title(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return f"gym {self.gym}" if self.path is None else self.path
 
     @field_validator("gym", mode="before")

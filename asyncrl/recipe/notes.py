@@ -1,4 +1,4 @@
-"""What `asyncrl check` says about valid recipes that do less, or more, than they seem to."""
+"""Notes of `asyncrl check` on valid recipes that do less, or more, than they seem to."""
 
 from asyncrl.recipe import Recipe
 

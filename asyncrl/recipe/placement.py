@@ -14,7 +14,7 @@ class Placement(Section):
     map."""
 
     device: Literal["auto", "gpu", "cpu"] = "auto"
-    """What servers and trainer compute on.
+    """Device that servers and trainer compute on.
     auto: GPUs where this machine has any, else the CPU.
     gpu: GPUs; a machine without one is refused.
     cpu: the CPU, also where there are GPUs; they are hidden from every process."""

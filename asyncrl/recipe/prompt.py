@@ -9,11 +9,11 @@ class PromptExample(Section):
     question: str
     """As a row would ask it."""
     answer: str
-    """What the model should write, reasoning included."""
+    """Text that the model should write, reasoning included."""
 
 
 class Prompt(Section):
-    """What the model is asked: every prompt of the data through one template. `asyncrl prompt` shows it."""
+    """Template that every prompt of the data goes through. `asyncrl prompt` shows the result."""
 
     template: str
     """A name, or jinja that writes {{ question }} and may use {{ system }} and `examples`.

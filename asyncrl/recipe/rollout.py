@@ -53,7 +53,7 @@ class Rollout(Section):
     stream_interval_tokens: Positive = 16
     """Tokens per streamed chunk. Smaller loses less in a crash, larger costs less."""
     interrupt: Literal["continue", "retract", "abort", "drain"] = "continue"
-    """What a weight update does to in-flight trajectories.
+    """Effect of a weight update on in-flight trajectories.
     continue: keep generating on the old KV cache; such tokens are tagged.
     retract: recompute the KV cache with the new weights.
     abort: stop, then resume from the prefix on any server.

@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of: the base class and the kinds of numbers."""
+"""Parts that every section of a recipe is made of: the base class and the kinds of numbers."""
 
 from typing import Annotated
 

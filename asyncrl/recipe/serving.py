@@ -8,7 +8,7 @@ from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
 
 CPU_CACHE_TOKENS = 32768
-"""Of a server on a CPU, where nobody says."""
+"""Default cache of a server on a CPU."""
 
 
 class Serving(Section):
@@ -70,7 +70,7 @@ class Serving(Section):
         return arguments
 
     def cache_tokens(self, *, has_gpu: bool) -> int | None:
-        """Of each local server; None where the engine decides."""
+        """Cache tokens of each local server; None where the engine decides."""
         return self.max_total_tokens or (None if has_gpu else CPU_CACHE_TOKENS)
 
     def fleet_size(self) -> int:

@@ -23,22 +23,23 @@ class Tracker(Section):
 
     name: str
     """tensorboard: event files in RUN/trackers/tensorboard.
-    wandb: Weights & Biases; WANDB_API_KEY or `wandb login` says as whom.
+    wandb: Weights & Biases; WANDB_API_KEY or `wandb login` names the account.
     mlflow: an MLflow server or store.
     trackio: its database on this machine, as `trackio show` reads it.
     Or a function of your own that opens one: "package.module:function" or "./file.py:function"."""
     project: str | None = None
-    """Of wandb and trackio; the experiment of mlflow. Default: asyncrl. The run is called as its recipe."""
+    """Project name (wandb, trackio) or experiment name (mlflow). Default: asyncrl. The run is named after its
+    recipe."""
     entity: str | None = None
     """User or team of wandb. Default: the one that is logged in."""
     mode: Literal["online", "offline"] = "online"
-    """Of wandb.
-    online: rows are sent as they come.
+    """Whether rows are sent during the run (wandb).
+    online: they are sent as they come.
     offline: they stay in RUN/trackers/wandb, for `wandb sync`."""
     uri: str | None = None
-    """Of mlflow: its server or store. Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
+    """Server or store (mlflow). Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
     tags: list[str] = []
-    """Of wandb, mlflow and trackio."""
+    """Tags of the run (wandb, mlflow, trackio)."""
     options: dict[str, Any] = {}
     """For a function of your own."""
 
@@ -46,7 +47,7 @@ class Tracker(Section):
         return self.name in BUILT_IN
 
     def label(self) -> str:
-        """What its files are called."""
+        """Name of its files."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name.rpartition("/")[2])
 
     @model_validator(mode="after")

@@ -92,8 +92,8 @@ class Trainer(Section):
     """Type of Adam's first moment. bfloat16 saves 2 bytes per parameter of a rank's share; on a GPU with
     Transformer Engine, a distributed optimizer and a bfloat16 model."""
     exp_avg_sq_dtype: Literal["float32", "bfloat16"] = "float32"
-    """The same of the second moment. bfloat16 keeps 8 bits: with adam_beta2 above 0.99 small updates get
-    lost."""
+    """Type of Adam's second moment, under the conditions of exp_avg_dtype. bfloat16 keeps 8 bits: with
+    adam_beta2 above 0.99 small updates get lost."""
     optimizer_cpu_offload: bool = False
     """Keeps Adam's states and float32 weights in host memory and steps there: 12 bytes less per parameter of
     a rank's share on the GPU, 16 more on the host, and slower steps. Needs what exp_avg_dtype needs."""

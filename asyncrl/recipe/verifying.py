@@ -26,5 +26,5 @@ class Verifying(Section):
     error, if they span at least 20 seconds. Raise it for a remote verifier with longer outages."""
 
     def own_files(self) -> Path:
-        """What "./file.py:Name" is relative to."""
+        """Folder that "./file.py:Name" is relative to."""
         return Path(self.folder or ".")

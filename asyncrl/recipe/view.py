@@ -8,7 +8,7 @@ from asyncrl.recipe.section import Count, Section
 
 
 class View(Section):
-    """What the page of a run shows, and when."""
+    """The page that shows a run."""
 
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Port of the page that is served while the run trains, to this machine alone (0: any free one). Default:

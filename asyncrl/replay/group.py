@@ -54,7 +54,7 @@ def trajectory_id(group_id: int, sample: int) -> str:
 
 
 def sequences_of(group: Group) -> list[Sequence]:
-    """What a trainer is given of a ready group."""
+    """The sequences of a ready group, as a trainer gets them."""
     sequences = []
     for trajectory in group.trajectories:
         advantage = group.advantages.get(trajectory.trajectory_id)

@@ -5,8 +5,8 @@ take it. Let n(d) be the untaken groups with deadline <= d and B the batch size.
 gives n(d) <= (d - s + 1) B before version s takes; a batch is right when it leaves n(d) <= (d - s) B for
 every d.
 `choose` takes, for each deadline in rising order, as many of the groups that are due by then as that demands,
-and fills up with the groups it likes best: so the bound holds for every order of preference, a group that
-nobody prefers is taken at its deadline at the latest, and with the order "admission" the batch is the oldest
+and fills up with the groups it likes best: so the bound holds for every order of preference, each group
+is taken at its deadline at the latest, and with the order "admission" the batch is the oldest
 ready groups. A drop (a fault, a group without signal) lowers n and harms nothing.
 """
 
@@ -20,7 +20,7 @@ from asyncrl.replay.group import Group, GroupState
 
 
 class Candidate(Protocol):
-    """What a choice looks at, of a group of the queue or of a simulated one."""
+    """A group of the queue, or a simulated one, as a choice sees it."""
 
     @property
     def group_id(self) -> int: ...
@@ -52,7 +52,7 @@ def signal(group: Group) -> float:
 
 
 def _correctness(group: Group) -> list[float]:
-    """Of the sampled trajectories that got a verdict."""
+    """Correctness of the sampled trajectories that got a verdict."""
     greedy = {t.trajectory_id for t in group.trajectories if t.is_greedy}
     scores = (score for name, score in group.scores.items() if name not in greedy)
     return [score.correctness for score in scores if score.correctness is not None]
@@ -133,7 +133,7 @@ def choose_liked(
 def length_bias(
     batch: Sequence[Group], left: Iterable[Group], aborted: Sequence[int] = ()
 ) -> dict[str, float]:
-    """What taking whoever is ready first does to lengths: groups that end late tend to be long.
+    """The bias of batches towards short groups, because groups that end late tend to be long.
 
     Overtaken are the open groups that were admitted before the youngest of the batch; `aborted` are the
     response tokens of the trajectories that rollout.abort_staleness dropped since the batch before.

@@ -49,7 +49,7 @@ class Repetition:
             )
 
     def _forget(self, version: PolicyVersion) -> None:
-        """Those that no batch from `version` on may hold."""
+        """Forgets groups that no batch from `version` on may hold."""
         self.pool = {
             group_id: group
             for group_id, group in self.pool.items()

@@ -19,7 +19,7 @@ So a batch that satisfies the condition exists as soon as enough groups are read
 older than its admission, because a server serves nothing older than the version announced then (`append`
 checks it).
 
-Not thread-safe; one event loop owns it. Nothing here waits: `changed` wakes those who do.
+Not thread-safe; one event loop owns it. Nothing here waits: `changed` wakes those that do.
 """
 
 import time
@@ -40,7 +40,7 @@ from asyncrl.replay.settings import QueueSettings
 
 
 class ReplayQueue:
-    """`changed` is called after each change that could end somebody's wait."""
+    """`changed` is called after each change that could end a wait."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ReplayQueue:
         self.taken_tokens: dict[PolicyVersion, int] = {}
         """Version that took a batch -> tokens of its new groups, of the batches that no checkpoint covers."""
         self.repeated_tokens: dict[PolicyVersion, int] = {}
-        """The same of the groups that a batch repeats."""
+        """Likewise for the groups that a batch repeats."""
         self.num_steps_taken = 0
         """Batches ever taken: also the version that takes the next new one."""
         self.counters: dict[str, int] = {}
@@ -309,7 +309,7 @@ class ReplayQueue:
 
 
 def _answers(group: Group) -> list[Statement]:
-    """What the policy answered; a greedy answer is no sample of it."""
+    """The policy's answers; a greedy answer is no sample of it."""
     greedy = {trajectory.trajectory_id for trajectory in group.trajectories if trajectory.is_greedy}
     scores = [score for name, score in group.scores.items() if name not in greedy]
     return statements.answered(group.group_id, group.task.task_id, scores)

@@ -1,6 +1,6 @@
 """The controller's end of wire 2: HTTP around three coroutines, `take`, `drain` and `commit`.
 
-Owns no state, only the rule that whoever shows no token gets 401, except for GET /health, and GET /metrics
+Owns no state, only the rule that a request without a token gets 401, except for GET /health, and GET /metrics
 where the recipe opens it. A take, drain or commit that is not ready within POLL_SECONDS is answered 204 and
 asked again, so that a waiting trainer knows the controller alive.
 """
@@ -62,7 +62,7 @@ class QueueService:
         port: int = 0,
         advertised_host: str = "",
     ) -> None:
-        """`metrics` is the answer to Prometheus. Without a `token` nobody is asked for one. Servers of the
+        """`metrics` is the answer to Prometheus. Without a `token` no request needs one. Servers of the
         user's own show `files_key` to fetch. `port` 0 is any that is free."""
         self._take = take
         self._commit = commit

@@ -1,4 +1,4 @@
-"""What a recipe says about the replay queue."""
+"""Settings of the replay queue, from the recipe."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class QueueSettings:
     max_staleness: int
     """In versions: no token of a batch is older than that, by the proof in replay_queue.py."""
     num_steps: int
-    """Of the run: no more groups are admitted than they train."""
+    """Steps of the run: no more groups are admitted than they train."""
     has_greedy: bool = False
     """Each group has one more trajectory, the last, greedy and never trained."""
     order: str = "admission"

@@ -23,11 +23,11 @@ class TakeRequest:
     """Holds the weights of version `step` and their digests, for servers that join later: a path, or the URL
     where a trainer on another disk hands it out."""
     step_metrics: dict[str, float] | None = None
-    """Of the step that made version `step`; None at the first take of a process."""
+    """Metrics of the step that made version `step`; None at the first take of a process."""
     trained_tokens: list[TrainedTokens] = field(default_factory=list)
-    """Of some groups of that step (view.groups_per_step)."""
+    """Tokens of some groups of that step (view.groups_per_step)."""
     spike: GradientSpike | None = None
-    """What made the gradient of that step, where its norm was far above the usual."""
+    """The row that made the gradient of that step, where its norm was far above the usual."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class GroupCompletion:
         """Leaves the group ready or dropped, or still open when the run is stopping. Raises InputError for an
         advantage of the recipe's own that breaks its contract, with the group open.
 
-        When somebody drops it meanwhile (it became too stale), this ends too.
+        When it is dropped meanwhile (it became too stale), this ends too.
         """
         has_failed = False
         async with asyncio.TaskGroup() as verdicts:

@@ -1,7 +1,7 @@
 """Draining before a publish (rollout.interrupt: drain): what is in flight ends, and nothing new begins.
 
 This is how trainers without partial rollouts publish: every trajectory then has exactly one policy version,
-and servers idle until the longest has ended. SGLang itself would wait with an update that nobody paused for;
+and servers idle until the longest has ended. SGLang itself would delay an update without a pause;
 but it serves such an update before its digests are compared, and lets requests in between two buckets of a
 transport. So the controller waits, and the publish finds idle servers. Evaluations end too, and so does what
 streams from servers that the trainer does not publish to: they join with the new version once announced.

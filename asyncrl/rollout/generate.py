@@ -41,7 +41,7 @@ class _Request:
     num_held: int
     """Response tokens in its server's cache, as far as they have arrived."""
     num_expected: int
-    """Of them at its end."""
+    """Response tokens that it will hold at its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Connection:
     is_shunned: bool = False
 
     def silence_seconds(self) -> float:
-        """Of the request that waits longest for a token."""
+        """Silence of the request that waits longest for a token."""
         return now_seconds() - min((r.moved_seconds for r in self.requests.values()), default=now_seconds())
 
     def shun(self) -> None:
@@ -309,7 +309,7 @@ class Generator:
             # The round is over, not the trajectory.
             finish = None
         if group.state is not GroupState.OPEN:
-            # It was dropped while it streamed: nobody's tokens any more.
+            # It was dropped while it streamed: its tokens belong to no group.
             self.queue.discard(num_new, DropReason.UNCONFIRMED)
             return None
         if segments or finish is not None:
@@ -334,11 +334,11 @@ class Generator:
         return Prefix(request_id, tokens, limit, trajectory.is_greedy)
 
     def expected_tokens(self, group: Group) -> int:
-        """What the unfinished trajectories of a group will hold of a cache; they share their prompt."""
+        """Cache tokens that the unfinished trajectories of a group will hold; they share their prompt."""
         return len(group.task.prompt_tokens) + sum(map(self._expected_length, _pending(group)))
 
     def expects_of_new_group(self, num_trajectories: int) -> int:
-        """The same of a group without a task yet."""
+        """Cache tokens that a group without a task yet will hold."""
         limit = min(self.sampling.max_new_tokens, self.context_tokens)
         return num_trajectories * self.lengths.expected(0, limit_tokens=self._in_round(0, limit))
 
@@ -359,8 +359,8 @@ class Generator:
         return self.limit_tokens(trajectory) - trajectory.num_response_tokens()
 
     def _end_finished(self, group: Group) -> list[Trajectory]:
-        """Ends what has its last token and not its finish: a stream may break between the two, and SGLang
-        calls a request aborted whose last token came with the abort."""
+        """Ends trajectories that have their last token but no finish: a stream may break between the two, and
+        SGLang calls a request aborted whose last token came with the abort."""
         ended = []
         for trajectory in _pending(group):
             finish = self._finish_already_reached(trajectory)

@@ -38,13 +38,13 @@ class Grader:
         prints: Path | None = None,
         on_retried: Callable[[Task, Verdict], None] = _nothing,
     ) -> None:
-        """What verifiers print goes to the file `prints`, else to standard error. `on_retried` is told of
+        """Text that verifiers print goes to the file `prints`, else to standard error. `on_retried` is told of
         each fault whose retry gave a verdict."""
         self._folder = verifiers.folder
         self._max_fault_retries = max_fault_retries
         self._faults = FaultWatch(verifying.max_faults_in_a_row)
         self.seconds = Histogram(VERDICT_BOUNDS)
-        """Of each verdict since the start."""
+        """Seconds of each verdict since the start."""
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """(verifier, outcome) -> verdicts since the start; each fault counts, retried ones too."""
         self.num_retried = 0

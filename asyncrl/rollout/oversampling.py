@@ -3,7 +3,7 @@
 A round generates `oversampling` times the groups of a batch. It is over as soon as a batch is ready: then
 nothing is admitted and nothing streams until the trainer takes it; what is left keeps its prefix in the queue
 and resumes with the newest weights, before anything new is admitted. When the trainer already waits, the
-take comes at once and nobody is parked.
+take comes at once and nothing is parked.
 
 The staleness bound holds as it is: parking only admits less than `ReplayQueue.can_admit` allows, and a parked
 group stays live, so `policy.choose` counts it at its deadline as before. Nor can parking hold a batch up: a

@@ -1,4 +1,4 @@
-"""Rows that ask again what an earlier row asked: dropped with the same answer, counted with another one.
+"""Duplicate prompts: dropped when the answer matches too, counted when it does not.
 
 Remembers digests of 16 bytes, not rows: a million prompts take about 150 MB."""
 
@@ -10,7 +10,7 @@ from asyncrl.data.rows import Row
 
 MAX_KNOWN_GOLDS = 200_000
 _MAX_KNOWN_CHARACTERS = 200
-"""Of a gold that is remembered as it is."""
+"""Longest gold that is remembered as it is."""
 
 ShortGold = tuple[str, type, object]
 """(verifier, kind, gold): what many rows may share."""
@@ -25,11 +25,11 @@ def short_gold(gold: Any, verifier_key: str) -> ShortGold | None:
 
 
 class Repeats:
-    """What was asked so far."""
+    """Prompts seen so far."""
 
     def __init__(self) -> None:
         self.num_contradicting = 0
-        """Rows that ask what an earlier row asks, with another answer."""
+        """Duplicate prompts with another answer."""
         self.first_contradicting = ""
         self._answers: dict[bytes, bytes] = {}
         """Digest of each prompt -> digest of its first answer."""

@@ -15,7 +15,7 @@ REFRESHED_EVERY = 32
 FEW = 8
 """Longer responses than these are needed for a mean."""
 ASSUMED_SHARE = 0.25
-"""Of the limit, where nothing ended yet."""
+"""Assumed share of the limit, where nothing ended yet."""
 
 
 class ResponseLengths:
@@ -23,7 +23,7 @@ class ResponseLengths:
         self._recent: deque[int] = deque(maxlen=WINDOW)
         self._sorted: list[int] = []
         self._sums: list[int] = []
-        """Of each length in `_sorted` and all longer ones."""
+        """For each length in `_sorted`, the sum of it and all longer ones."""
         self._num_new = 0
 
     def add(self, num_tokens: int) -> None:

@@ -1,6 +1,6 @@
 """The name under which the cache keeps the packed rows of data.train: a digest of what decides about them.
 
-None where something decides that has no digest: a columns function of one's own, whose file may import
+None where something decides that has no digest: the user's own columns function, whose file may import
 others, or a chat template that writes the date. Data of few bytes are not worth keeping.
 """
 

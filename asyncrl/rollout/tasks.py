@@ -1,8 +1,8 @@
 """Rows of data -> tasks. Every row is checked before anything starts; an error names its place.
 
-A row is read, mapped to its columns and rendered once, and packed. Its gold is parsed, but a gold that other
-rows have, too, only once. Its tokens are counted only where its bytes leave a doubt that it is short enough;
-tokens and parsed gold of a task are made when it is asked.
+A row is read, mapped to its columns and rendered once, and packed. Each distinct short gold is parsed once.
+A prompt is tokenised only where its byte length does not prove that it fits; tokens and parsed gold of a task
+are made when it is asked.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ REPEATED, BROKEN, LONG = (
     "with too long a prompt",
 )
 _ROWS_PER_LOOK = 500
-"""Between two looks at the clock."""
+"""Rows between two looks at the clock."""
 _ROWS_PER_COUNT = 1000
 """Rows that wait until the tokens of all of them are counted at once."""
 
@@ -73,7 +73,7 @@ def template_of(recipe: Recipe) -> PromptTemplate | None:
 
 
 def title_of(recipe: Recipe) -> str:
-    """What results call the template of all prompts."""
+    """Name of the template of all prompts, as results show it."""
     return template_title(None if recipe.prompt is None else recipe.prompt.template)
 
 
@@ -135,13 +135,13 @@ class TaskMaker:
     """By index of the source."""
     left_out: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
-    """Of each reason, the first row."""
+    """Reason -> the first row."""
     _repeats: Repeats = field(default_factory=Repeats)
     _known_golds: set[ShortGold] = field(default_factory=set)
-    """Those that parse."""
+    """Short golds that parse."""
     _newest: tuple[VerifierSpec, str, Verifier] | None = None
     _waiting: list[_Rendered] = field(default_factory=list)
-    """Rows from the first one on whose tokens are to be counted."""
+    """Rows from the first one on whose tokens are still to be counted."""
 
     def make(
         self, rows: Iterable[Row | Unanswered], sources: Sequence[Source], *, name: str | None = None
@@ -197,7 +197,7 @@ class TaskMaker:
         )
 
     def _recall(self, packed: PackedTasks) -> None:
-        """What an earlier start found in the same rows, and an example for each of their verifiers."""
+        """Takes over an earlier start's findings on the same rows, and an example for each verifier."""
         found = packed.findings
         self.num_rows, self.num_made = found.num_rows, Counter(found.num_made)
         self.left_out, self.first = Counter(found.left_out), found.first
@@ -261,7 +261,7 @@ class TaskMaker:
             self._keep(rendered, packer)
 
     def _count(self, waiting: Sequence[_Rendered]) -> Iterator[int]:
-        """Tokens of the prompts whose bytes leave a doubt. Raises InputError with the place of a row."""
+        """Counts tokens of the prompts that may be too long. Raises InputError with the place of a row."""
         asked = [one for one in waiting if not one.is_short]
         for adds, some in itertools.groupby(asked, key=lambda one: one.adds_special_tokens):
             rows = list(some)
@@ -351,7 +351,7 @@ class TaskMaker:
             )
         if self._repeats.num_contradicting:
             log.warning(
-                "WARNING: %s has %d rows that ask what an earlier row asks, with another answer, first %s: "
+                "WARNING: %s has %d rows with the prompt of an earlier row but another answer, first %s: "
                 "all are kept.",
                 self.key,
                 self._repeats.num_contradicting,

@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from asyncrl.errors import InputError
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""What a template may call by name."""
+"""Special tokens that a template may call by name."""
 
 Message = dict[str, Any]
 
@@ -89,7 +89,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self.special_tokens,
             )
-        except Exception as error:  # the boundary: a template is somebody's program and may raise anything
+        except Exception as error:  # the boundary: a template is a user's program and may raise anything
             raise InputError(f"the chat template does not accept these messages: {error}") from error
 
 

@@ -155,7 +155,7 @@ class TextCodec:
         return per_byte * num_bytes + self._num_special_tokens
 
     def count_tokens(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[int]:
-        """Of each text, on all cores. Raises InputError where the tokenizer has no tokens for one of them."""
+        """Token counts, on all cores. Raises InputError where the tokenizer has no tokens for one of them."""
         try:
             found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except Exception as error:  # as `encode`

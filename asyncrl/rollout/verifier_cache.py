@@ -22,7 +22,7 @@ class GoldExample:
     verifier: VerifierSpec
     gold: Any
     reference: Any
-    """What the verifier made of the gold."""
+    """The gold as the verifier parsed it."""
 
 
 class VerifierCache:

@@ -1,9 +1,9 @@
-"""What a server takes at once."""
+"""Capacity of a server."""
 
 from dataclasses import dataclass
 
 SPARE_TOKENS = 8
-"""Of a cache: SGLang 0.5.23 takes no prompt that leaves fewer than 7."""
+"""Spare tokens of a cache: SGLang 0.5.23 takes no prompt that leaves fewer than 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,7 @@ class Capacity:
     """By the server's own word."""
 
     cache_tokens: int
-    """Of the key-value cache."""
+    """Tokens in the key-value cache."""
     running_requests: int
 
     def holds(self, num_tokens: int) -> bool:

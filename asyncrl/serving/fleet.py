@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Gate(StrEnum):
-    """Who gets a server now; narrower than open from the drain before a publish until it is announced."""
+    """The groups that get a server; fewer than all from the drain before a publish to its announcement."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -37,7 +37,7 @@ class Gate(StrEnum):
 
 
 async def leave_alone(url: str) -> None:
-    """Of servers that are not ours."""
+    """Does nothing, for servers that are not ours."""
 
 
 class Fleet:
@@ -92,9 +92,9 @@ class Fleet:
         )
         self.servers = {url: Server(url) for url in urls}
         self._former: list[Server] = []
-        """Those that are no longer in `servers`: what they did stays counted."""
+        """Servers that are no longer in `servers`: what they did stays counted."""
         self._lifecycles = {url: self._make_lifecycle(server) for url, server in self.servers.items()}
-        """Of removed servers too, whose processes may still have to end."""
+        """By URL, of removed servers too, whose processes may still have to end."""
         self._gate = Gate.OPEN
         self.num_in_flight = 0
         """Requests that run, also on servers that were removed and are no longer in `servers`."""
@@ -168,11 +168,11 @@ class Fleet:
 
     def salt(self, server: Server) -> str:
         """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
-        under weights of a lost trainer or of a process that somebody restarted, is unknown."""
+        under weights of a lost trainer or of a process restarted from outside, is unknown."""
         return f"{server.num_joins}-v{server.version}"
 
     def acquire(self, server: Server, num_requests: int) -> None:
-        """These stream from it now. Who sends them says what they will hold (`Server.expect`)."""
+        """These stream from it now. The sender says what they will hold (`Server.expect`)."""
         server.begin(num_requests)
         self.num_in_flight += num_requests
 
@@ -198,7 +198,7 @@ class Fleet:
         return sum((server.passes for server in self._all()), PassSums())
 
     def cache_shares(self) -> tuple[float, float]:
-        """Of the caches of the servers that said their size: what requests hold now, and are expected to."""
+        """Shares of the caches whose size is known: (held by requests now, expected to be held)."""
         known = [(s, s.capacity.cache_tokens) for s in self.servers.values() if s.capacity is not None]
         room = max(1, sum(tokens for _, tokens in known))
         held, expected = sum(s.held_tokens for s, _ in known), sum(s.expected_tokens for s, _ in known)
@@ -208,7 +208,7 @@ class Fleet:
         return sum(server.num_retractions for server in self._all())
 
     def _all(self) -> list[Server]:
-        """Also those that left: their sums never fall."""
+        """All servers, also those that left: their sums never fall."""
         return [*self.servers.values(), *self._former]
 
     def has_hope(self) -> bool:
@@ -227,13 +227,13 @@ class Fleet:
             self._gate = Gate.ENDING
 
     def close_gate(self) -> None:
-        """Nobody gets a server until the next announcement."""
+        """No group gets a server until the next announcement."""
         self._gate = Gate.CLOSED
 
     # Shared GPUs
 
     async def sleep(self) -> None:
-        """Nobody gets a server until the next announcement, which wakes them all. Returns when none of them
+        """No group gets a server until the next announcement, which wakes them all. Returns when none of them
         holds memory; may be cancelled and called again."""
         self._handover.must_sleep = True
         self.close_gate()
@@ -272,7 +272,7 @@ class Fleet:
     async def announce(self, publication: Publication, outcomes: Mapping[str, PublishOutcome]) -> None:
         """The trainer published: servers that took it serve on, the others leave with the reason.
 
-        A server that was handed to a trainer and of which nobody reports an outcome (the trainer died) is
+        A server that was handed to a trainer and has no outcome (the trainer died) is
         stale: it may hold, or be about to load, a version that was lost.
         """
         self.renew(publication)

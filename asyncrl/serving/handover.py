@@ -11,7 +11,7 @@ from asyncrl.waits import Waits
 
 
 class Handover:
-    """Between the trainer's publishes and the joins of servers. One per fleet."""
+    """The handover between the trainer's publishes and the joins of servers. One per fleet."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits

@@ -28,7 +28,7 @@ REPUBLISH_SECONDS = 30.0
 MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 SILENCE_SECONDS = 300.0
-"""Longest silence of a server with requests, where nobody says."""
+"""Longest silence of a server with requests, by default."""
 
 
 class ServerLifecycle:
@@ -54,7 +54,7 @@ class ServerLifecycle:
 
         serving, suspect, stale -- the trainer needs the GPUs --> sleeping -- announced --> stale
 
-    A suspect that holds other weights is stale too: somebody restarted its process.
+    A suspect that holds other weights is stale too: its process was restarted from outside.
     When a server dies in the middle of a chunk, the stream breaks and its reader calls `suspect`. The loop
     asks the server for its weight version (`_question`). Without an answer it leaves service (`fail`), is
     restarted (`_restart_process`), joins with the latest publication (`_join`) and serves with a new salt.
@@ -100,9 +100,9 @@ class ServerLifecycle:
         self._has_ended = False
         """It left, and so has its process."""
         self._is_announced_change = False
-        """Somebody was told that it left or was added, and is told when it serves."""
+        """It was reported as left or added, and is reported again when it serves."""
         self._fixed_version: PolicyVersion | None = None
-        """Of the weights that its process starts with, where no trainer publishes any."""
+        """Version of the weights that its process starts with, where no trainer publishes any."""
 
     # What happens to the server
 
@@ -119,7 +119,7 @@ class ServerLifecycle:
         self._run_loop()
 
     def added(self) -> None:
-        """Somebody added it to a running fleet."""
+        """It was added to a running fleet."""
         self._is_announced_change = True
         log.warning("server %s was added; it serves once its weights are verified", self.server.url)
         self.start()
@@ -149,7 +149,7 @@ class ServerLifecycle:
         """A stream of this server broke. Returns once it is known whether it serves on.
 
         It is restarted unless it answers that it is ready, and verified again unless it holds the weights
-        that it should: somebody else may have restarted its process.
+        that it should: its process may have been restarted from outside.
         """
         if self.server.state is ServerState.SERVING:
             self._move(ServerState.SUSPECT, str(error))
@@ -323,7 +323,7 @@ class ServerLifecycle:
     async def _join_failed(self, publication: Publication, error: ServerError) -> None:
         """Other bytes than were published: first the files are doubted, then the server, which is restarted.
 
-        So is one for which nobody writes the files again: at the end of a run there is no trainer any more.
+        So is one whose files are not written again: at the end of a run there is no trainer any more.
         """
         server, handover = self.server, self._handover
         server.reason = str(error)
@@ -459,7 +459,7 @@ class ServerLifecycle:
         self._waits.notify()
 
     async def _cut_silent_streams(self) -> None:
-        """Of a server that leaves, such as an evaluation's, which resume on another one."""
+        """Cuts silent streams of a server that leaves, such as an evaluation's; they resume elsewhere."""
         while True:
             # It may be told to leave twice.
             self._changed.clear()

@@ -1,8 +1,8 @@
-"""What a server's passes say of their costs, as sums that add up over servers and steps.
+"""Costs of a server's passes, as sums that add up over servers and steps.
 
 A pass over n prompt tokens takes a + b n seconds, one of n requests that hold k tokens a + b n + c k: these
 are the sums from which least squares finds a, b and c. `asyncrl.serving.engine.pass_times` makes the server
-tell them.
+report them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ STATE_KEY = "asyncrl_passes"
 
 @dataclass(frozen=True, slots=True)
 class LineSums:
-    """Over passes of one kind."""
+    """Sums over passes of one kind."""
 
     passes: float = 0.0
     """How many."""
     size: float = 0.0
-    """Of n."""
+    """Sum of n."""
     seconds: float = 0.0
-    """Of s, the wall-clock time of a pass."""
+    """Sum of s, the wall-clock time of a pass."""
     size_squared: float = 0.0
-    """Of n n."""
+    """Sum of n n."""
     size_seconds: float = 0.0
-    """Of n s."""
+    """Sum of n s."""
 
     @staticmethod
     def of_pass(size: float, seconds: float) -> "LineSums":
@@ -36,26 +36,26 @@ class LineSums:
         return type(self)(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def since(self, before: Self) -> Self:
-        """What was added since."""
+        """The sums added since `before`."""
         return type(self)(*(getattr(self, f.name) - getattr(before, f.name) for f in fields(self)))
 
     def columns(self) -> dict[str, float]:
-        """Of a step, as metrics.jsonl has them."""
+        """Columns of a step, as metrics.jsonl has them."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeSums(LineSums):
-    """Over decode passes: also by what requests hold, as young requests are many and hold little."""
+    """Sums over decode passes: also by what requests hold, as young requests are many and hold little."""
 
     held: float = 0.0
-    """Of k, the tokens of its requests in the cache."""
+    """Sum of k, the tokens of its requests in the cache."""
     held_squared: float = 0.0
-    """Of k k."""
+    """Sum of k k."""
     held_seconds: float = 0.0
-    """Of k s."""
+    """Sum of k s."""
     size_held: float = 0.0
-    """Of n k."""
+    """Sum of n k."""
 
     @classmethod
     def of_decode(cls, size: float, held: float, seconds: float) -> "DecodeSums":
@@ -72,7 +72,7 @@ class PassSums:
 
     @classmethod
     def read(cls, states: Sequence[Mapping[str, Any]]) -> "PassSums":
-        """Of a server's internal states. Raises KeyError, TypeError or ValueError for one without sums."""
+        """Reads a server's internal states. Raises KeyError, TypeError or ValueError for one without sums."""
         told = [state[STATE_KEY] for state in states]
         return cls(
             sum((DecodeSums(*map(float, each["decode"])) for each in told), DecodeSums()),
@@ -83,7 +83,7 @@ class PassSums:
         return PassSums(self.decode + other.decode, self.prefill + other.prefill)
 
     def state(self) -> dict[str, dict[str, list[float]]]:
-        """What `read` reads, to add to an internal state."""
+        """The sums as `read` reads them, to add to an internal state."""
         kinds = {"decode": self.decode, "prefill": self.prefill}
         return {STATE_KEY: {kind: list(astuple(sums)) for kind, sums in kinds.items()}}
 
@@ -91,5 +91,5 @@ class PassSums:
         return self.decode.passes + self.prefill.passes
 
     def since(self, before: "PassSums") -> "PassSums":
-        """What was added since."""
+        """The sums added since `before`."""
         return PassSums(self.decode.since(before.decode), self.prefill.since(before.prefill))

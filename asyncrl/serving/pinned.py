@@ -1,4 +1,4 @@
-"""A server of one's own for evaluations: it holds one published version for as long as one of them takes,
+"""A dedicated evaluation server: it holds one published version for as long as one of them takes,
 while training publishes on to the others.
 
 Owns hard links to the pinned publication, because the trainer deletes all but the last two.

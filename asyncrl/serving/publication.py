@@ -22,7 +22,7 @@ from asyncrl.whole_file import write_whole
 
 MANIFEST = "publication.json"
 LOOK_SECONDS = 0.1
-"""Between two looks for a folder that is being written."""
+"""Pause between two looks for a folder that is being written."""
 INSTALL_SECONDS = sglang.UPDATE_SECONDS
 """Longest wait for a server's answer to one request of an install."""
 
@@ -65,7 +65,7 @@ def announced_publication(version: PolicyVersion, folder: Path) -> Publication:
 async def written(
     publication: Publication, waits: Waits, *, owner: str, unless: Callable[[], bool] = lambda: False
 ) -> Publication:
-    """Waits until the folder of `publication` is complete, or `unless` is true. Nobody tells: it looks."""
+    """Waits until the folder of `publication` is complete, or `unless` is true. It polls."""
     while not publication.is_written() and not unless():
         if publication.begin_copy is not None:
             publication.begin_copy()

@@ -17,7 +17,7 @@ class Pulse:
     def __init__(self) -> None:
         self._seen_seconds = 0.0
         self._limits: dict[asyncio.Timeout, str | None] = {}
-        """Of each stream; and why it was cut off."""
+        """Time limit of each stream -> why it was cut off."""
 
     def beat(self) -> None:
         """The server showed that it works."""

@@ -1,4 +1,4 @@
-"""What is known of one rollout server: its state, which its lifecycle alone changes, and its load."""
+"""One rollout server as known here: its state, which its lifecycle alone changes, and its load."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,7 +25,7 @@ class ServerState(StrEnum):
     SLEEPING = "sleeping"
     """The trainer has its GPUs (placement.colocated): it joins again when they are handed back."""
     LEAVING = "leaving"
-    """Somebody removed it: gets nothing new, and its streams resume elsewhere."""
+    """It was removed: gets nothing new, and its streams resume elsewhere."""
     DEAD = "dead"
     """Given up."""
 
@@ -44,11 +44,11 @@ class Server:
     num_tokens: int = 0
     """Streamed from it."""
     capacity: Capacity | None = None
-    """None until it has joined, and where nobody asked."""
+    """None until it has joined, and where it was not asked."""
     expected_tokens: int = 0
-    """What its requests will hold of the cache before they end, prompts that they share counted once."""
+    """Tokens that its requests will hold of the cache before they end, shared prompts counted once."""
     held_tokens: int = 0
-    """What they hold now, as far as it has arrived."""
+    """Tokens that they hold now, as far as these have arrived."""
     num_retractions: int = 0
     """How often it took a request's cache back for others, counted as requests end."""
     pulse: Pulse = field(default_factory=Pulse)
@@ -59,9 +59,9 @@ class Server:
     counted_seconds: float = 0.0
     """When `stream_seconds` was last brought up to date, as `now_seconds`."""
     passes: PassSums = PassSums()
-    """Of all its processes, as far as they were asked."""
+    """Sums over all its processes, as far as they were asked."""
     told_passes: PassSums = PassSums()
-    """What its process said last."""
+    """Last sums that its process reported."""
     is_slow: bool = False
     """No new group goes there while another one serves."""
     is_asleep: bool = False
@@ -100,7 +100,7 @@ class Server:
         self.pulse.beat()
 
     def count_passes(self, told: PassSums) -> None:
-        """What its process says now of all its passes; a new process begins at 0."""
+        """Adds the passes that its process reports, counted from its start; a new process begins at 0."""
         is_new = told.num_passes() < self.told_passes.num_passes()
         self.passes += told.since(PassSums() if is_new else self.told_passes)
         self.told_passes = told
@@ -119,7 +119,7 @@ class Server:
         return self.busy_seconds + (now_seconds() - self.busy_since_seconds if self.num_running else 0.0)
 
     def row(self) -> dict[str, Any]:
-        """What `asyncrl servers` shows of it."""
+        """Its row in `asyncrl servers`."""
         return {
             "url": self.url,
             "state": self.state.value,

@@ -48,12 +48,12 @@ _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What serves at a URL now."""
+    """The process that serves at a URL now."""
 
     process: str
     """Another one after a restart."""
     num_ranks: int
-    """That hold weights."""
+    """Ranks that hold weights."""
 
 
 def new_session(keys: Keys | None = None) -> aiohttp.ClientSession:
@@ -182,7 +182,7 @@ async def wake(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
-    """Whether the server answers that it can serve; False while it starts, while it is paused, or when nobody
+    """Whether the server answers that it can serve; False while it starts, while paused, or when nothing
     listens."""
     try:
         timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
@@ -214,7 +214,7 @@ async def wait_until_ready(
 
 
 async def is_open(url: str) -> bool:
-    """Whether the server answers somebody who shows no key. Raises ServerError when it answers nothing."""
+    """Whether the server answers a request without a key. Raises ServerError when it answers nothing."""
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
     try:
         async with aiohttp.request("GET", f"{url}/model_info", timeout=timeout) as response:
@@ -247,7 +247,7 @@ async def answers(session: aiohttp.ClientSession, url: str, *, timeout_seconds: 
 
 
 async def capacity(session: aiohttp.ClientSession, url: str) -> Capacity:
-    """What the server takes at once."""
+    """Asks the server for its capacity."""
     answer = await _server_info(session, url, CALL_SECONDS)
     try:
         running = answer["internal_states"][0]["effective_max_running_requests_per_dp"]
@@ -271,7 +271,7 @@ async def passes(session: aiohttp.ClientSession, url: str) -> PassSums:
 
 
 async def _server_info(session: aiohttp.ClientSession, url: str, timeout_seconds: float) -> Mapping[str, Any]:
-    """What the server was started with, and what its scheduler says of itself."""
+    """Start arguments of the server and internal states of its scheduler."""
     answer = await _get_json(session, f"{url}/server_info", timeout_seconds=timeout_seconds)
     if not isinstance(answer, dict):
         raise ServerError(f"{url}/server_info answered {answer!r:.200}, expected an object")
@@ -433,8 +433,8 @@ async def update_weights_from_distributed(
 async def weight_digests(
     session: aiohttp.ClientSession, url: str, *, timeout_seconds: float
 ) -> list[dict[str, str]]:
-    """Of each tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that its
-    loader was given in the last update (engine/loaded_weights.py)."""
+    """Digests per tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that
+    its loader was given in the last update (engine/loaded_weights.py)."""
     check = {"action": "checksum"}
     reply = await post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     try:
@@ -471,8 +471,8 @@ async def post(
 
 
 def _label(version: PolicyVersion | None) -> dict[str, object]:
-    """What goes with each part of an update. A flush is refused while requests run; prefix caches are salted
-    by version instead."""
+    """Fields that go with each part of an update. A flush is refused while requests run; prefix caches are
+    salted by version instead."""
     return {"flush_cache": False} | ({} if version is None else {"weight_version": str(version)})
 
 

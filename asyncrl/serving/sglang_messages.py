@@ -1,4 +1,4 @@
-"""What SGLang 0.5.23 is sent to generate and what it streams back: its JSON <-> our types.
+"""Generation requests to SGLang 0.5.23 and the replies that it streams: its JSON <-> our types.
 
 Replies are decoded into typed records; what does not fit is a ServerError that quotes it. The endpoints are
 in sglang.py.
@@ -18,10 +18,10 @@ from asyncrl.records import Finish, PolicyVersion, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What one trajectory sends: its prompt and the response tokens confirmed so far."""
+    """The request for one trajectory: its prompt and the response tokens confirmed so far."""
 
     request_id: str
-    """Of fixed length within a run: an engine may abort by prefix of the id."""
+    """Has a fixed length within a run: an engine may abort by prefix of the id."""
     tokens: list[int]
     max_new_tokens: int
     is_greedy: bool = False
@@ -54,11 +54,11 @@ class Chunk:
     behavior_logprobs: list[float]
     """NaN where the server sent none."""
     spans: list[Span] | None
-    """Over all response tokens of this request so far; None when the server does not say yet."""
+    """Spans over all response tokens of this request so far; None when the server does not say yet."""
     end: StreamEnd | None
     num_cached_tokens: int
     num_tokens_so_far: int | None = None
-    """Of this request with this chunk, as the server counts; None when it does not say."""
+    """Tokens of this request up to this chunk, as the server counts; None when it does not say."""
     num_retractions: int = 0
     """How often the server took this request's cache back so far."""
 
@@ -91,7 +91,7 @@ class _FinishReason(msgspec.Struct):
     type: str
     message: str | None = None
     status_code: int | None = None
-    """Of a request that the server refused or gave up; an abort that somebody asked for has none."""
+    """HTTP status of a request that the server refused or gave up; an abort on demand has none."""
 
 
 class _Span(msgspec.Struct):
@@ -172,7 +172,7 @@ def _span(request_id: str, span: _Span) -> Span:
     if not span.version.isdecimal():
         raise ServerError(
             f'request {request_id} got tokens of weight version "{span.version}", expected a policy version: '
-            f"somebody else updated or started this server's weights"
+            f"another process updated or started this server's weights"
         )
     return Span(int(span.version), span.start, span.end)
 

@@ -9,11 +9,11 @@ import xxhash
 from torch import Tensor
 
 WORD_BYTES = 4
-"""That hash reads words of as many, aligned."""
+"""Size of the words that the hash reads, aligned."""
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """Of the contiguous bytes of `tensor`, whose shape and type do not matter."""
+    """Digest of the contiguous bytes of `tensor`, whose shape and type do not matter."""
     whole = tensor.detach().contiguous()
     if whole.is_cuda:
         if whole.data_ptr() % WORD_BYTES:

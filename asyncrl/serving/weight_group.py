@@ -1,4 +1,4 @@
-"""What the trainer and the servers do alike with a group of torch.distributed that weights are sent in."""
+"""Code common to the trainer and the servers for a torch.distributed group that weights are sent in."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ BLOCKING_WAIT = "TORCH_NCCL_BLOCKING_WAIT"
 
 @contextlib.contextmanager
 def errors_raised_where_they_are_waited_for() -> Iterator[None]:
-    """Of NCCL groups made meanwhile. Else torch's watchdog ends this process when another of the group dies,
-    as it should for the trainer's own groups. torch reads the variable as a group is made."""
+    """Holds for NCCL groups made meanwhile. Else torch's watchdog ends this process when another of the group
+    dies, as it should for the trainer's own groups. torch reads the variable as a group is made."""
     before = os.environ.get(BLOCKING_WAIT)
     os.environ[BLOCKING_WAIT] = "1"
     try:
@@ -30,5 +30,5 @@ def end(group: dist.ProcessGroup) -> None:
     if dist.get_backend(group) == "nccl":
         c10d._abort_process_group(group)
     else:
-        # Who still waits in it is told that the connection is closed.
+        # A process that still waits in it learns that the connection is closed.
         dist.destroy_process_group(group)

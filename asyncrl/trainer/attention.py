@@ -31,7 +31,7 @@ from asyncrl.trainer.blocks import Block, make_blocks
 from asyncrl.trainer.picked_rows import pick_rows
 
 CALL_COST = 4000.0
-"""What one more attention call costs, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
+"""Cost of one more attention call, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
 CUDA_CALL_COST = 1e6
 """The same on a GPU, by estimate: some 20 us of launches against 20 ps."""
 
@@ -49,7 +49,7 @@ class PackedSequences(PackedSeqParams):
     packed: Tensor
     """[P] int64, one place of each packed token."""
     kernel: str
-    """Of `attention_kernels.KERNELS`."""
+    """One of `attention_kernels.KERNELS`."""
 
 
 def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str) -> PackedSequences:

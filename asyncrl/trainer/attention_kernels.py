@@ -46,8 +46,8 @@ class Rows:
     buckets: tuple[tuple[int, int], ...]
     """(B, L) of neighbours of equal length, longest first."""
     masks: tuple[Tensor | None, ...] = ()
-    """Of each bucket [B, L, L] bool, the places that each looks at, or None where it is all before it and
-    itself; none at all on a GPU."""
+    """One mask [B, L, L] bool per bucket: the places that each place looks at; None where that is every place
+    up to and including itself. Empty on a GPU."""
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, Rows, float], Tensor]
@@ -65,7 +65,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a kernel must be able to compute."""
+    """The dimensions and dtype that a kernel must support."""
 
     count: int
     kv_count: int
@@ -219,7 +219,7 @@ def find_kernel(name: str, device: torch.device, heads: Heads) -> str:
 
 
 def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
-    """What the kernel lacks by rule; None where it may be tried."""
+    """Why the rules exclude the kernel; None where it may be tried."""
     if name == "sdpa":
         return None
     package = KERNELS[name].package
@@ -237,7 +237,7 @@ def _find_gap(name: str, device: torch.device, heads: Heads) -> str | None:
 
 
 def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
-    """What is wrong with the kernel's outputs and gradients on a small input; None when nothing is."""
+    """Tests the kernel's outputs and gradients on a small input; returns the defect, or None."""
     generator = torch.Generator().manual_seed(0)
     edges = torch.tensor([0, *TRIED_LENGTHS]).cumsum(0)
     buckets = ((1, TRIED_LENGTHS[0]), (2, TRIED_LENGTHS[1]), (1, TRIED_LENGTHS[3]))

@@ -1,4 +1,4 @@
-"""What attention on a CPU lays out together: one sequence, or neighbours that share most of their tokens.
+"""Units of attention on a CPU: one sequence, or neighbours that share most of their tokens.
 
 Each sequence laid out whole repeats a prompt for every response to it. Where responses are short that is most
 of the work: a block holds shared tokens once and a mask says which of its places a place looks at.
@@ -42,7 +42,7 @@ def make_blocks(rows: list[np.ndarray]) -> list[Block]:
 
 
 def _block(members: list[tuple[np.ndarray, int]], size: int) -> Block:
-    """Of sequences, each with the number of tokens that it shares with the one before it."""
+    """Lays sequences out as one block; each comes with the number of tokens it shares with the one before."""
     if len(members) == 1:
         return Block(members[0][0])
     tokens, mask = np.empty(size, np.int64), np.zeros((size, size), np.bool_)

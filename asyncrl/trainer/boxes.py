@@ -20,7 +20,7 @@ from asyncrl.trainer.pinned import empty_on_host
 @dataclass(frozen=True, slots=True)
 class Box:
     offset: tuple[int, ...]
-    """Of its first number in the whole tensor."""
+    """Position of its first number in the whole tensor."""
     data: Tensor
     """With the dimensions of the whole tensor; for reading, a view of where the numbers belong."""
 

@@ -43,18 +43,18 @@ log = logging.getLogger(__name__)
 
 COMMON = "common"
 CRITIC = "critic."
-"""What the names of the critic's tensors begin with."""
+"""Prefix of the names of the critic's tensors."""
 
 
 class Counters(TypedDict):
-    """Of one model's training, by what `_trained` calls it."""
+    """Counters of one model's training, under its name in `_trained`."""
 
     schedule: dict[str, Any]
     adam_steps: int
 
 
 class Common(TypedDict):
-    """What is no tensor, and the first rank writes."""
+    """State that is not a tensor; the first rank writes it."""
 
     version: PolicyVersion
     rng: Tensor
@@ -164,7 +164,7 @@ class Checkpoints:
         self.heldout.add(accuracies)
 
     def versions(self) -> list[PolicyVersion]:
-        """Of the checkpoints under their own names, ascending."""
+        """Versions of the checkpoints under their own names, ascending."""
         return saved_versions(self.folder)
 
     def _complete(self, part: Path, target: Path, version: PolicyVersion, digests: dict[str, str]) -> None:
@@ -188,7 +188,7 @@ class Checkpoints:
 
 
 def _written(learner: Learner, version: PolicyVersion) -> State:
-    """What this rank writes."""
+    """The state that this rank writes."""
     if learner.critic is not None:
         learner.critic.gather_weights()
     state: State = {}

@@ -31,7 +31,7 @@ State = dict[str, object]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Agreement:
-    """Who writes what."""
+    """The agreed division of a checkpoint's writes among the ranks."""
 
     own: SavePlan
     metadata: Metadata | None
@@ -99,7 +99,7 @@ def read(state: State, folder: Path) -> None:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Of all that `folder` holds."""
+    """Names of everything in the checkpoint at `folder`."""
     return set(FileSystemReader(folder).read_metadata().state_dict_metadata)
 
 

@@ -48,16 +48,16 @@ EXPERT_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
-    """What every rank knows of a parameter that some rank owns."""
+    """A parameter that some rank owns, as every rank knows it."""
 
     names: tuple[str, ...]
     """Hugging Face's, of its parts."""
     shape: tuple[int, ...]
-    """Of the whole parameter, over all tensor ranks."""
+    """Shape of the whole parameter, over all tensor ranks."""
     owner: int
     """First of the ranks that together hold one copy of it."""
     stage: int
-    """Of the pipeline."""
+    """Pipeline stage."""
     dtype: torch.dtype
 
 
@@ -70,7 +70,7 @@ class ExportedTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
     stage: int
-    """Of the pipeline."""
+    """Pipeline stage."""
     sender: int
     """The first data-parallel rank of that stage."""
 
@@ -114,7 +114,7 @@ def export_stages(model: Policy | PolicyModel) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def exported_tensors(model: Policy | PolicyModel) -> list[ExportedTensor]:
-    """What `export_stages` gives on all ranks together, stage by stage. A call of every rank."""
+    """Tensors that `export_stages` gives on all ranks together, stage by stage. A call of every rank."""
     _, entries = _survey(model, _data)
     senders = _senders(entries)
     return [
@@ -205,7 +205,7 @@ def _entry(
 
 
 def _gather(entries: list[ParameterEntry]) -> list[ParameterEntry]:
-    """Those of all ranks; where several groups of ranks hold copies, the first rank's stays."""
+    """Entries of all ranks; where several groups of ranks hold copies, the first rank's stays."""
     if dist.get_world_size() == 1:
         return entries
     box: list[list[ParameterEntry]] = [[] for _ in range(dist.get_world_size())]
@@ -238,7 +238,7 @@ def _group_owner(names: tuple[str, ...]) -> int:
 
 
 def _own_part(parameter: torch.nn.Parameter, whole: Tensor, names: tuple[str, ...]) -> Tensor:
-    """What of a whole parameter belongs on this tensor rank, rows of zeros after the vocabulary."""
+    """This tensor rank's part of a whole parameter, with rows of zeros after the vocabulary."""
     size: int = parallel_state.get_tensor_model_parallel_world_size()
     rank: int = parallel_state.get_tensor_model_parallel_rank()
     if not _is_shared(parameter, names):

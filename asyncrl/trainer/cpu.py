@@ -21,7 +21,7 @@ MODULES_THAT_SAY_CUDA = (
     "megatron.core.optimizer.clip_grads",
     "megatron.core.dist_checkpointing.exchange_utils",
 )
-"""They pass device="cuda" literally on the path of a step or of a checkpoint."""
+"""Modules that pass device="cuda" literally on the path of a step or of a checkpoint."""
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like")
 
 _is_installed = False

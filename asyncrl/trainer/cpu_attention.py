@@ -16,7 +16,7 @@ from torch import Tensor
 LONGEST = 512
 """Places of a block: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""
 SCORES_AT_ONCE = 2**20
-"""Of a slice: its float32 scores stay in the processor's cache."""
+"""Scores in a slice: in float32 they stay in the processor's cache."""
 
 
 def is_for(query: Tensor) -> bool:
@@ -82,6 +82,6 @@ def _bias(looks: Tensor, copies: int) -> Tensor:
 
 
 def _slices(scores: Tensor) -> list[slice]:
-    """Of the first dimension of [N, Q, K]."""
+    """Slices of the first dimension of [N, Q, K]."""
     size = max(1, SCORES_AT_ONCE // scores[0].numel())
     return [slice(a, a + size) for a in range(0, len(scores), size)]

@@ -16,8 +16,8 @@ VARIABLES = {
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
 }
 TOLERANCE = 0.02
-"""Of what a GPU computes a second time without `trainer.deterministic`, relative: the order of its sums is
-that of its threads. By estimate; a step amplifies what the one before it left."""
+"""Relative difference allowed between two computations on a GPU without `trainer.deterministic`, whose
+threads set the order of its sums. An estimate; a step amplifies the differences left by the one before it."""
 SMALLEST = 1e-3
 """Differences below it are none: of numbers near zero, such as a mean loss, rounding is the larger part."""
 EXACT = ("num_", "learning_rate", "critic_learning_rate")

@@ -23,7 +23,7 @@ TOKEN_SUMS = (
     *("capped", "masked", "clipped", "weight", "weight_squared", "policy_kl"),
 )
 SEQUENCE_SUMS = ("sequences", "log_ratio", "absolute_log_ratio", "sequence_ratio_squared")
-"""Of sequences with a token that counts; log-ratios are summed over these."""
+"""Sums over sequences with a token that counts; log-ratios are summed over these."""
 LAGS = ("1", "2_3", "4_7", "8_15", "16_up")
 """Buckets of staleness, in versions."""
 KINDS = ("fresh", "continued", *LAGS)
@@ -108,7 +108,7 @@ def _sequence_sums(inputs: LossInputs) -> tuple[Tensor, Tensor]:
 
 
 def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -> list[Tensor]:
-    """What the loss did to each token that counts: capped, masked, clipped, its weight and the weight's
+    """Effects of the loss on each token that counts: capped, masked, clipped, its weight and the weight's
     square; and how far the policy moved."""
     mask = inputs.mask
     weights, applied = parts.weights[mask], parts.applied[mask].double()

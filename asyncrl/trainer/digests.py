@@ -25,5 +25,5 @@ class Digests:
 
 
 def digests_of(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Of tensors that are all there."""
+    """Digests of tensors that are all there, by name."""
     return {name: tensor_digest(tensor) for name, tensor in weights.items()}

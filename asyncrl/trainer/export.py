@@ -24,7 +24,7 @@ from asyncrl.trainer.model import Policy, PolicyModel
 WEIGHTS = "model.safetensors"
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 SHARD_BYTES = 5 * 10**9
-"""Of one file, as transformers writes them."""
+"""Size of one file, as transformers writes them."""
 
 
 def open_weights(folder: Path) -> Callable[[str], Tensor]:

@@ -15,7 +15,7 @@ KEPT_BYTES = 2**31 - 1
 """The most that mallopt takes."""
 NEVER = -1
 SCARCE_SHARE = 0.1
-"""Of the memory that this process may use: where less is available, it gives back what it freed."""
+"""Share of the memory that this process may use: where less is available, it gives back what it freed."""
 
 log = logging.getLogger(__name__)
 _is_kept = False

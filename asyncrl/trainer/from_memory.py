@@ -33,7 +33,7 @@ from asyncrl.trainer.update_group import Address, UpdateGroup, backend_of, choos
 log = logging.getLogger(__name__)
 
 BUCKET_BYTES = {"cuda": 2**30, "cpu": 2**26}
-"""Of serving.weight_bucket_bytes where the recipe has none."""
+"""Default of serving.weight_bucket_bytes, by device type."""
 BROADCAST_SECONDS = 120.0
 """Longest wait for the servers to take a bucket."""
 Outcomes = dict[str, PublishOutcome]
@@ -41,7 +41,7 @@ Outcomes = dict[str, PublishOutcome]
 
 @dataclass(slots=True)
 class _Sent:
-    """What this rank sent: its part of the version's digests, and what went wrong."""
+    """This rank's result of a send: its part of the version's digests, and any error."""
 
     digests: dict[str, str] = field(default_factory=dict)
     error: str | None = None
@@ -58,9 +58,9 @@ class MemoryBroadcast:
         self._copies: dict[int, Tensor] = {}
         """Number of an own bucket -> its bytes, pinned where there is a GPU."""
         self._group: UpdateGroup | None = None
-        """Of this rank's stage."""
+        """Group of this rank's stage."""
         self._members: dict[str, Engine] = {}
-        """Of the groups, by URL: a server that was restarted is none. The same on every rank."""
+        """Members of the groups, by URL; a restarted server is not one. The same on every rank."""
         self._addresses: dict[int, Address] = {}
         """Stage -> where its group met."""
 
@@ -91,11 +91,11 @@ class MemoryBroadcast:
         return {t.name: name for name, bucket in zip(names, self._plan, strict=True) for t in bucket.tensors}
 
     def num_bytes(self) -> int:
-        """Of all ranks."""
+        """Total over all ranks."""
         return sum(bucket.num_bytes for bucket in self._plan)
 
     def close(self) -> None:
-        """Of one rank."""
+        """Closes this rank's part."""
         if self._receivers is not None:
             self._receivers.close()
         self._part()
@@ -212,14 +212,14 @@ class MemoryBroadcast:
 
 
 def file_names(count: int) -> list[str]:
-    """Of a folder with one file per bucket, as transformers names them."""
+    """Names of the files in a folder with one file per bucket, as transformers names them."""
     if count == 1:
         return [WEIGHTS]
     return [f"model-{number + 1:05d}-of-{count:05d}.safetensors" for number in range(count)]
 
 
 def _wait(work: dist.Work | None) -> str | None:
-    """What went wrong with a bucket, if anything did."""
+    """Waits for a bucket; returns the error, if any."""
     try:
         if work is not None:
             work.wait(timedelta(seconds=BROADCAST_SECONDS))

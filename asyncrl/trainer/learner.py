@@ -326,7 +326,7 @@ class Learner:
         return list(zip([*silent, *taught], kept, strict=True)) if kept else []
 
     def _second_moment_bound(self, micro_batches: list[MicroBatch], proximals: list[Tensor]) -> float:
-        """Of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
+        """Bound of the rejection second_moment, over all ranks' micro-batches: the same on every rank."""
         # Empty on all stages but the last.
         found = zip(micro_batches, proximals, strict=True) if proximals else ()
         squares = [self.objective.squares_that_move_away(micro, proximal) for micro, proximal in found]
@@ -365,7 +365,7 @@ class Learner:
         forward_only: bool,
         shape: ModelShape | None = None,
     ) -> list[Result]:
-        """What `loss(index, micro, outputs)` keeps of each micro-batch, by Megatron's schedule.
+        """Runs Megatron's schedule; returns the result of `loss(index, micro, outputs)` for each micro-batch.
 
         Gradients are summed, and divided by nothing. Empty on all pipeline stages but the last. `shape` is
         that of the chunks, the policy's by default.

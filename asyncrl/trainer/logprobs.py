@@ -21,7 +21,7 @@ from torch import Tensor
 from asyncrl.model.memory import LOGITS_AT_ONCE
 
 KEPT_BYTES = 2**29
-"""Of logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
+"""Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
 SLICE_LOGITS = 2**18
 """In float32 1 MiB: the dozen passes over a slice stay in a core's cache."""
 IMPOSSIBLE = -1e30

@@ -134,7 +134,7 @@ class ControllerLink:
         return QueueClient(self.queue_url, token=own_token())
 
     def place_of(self, folder: Path) -> str:
-        """What the controller is told: the path, or where it fetches the folder."""
+        """The folder's place as told to the controller: its path, or the URL to fetch it from."""
         return folder_url(self.files_url, folder, self.run_folder) if self.files_url else str(folder)
 
     def commit(self, version: PolicyVersion, folder: Path) -> None:

@@ -224,7 +224,7 @@ def device() -> torch.device:
 
 
 def rank_heads(shape: ModelShape, layout: Layout, dtype: torch.dtype) -> Heads:
-    """What this rank's attention computes: under context parallelism for all tokens, but fewer heads."""
+    """The attention heads that this rank computes: under context parallelism fewer, but for all tokens."""
     kv_count = shape.num_kv_heads // layout.tensor
     return Heads(
         count=shape.num_heads // layout.tensor // layout.context,

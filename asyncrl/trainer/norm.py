@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 NUMBERS_AT_ONCE = 2**17
-"""Of a slice, in float32 512 KiB."""
+"""Numbers in a slice; 512 KiB in float32."""
 
 
 def rms_norm(tokens: Tensor, weight: Tensor, epsilon: float) -> Tensor:

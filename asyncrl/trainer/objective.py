@@ -28,10 +28,10 @@ class Judged(NamedTuple):
     """A micro-batch under the loss: what is kept of it."""
 
     sums: Tensor
-    """Of `diagnostics`, the share of the global denominator among them."""
+    """Sums of `diagnostics`, the share of the global denominator among them."""
     maxima: Tensor
     faults: list[Faults]
-    """Of the recipe's own terms."""
+    """Faults in the recipe's own terms."""
 
 
 class Objective:

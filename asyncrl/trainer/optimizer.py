@@ -44,7 +44,7 @@ def data_parallel(policy: Policy, layout: Layout, dtype: torch.dtype) -> list[Di
 
 
 def gather_weights(chunks: list[DistributedDataParallel]) -> None:
-    """Makes the weights whole after an optimizer step. A call of every rank, before anybody reads them.
+    """Makes the weights whole after an optimizer step. A call of every rank, before the weights are read.
 
     Where gathering overlaps, a rank has the new values of its own share until the next forward pass.
     """

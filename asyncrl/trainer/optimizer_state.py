@@ -1,4 +1,4 @@
-"""What Megatron's optimizers hold per parameter, in place: what a checkpoint writes and reads.
+"""State of Megatron's optimizers per parameter, in place: a checkpoint writes and reads it.
 
 A distributed optimizer holds a range of each flattened parameter, any other one all of it. Adam counts its
 steps per parameter (torch) or per group (Transformer Engine, apex); all counts are the same.
@@ -20,7 +20,7 @@ NAMES = {"master_param": "param"}
 
 @dataclass(frozen=True, slots=True)
 class HeldState:
-    """Of one parameter on this rank."""
+    """Optimizer state of one parameter on this rank."""
 
     begin: int
     end: int
@@ -115,8 +115,8 @@ def _make_state(member: Any) -> None:
 
 
 def _make_offloaded_state(optimizer: Any) -> None:
-    """Of an optimizer on the host, which has one of torch's for its float32 copies. Megatron's own way is a
-    step on random gradients, which moves the weights."""
+    """Makes the state of an optimizer on the host, which has one of torch's for its float32 copies.
+    Megatron's own way is a step on random gradients, which moves the weights."""
     if optimizer.state:
         return
     for each in optimizer.sub_optimizers:
@@ -128,7 +128,7 @@ def _make_offloaded_state(optimizer: Any) -> None:
 
 
 def _make_precise_state(optimizer: Any) -> None:
-    """Of Transformer Engine's Adam. Megatron-core 0.16.1 leaves out an argument that it has had since 2.1."""
+    """Makes Transformer Engine's Adam state, with an argument of 2.1 that Megatron-core 0.16.1 omits."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not optimizer.state[parameter]:

@@ -1,4 +1,4 @@
-"""What the recipe's own terms got wrong in a step: agreed on by all ranks, told by the first that knows."""
+"""Faults of the recipe's own terms in a step: agreed on by all ranks, reported by the first that knows."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.trainer import ranks
 
 Found = Sequence[tuple[Faults, Sequence[str]]]
-"""Of each micro-batch of this rank, with the names of its sequences."""
+"""Faults of each micro-batch of this rank, with the names of its sequences."""
 
 
 def raise_first(found: Found) -> None:

@@ -91,7 +91,7 @@ class Publisher:
         return publication
 
     def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """What can be done before servers pause: the folder, unless weights are sent from memory."""
+        """Writes the folder while servers still run, unless weights are sent from memory."""
         if self._memory is None:
             return self.write(version, model)
         return Publication(version, self.folder / f"v{version}", {})

@@ -31,12 +31,12 @@ LOST = (
     *("Timed out waiting", "Connection closed by peer", "Connection reset by peer", "Broken pipe"),
     *("ncclRemoteError", "NCCL communicator was aborted", "collective operation timeout"),
 )
-"""What gloo, then NCCL, says where a rank does not answer any more; both raise plain RuntimeErrors."""
+"""Messages of gloo, then NCCL, for a rank that no longer answers; both raise plain RuntimeErrors."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """What this process has with the other ranks, apart from the groups that torch and Megatron keep."""
+    """This process's links to the other ranks, apart from the groups that torch and Megatron keep."""
 
     timeout: timedelta
     control: dist.ProcessGroup
@@ -139,7 +139,7 @@ def gather_to_first(value: Result) -> list[Result]:
 
 
 def first_alone(work: Callable[[], Result]) -> Result:
-    """What `work` returns on rank 0, on every rank. The others wait as long as it takes, hours for a batch.
+    """Runs `work` on rank 0; returns its result on every rank. The others wait, hours for a batch if need be.
 
     A thread of rank 0 does it. Meanwhile all ranks meet several times per timeout, so that each notices when
     another one has died. What `work` raises ends rank 0, and with it all.

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """How the servers that are ready receive: the groups, one per stage, and who has which ranks in them."""
+    """How the servers that are ready receive: the groups, one per stage, and the servers' ranks in them."""
 
     addresses: Mapping[int, Address]
     """By stage."""
@@ -145,7 +145,7 @@ class Receivers:
             is_of_sending = url in round_.ready and not isinstance(error, WeightMismatch)
             round_.failures[url] = Failure(str(error), is_of_sending)
             if is_of_sending:
-                # Closes its connections: who waits for it, or behind it, is told and fails at once.
+                # Closes its connections: servers that wait for it, or behind it, fail at once.
                 await self._leave(self._session, url)
         round_.seconds[url] = time.perf_counter() - begin
         async with round_.arrived:

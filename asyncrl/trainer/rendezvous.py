@@ -1,6 +1,6 @@
 """Where the ranks of a trainer find each other: torch's TCPStore at MASTER_ADDR and MASTER_PORT.
 
-It asks nobody for a token, and by itself listens on every network of the machine. Here it listens on
+It asks for no token, and by default listens on every network of the machine. Here it listens on
 MASTER_ADDR alone, which is the loopback address while all ranks are on one machine. Under torchrun the agent
 may keep the store already, at an address of its own.
 """

@@ -102,7 +102,7 @@ def _recordable(value: float) -> float | None:
 
 
 def _print(text: str) -> None:
-    """From the first rank; the others hold the same numbers."""
+    """Prints on the first rank; the others hold the same numbers."""
     if ranks.is_first():
         print(text, flush=True)
 

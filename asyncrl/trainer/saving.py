@@ -1,8 +1,8 @@
 """Writing a checkpoint during training: the state is copied, then a thread of each rank writes the copy.
 
 Owns one save at a time. Training waits for the copy alone, or for the save before if that is not done yet.
-Where memory has no room for a copy, training waits for the whole write instead. Who writes what is agreed at
-the first save and never changes.
+Where memory has no room for a copy, training waits for the whole write instead. Each rank writes what was
+agreed at the first save.
 The threads of all ranks use a gloo group of their own, so their collectives never meet training's. A write
 that fails on one rank fails on all, and is raised in training at the next call.
 """

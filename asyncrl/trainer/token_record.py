@@ -1,4 +1,4 @@
-"""What a step knows of each token of a few groups: importance log-ratio, entropy, advantage.
+"""Measurements of a step for each token of a few groups: importance log-ratio, entropy, advantage.
 
 The loss computes all three anyway: the record keeps references to its tensors and copies what is asked for
 once, after the step. Changes no number of the step and adds no pass. Which groups: the first ones of the
@@ -33,7 +33,7 @@ class _Seen:
 
 
 class TokenRecord:
-    """Of one step on this rank. `note` each micro-batch, then `gathered` on every rank."""
+    """The record of one step on this rank. `note` each micro-batch, then `gathered` on every rank."""
 
     def __init__(self, advantages: dict[str, float]) -> None:
         """`advantages` of the trajectories to record, by name."""
@@ -65,7 +65,7 @@ class TokenRecord:
         self._seen.append(_Seen(micro, _half(log_ratios), _half(entropies), micro.advantages))
 
     def gathered(self) -> list[TrainedTokens]:
-        """What all ranks noted, by trajectory; on the first rank alone. A call of every rank."""
+        """The notes of all ranks, by trajectory; on the first rank alone. A call of every rank."""
         own = [tokens for seen in self._seen for tokens in self._of_micro_batch(seen)]
         found = ranks.gather_to_first(own)
         return sorted((each for part in found for each in part), key=lambda each: each.trajectory_id)

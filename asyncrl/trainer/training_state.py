@@ -27,11 +27,11 @@ class Piece:
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     offset: tuple[int, ...]
-    """Of the rectangle in it."""
+    """Offset of the rectangle in it."""
     parameter: Tensor
-    """Or a buffer."""
+    """The parameter, or a buffer."""
     data: Tensor
     """The rectangle, with the dimensions of the whole tensor; contiguous."""
     begin: int
@@ -53,7 +53,7 @@ class Piece:
 
 
 def to_write(model: Policy, optimizer: MegatronOptimizer, prefix: str = "") -> dict[str, SharedTensor]:
-    """What this rank writes; names begin with `prefix`."""
+    """The tensors that this rank writes; their names begin with `prefix`."""
     found: dict[str, SharedTensor] = {}
     states = held_states(optimizer)
     for piece in _pieces(model):
@@ -90,7 +90,7 @@ def to_read(model: Policy, optimizer: MegatronOptimizer, prefix: str = "") -> di
 def _add_state(
     found: dict[str, SharedTensor], prefix: str, piece: Piece, state: HeldState, begin: int, end: int
 ) -> None:
-    """Of the numbers [begin, end) of `piece` those that the optimizer holds on this rank."""
+    """Adds those of the numbers [begin, end) of `piece` that the optimizer holds on this rank."""
     first = max(piece.begin + begin, state.begin)
     last = max(first, min(piece.begin + end, state.end))
     for kind, tensor in state.tensors.items():

@@ -19,7 +19,7 @@ from asyncrl.serving import weight_group
 JOIN_SECONDS = 30.0
 """Longest wait for the servers to join a group."""
 GROUP_SECONDS = 300.0
-"""When torch itself gives a broadcast up: later than who waits for it."""
+"""When torch itself gives up a broadcast: later than the caller that waits for it."""
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -28,7 +28,7 @@ class Address:
     """Where a group meets; the trainer's rank listens there."""
 
     name: str
-    """Of the group. Unique: a server remembers the groups of trainers that have died."""
+    """Name of the group. Unique: a server remembers the groups of trainers that have died."""
     host: str
     port: int
 

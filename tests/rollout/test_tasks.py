@@ -158,7 +158,7 @@ def test_rows_that_repeat_others_are_left_out_and_contradictions_kept(
     left_out, contradicting = (record.getMessage() for record in caplog.records)
     assert "data.train leaves out 3 of 6 rows: 3 repeated (first " in left_out
     assert "train.jsonl:2)." in left_out
-    assert "2 rows that ask what an earlier row asks, with another answer, first " in contradicting
+    assert "2 rows with the prompt of an earlier row but another answer, first " in contradicting
 
 
 def test_broken_golds_and_long_prompts_are_left_out_where_the_recipe_says_so(

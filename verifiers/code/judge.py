@@ -148,7 +148,7 @@ def _teach_asyncio() -> None:
 
 
 def _prepare(source: str, link: Link) -> None:
-    """What the test will import, so that it finds ours."""
+    """Prepares imports, so that the test finds our modules."""
     for name in names.PROGRAM_MODULES:
         sys.modules.pop(name, None)
     sys.meta_path[:] = [item for item in sys.meta_path if not isinstance(item, _ProgramModule)]

@@ -39,8 +39,8 @@ class Link:
         """Each StopIteration of a function of the program that the test has not caught yet; one that names it
         may be waiting for it."""
         self.failed: BaseException | None = None
-        """What fails the test whoever swallows it: an assertion of a function that the test passed in, the
-        program's end."""
+        """Exception that fails the test even if it is swallowed: an assertion of a function that the test
+        passed in, the program's end."""
 
     def caught(self, error: BaseException | None) -> None:
         """The test has caught this exception itself."""

@@ -1,4 +1,4 @@
-"""Names in a test's source: which of them are the program's, and what in it nobody runs.
+"""Names in a test's source: which of them are the program's, and which of its code never runs.
 
 Imported on the host and, by file, in the judge's box (judge.py), so it needs the standard library only."""
 
@@ -56,8 +56,8 @@ def is_module(name: str, bases: set[str]) -> bool:
 
 
 def program_names(tree: ast.AST) -> tuple[str, ...]:
-    """What the test asks the program for, sorted. Builtins and the standard library
-    are never the program's."""
+    """Names that the test asks the program for, sorted. Builtins and the standard library are never the
+    program's."""
     names, bases = free_names(tree)
     found = {
         name
@@ -182,7 +182,7 @@ def _unrunnable(node: ast.stmt) -> str | None:
         }
         for name in _parameters(test, given):
             if name not in filled and name != "capsys":
-                return f"{test.name} takes {name!r} and nobody calls it; call it, or give it no arguments"
+                return f"{test.name} takes {name!r} and is never called; call it, or give it no arguments"
     return None
 
 
@@ -251,11 +251,11 @@ _FIXTURES = frozenset("setup_class teardown_class setup_module teardown_module s
 
 
 def _foreign_fixture(tree: ast.Module) -> str | None:
-    """What pytest would call, or fill, and the judge does not."""
+    """A fixture that pytest would call, or fill, and the judge does not."""
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS) and node.name in _FIXTURES and node.name not in _loaded(tree):
             known = "setup_method, teardown_method and capsys"
-            return f"nobody calls its {node.name!r}; of fixtures there are {known}"
+            return f"its {node.name!r} is never called; the fixtures that work are {known}"
     words = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     if "capsys" in words and any(
         isinstance(node, ast.Attribute) and node.attr == "err" for node in ast.walk(tree)

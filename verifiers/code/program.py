@@ -27,7 +27,7 @@ def describe(error: BaseException) -> str:
 
 
 def find(namespace: dict[str, Any], name: str) -> Any:
-    """What the program calls `name`: its global, or the method of its class Solution."""
+    """The program's object called `name`: its global, or the method of its class Solution."""
     if name in namespace:
         return namespace[name]
     solution = namespace.get("Solution")
@@ -117,7 +117,7 @@ def _in_a_copy(run: Callable[[int], None], index: int) -> None:
 
 
 class Printed:
-    """What is written to standard output meanwhile, if that is wanted."""
+    """Captures what is written to standard output meanwhile, if that is wanted."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted
@@ -135,7 +135,7 @@ class Printed:
             sys.stdout = self._before
 
     def text(self) -> "str | None":
-        """All of it, None where nobody wanted it."""
+        """All of it, None where it was not wanted."""
         if not self._wanted:
             return None
         try:

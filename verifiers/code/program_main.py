@@ -31,19 +31,19 @@ class Call(TypedDict):
     awaits: bool
     """A coroutine that it gives is awaited."""
     capture: bool
-    """What it prints is reported."""
+    """Its output is reported."""
     ignores_value: bool
 
 
 class CallsRequest(TypedDict):
-    """To report the value of each call."""
+    """Request to report the value of each call."""
 
     program: str
     calls: list[Call]
 
 
 class JudgeRequest(TypedDict):
-    """To serve a judge over descriptor 3."""
+    """Request to serve a judge over descriptor 3."""
 
     program: str
     tests: int
@@ -118,7 +118,7 @@ def serve_judge(request: JudgeRequest) -> None:
 
 
 def main() -> None:
-    """Reads the request; gives the program an empty standard input and an output that nobody reads."""
+    """Reads the request; gives the program an empty standard input and an output that is never read."""
     request = json.loads(sys.stdin.buffer.read())
     results = os.fdopen(os.dup(1), "wb")
     null = os.open("/dev/null", os.O_RDWR)

@@ -104,7 +104,7 @@ class _Capsys:
         sys.stdout = self._stream = io.StringIO()
 
     def readouterr(self) -> Any:
-        """What was printed since the last time."""
+        """Output since the last call."""
         text = self._stream.getvalue()
         self._stream.seek(0)
         self._stream.truncate()

@@ -14,7 +14,7 @@ from verifiers.code import values
 
 
 class ReferenceState:
-    """What is known of the object behind a reference."""
+    """The known facts about the object behind a reference."""
 
     def __init__(self, link: Any, number: int, form: Any) -> None:
         self.link = link

@@ -20,7 +20,7 @@ _KEYS = ("tests", "setup", "lang", "limits", "checker", "whitespace", "scoring",
 Scoring = Literal["all", "fraction"]
 SCORINGS: tuple[Scoring, ...] = get_args(Scoring)
 MAX_EXPECTED_MEMBERS = 200_000
-"""Of the expected value of a call, which is compared on the host. A judge in its box compares any."""
+"""Limit for the expected value of a call, which is compared on the host. A judge in its box compares any."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class CallTest:
     setup: str = ""
     """Statements that run before it, in the program's namespace."""
     stdout: str | None = None
-    """What the call must print, if that counts."""
+    """Text that the call must print, if that counts."""
     is_direct: bool = True
     """One call with nothing but inputs in it."""
 
     def request(self) -> Call:
-        """What the program's box is told: nothing of what is expected."""
+        """The call as the program's box gets it: nothing of what is expected."""
         return {
             "source": self.source,
             "needs": self.needs,
@@ -100,7 +100,7 @@ class CodeReference:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the tests ask the program for; empty where it is run as a whole."""
+        """Names that the tests ask the program for; empty where it is run as a whole."""
         found = {name for test in self.tests if not isinstance(test, StdinTest) for name in test.needs}
         return tuple(sorted(found))
 

@@ -1,4 +1,4 @@
-"""Plain Python values as JSON with their types, across the border between a program and those who judge it.
+"""Plain Python values as JSON with their types, across the border between a program and its judge.
 
 Decoding builds plain data only: no class is looked up, no code runs, depth and size are bounded. It still
 hashes what the program chose, so containers are decoded in the sandbox alone; the host compares encoded
@@ -15,11 +15,11 @@ MAX_DEPTH = 60
 MAX_NODES = 2_000_000
 MAX_BITS = 4_000_000
 MAX_FRACTION_BITS = 1 << 16
-"""Of numerator and denominator: reducing them is quadratic."""
+"""Limit for numerator and denominator: reducing them is quadratic."""
 MAX_DECIMAL_CHARACTERS = 1100
-"""Of a Decimal: making a ratio of it is quadratic, and a value may hold a hundred thousand."""
+"""Limit for a Decimal: making a ratio of it is quadratic, and a value may hold a hundred thousand."""
 MAX_DIGITS = 400
-"""Of a number in JSON itself; encoded numbers are strings, but for the ends of a range."""
+"""Limit for a number in JSON itself; encoded numbers are strings, but for the ends of a range."""
 MAX_BYTES = 64 << 20
 
 Plain = Any
@@ -131,7 +131,7 @@ def _decode_list(tag: str, items: list[Any], other: Callable[[Any], Any], depth:
 
 
 def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> Any:
-    """The value of `encode`'s form. Raises NotPlain for anything else, whoever wrote it."""
+    """The value of `encode`'s form. Raises NotPlain for anything else, whatever wrote it."""
     if depth > MAX_DEPTH + 1:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     if form is None or isinstance(form, bool | str):

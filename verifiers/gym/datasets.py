@@ -36,7 +36,7 @@ LITERALS = frozenset(["binary_matrix", "n_queens", "number_sorting", "spiral_mat
 
 
 class Dataset(Protocol):
-    """What we need of reasoning-gym's `ProceduralDataset`."""
+    """The part of reasoning-gym's `ProceduralDataset` that we use."""
 
     def __getitem__(self, index: int) -> Entry: ...
 
@@ -44,7 +44,7 @@ class Dataset(Protocol):
 
 
 def installed_version() -> str:
-    """Of reasoning-gym. Raises ValueError with the way out when it is not there."""
+    """Version of reasoning-gym. Raises ValueError with the fix when it is not installed."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -126,5 +126,5 @@ CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
     "game_of_life_halting": _says_the_same,
     "puzzle24": _uses_the_numbers,
 }
-"""What an answer must satisfy that scores 1.0, where a scorer gives 1.0 to one that solves nothing: 0 for a
+"""Conditions on an answer that scores 1.0, where a scorer gives 1.0 to one that solves nothing: 0 for a
 probability of 0.375, nan for a complex number, any text for True or False, 6*4*1*1 whatever the numbers."""

@@ -33,5 +33,5 @@ def _is_harmless(token: str) -> bool:
     # Where parse_expr runs, sympy is there, too.
     import sympy
 
-    # A name that nobody knows becomes a variable.
+    # An unknown name becomes a variable.
     return not (keyword.iskeyword(token) or hasattr(builtins, token) or hasattr(sympy, token))

@@ -1,4 +1,4 @@
-"""What sympy knows: the value of an operation as a node, and equalities that no number decides.
+"""Sympy's part: the value of an operation as a node, and equalities that no number decides.
 
 Sympy's expressions are built from our nodes alone, never from text, and only from what fits the bounds here
 and in `verifiers.math.costs`. That bounds digits and terms, not the time: sympy may take any time and raise

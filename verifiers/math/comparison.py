@@ -2,7 +2,7 @@
 
 The gold decides what kind of thing is asked for; a response of another kind is accepted only by a rule
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
-nobody foresaw, is wrong."""
+not foreseen here, is wrong."""
 
 from verifiers.math.added_constant import with_constant_of
 from verifiers.math.families import same_family, without_qualifier

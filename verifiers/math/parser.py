@@ -198,7 +198,7 @@ class Parser(Cursor):
         return operator
 
     def _modulo(self, node: Node) -> Node:
-        r"""What is congruent, and to which modulus: 3 \pmod{5}."""
+        r"""A congruence with its modulus: 3 \pmod{5}."""
         if self.here.value in MODULO_SIGNS or self.here.value == r"\pmod":
             self.advance()
             return Modulo(node, self.argument())
@@ -322,7 +322,7 @@ class Parser(Cursor):
     # What commands and signs apply to
 
     def argument(self) -> Node:
-        """What a command or ^ applies to: a group, or one symbol with its sign."""
+        """Argument of a command or ^: a group, or one symbol with its sign."""
         if self.sees("{"):
             return self._braces()
         if self.take("-"):
@@ -354,7 +354,7 @@ class Parser(Cursor):
         return self._letter(word[0])
 
     def _group(self, read: Callable[[], Node], *, bars: int = 0) -> Node:
-        """What `read` reads, one level deeper, with `bars` open bars there."""
+        """Runs `read` one level deeper, with `bars` open bars there."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise Unreadable(f"more than {MAX_DEPTH} nested groups")
@@ -730,7 +730,7 @@ class Parser(Cursor):
     def _rows(
         self, read: Callable[[], _T], *, kind: str = "environment", may_be_empty: bool = False
     ) -> tuple[_T, ...]:
-        r"""What `read` reads between one \\ and the next, up to \end."""
+        r"""Runs `read` between one \\ and the next, up to \end."""
         rows: list[_T] = []
         while not self.sees(r"\end"):
             if kind == "matrix" and self.take(r"\hline"):
@@ -849,7 +849,7 @@ class Parser(Cursor):
         return _and_rest(Operation("derivative", body, parts, None, letter), rest)
 
     def _body(self, letter: str) -> tuple[Node, tuple[Node, ...]]:
-        """What the operation applies to, and the terms after it that it does not apply to."""
+        """The operand of the operation, and the terms after it that are not part of that."""
         start, tokens = self.at, list(self.tokens)
         body = negative(self.term()) if self.take("-") else self.term()
         if not (self.sees("+") or self.sees("-")):
@@ -867,7 +867,7 @@ class Parser(Cursor):
         return Sum(terms[: last + 1]), terms[last + 1 :]
 
     def _with_letter(self, letter: str, read: Callable[[], _T]) -> _T:
-        """What `read` reads where `letter` is only a letter, i and e too."""
+        """Runs `read` with `letter` as only a letter, i and e too."""
         outer = self._index_letters
         self._index_letters = (*outer, letter)
         result = read()

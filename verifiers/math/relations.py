@@ -26,7 +26,7 @@ _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!=", "=": "="}
 
 
 def value_of_chain(gold: Node, response: Relation) -> Node | None:
-    """What a response such as S = 2 + 3 = 5 gives for a gold that is no relation; None when it asserts
+    """Value that a response such as S = 2 + 3 = 5 gives for a gold that is no relation; None when it asserts
     something else.
 
     Every side that could be the answer must agree with the last one; only the first may be a name for it."""

@@ -95,7 +95,7 @@ def same_number(gold: Node, response: Node) -> bool:
 
 
 def _proven(gold: Node, response: Node) -> bool:
-    """What no number decides, out of the budgets or off the domain: sympy's proof, or not the same."""
+    """Whether sympy proves them equal; for what no number decides, out of the budgets or off the domain."""
     if not all(isinstance(item, _PROVABLE) for side in (gold, response) for item in walk(side)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What there is to ask of any tree, and the few changes that any tree may get. Knows no arithmetic."""
+"""Queries on any tree, and the few changes that any tree may get. Knows no arithmetic."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace

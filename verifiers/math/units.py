@@ -67,7 +67,7 @@ _NOT_THINGS = {
     "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive",
     "negative", "over", "by", "divided", "multiplied", "added", "choose", "below", "above", "under", "off",
 }  # fmt: skip
-# Nouns that say how many things each one is: 42 pairs are not 42. Who asked for pairs may leave them out.
+# Nouns that say how many things each one is: 42 pairs are not 42. "How many pairs?" lets an answer omit them.
 _COLLECTIVES = {"pair", "pairs", "couple", "couples", "dozen", "dozens", "score", "gross", "brace", "braces"}
 _PARTS = (
     "half halve third quarter fourth fifth sixth seventh eighth ninth tenth eleventh twelfth fifteenth "

@@ -1,1 +1,1 @@
-"""What runs inside SGLang processes: version spans on every chunk and, without a GPU, the CPU adapters."""
+"""Code inside SGLang processes: version spans on every chunk and, without a GPU, the CPU adapters."""

@@ -1,9 +1,9 @@
-"""A server of a run answers only who shows the run's token, except for whether it is ready.
+"""A server of a run accepts only requests with the run's token; its readiness path alone is open.
 
 SGLang 0.5.23 has --api-key, but writes it into its log and shows it in the list of processes; it leaves open
 what begins with /health (of which /health_generate generates), /ready or /metrics, each OPTIONS request and
 the websocket /v1/realtime, and with several tokenizer processes everything. Here the token comes from the
-environment and one path is open, sglang.READY_PATH (/health would compute a token for whoever asks).
+environment and one path is open, sglang.READY_PATH (/health would compute a token for any caller).
 """
 
 import multiprocessing

@@ -212,7 +212,7 @@ class BatchedAttention(TorchNativeAttnBackend):
         return gathered
 
     def _select(self, kind, cache, rows):
-        """Those rows of a cache [any, row], valid until the next call for `kind`."""
+        """The selected rows of a cache [any, row], valid until the next call for `kind`."""
         out = self._workspace(kind, rows.shape[0], cache)
         return torch.index_select(cache, 0, rows, out=out)
 

@@ -41,7 +41,7 @@ def _resume(original, manager, request):
     if "kv_cache" in request.tags:
         pool = manager.tp_worker.model_runner.token_to_kv_pool
         for tensor in _tensors(manager.tp_worker.model_runner, "kv_cache"):
-            # As at the start: padding reads rows that nobody wrote, and NaN survives its mask.
+            # As at the start: padding reads rows that were never written, and NaN survives its mask.
             tensor.zero_()
         pool._init_data_ptrs_and_strides()
     return original(manager, request)

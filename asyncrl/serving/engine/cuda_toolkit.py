@@ -23,7 +23,7 @@ DRIVERS = (
     "/usr/lib64/libcuda.so.1",
     "/usr/lib/wsl/lib/libcuda.so.1",
 )
-"""Of Debian, Red Hat and WSL."""
+"""Paths on Debian, Red Hat and WSL."""
 
 
 def link_wheels(wheels: Path = WHEELS, folder: Path = FOLDER) -> None:
@@ -44,13 +44,13 @@ def link_wheels(wheels: Path = WHEELS, folder: Path = FOLDER) -> None:
 
 
 def toolkit_environment(environment: Mapping[str, str] = os.environ, folder: Path = FOLDER) -> dict[str, str]:
-    """What a server's environment needs besides; a toolkit that the user names stays."""
+    """Variables that a server's environment needs as well; a toolkit that the user names stays."""
     is_named = "CUDA_HOME" in environment or "CUDA_PATH" in environment
     return {} if is_named or not folder.is_dir() else {"CUDA_HOME": str(folder)}
 
 
 def missing_compiler(environment: Mapping[str, str] = os.environ, folder: Path = FOLDER) -> str | None:
-    """What SGLang and Triton would not find, with the way out; None where they find all of it."""
+    """Parts that SGLang and Triton would not find, with the fix; None where they find all of them."""
     path = environment.get("PATH", os.defpath)
     host = environment.get("CXX", "c++")
     if shutil.which(host, path=path) is None:

@@ -52,8 +52,8 @@ def engine_environment(*, threads: int, has_gpu: bool, host: str = "127.0.0.1") 
 
 
 def group_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """NCCL's settings for who shares a communicator with a server: SGLang 0.5.23 sets these in its own
-    processes where nobody else has, and two sides that differ exchange memory handles of two kinds."""
+    """NCCL's settings for a process in a server's communicator: SGLang 0.5.23 sets these in its own
+    processes where they are not set, and two sides that differ exchange memory handles of two kinds."""
     return {name: environment.get(name, "0") for name in ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")}
 
 

@@ -1,4 +1,4 @@
-"""What the server's model loader was given in the last update since it slept, as digests of whole tensors,
+"""Digests of the whole tensors that the server's model loader was given in the last update since it slept,
 and whether it wrote all parameters.
 
 Digests are taken as the tensors pass, under their Hugging Face names and before each tensor rank cuts its
@@ -101,7 +101,7 @@ def lose(manager, *_, **__):
 
 
 def _report(checker, skip_tensor_list=None, *, role):
-    """What the replaced method returns."""
+    """Report of the loaded weights, in the format of the method that this replaces."""
     from sglang.srt.utils import weight_checker
 
     checksums = checker._get_model().load_weights.report()

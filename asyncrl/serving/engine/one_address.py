@@ -1,7 +1,7 @@
 """The store by which the ranks of a server meet (torch's TCPStore) is reached from its own machine alone.
 
 SGLang has one for a server with one rank, too, at the server's address; torch has it listen on every network
-of the machine, and it asks nobody for a key. Only the store of a server on several machines, at
+of the machine, and it asks for no key. Only the store of a server on several machines, at
 --dist-init-addr, listens there.
 """
 

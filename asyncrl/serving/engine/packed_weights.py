@@ -17,7 +17,7 @@ TYPICAL_ROWS = 64
 """oneDNN chooses the layout for a number of rows; other numbers compute in it too."""
 
 _version = 0
-"""Of all weights of this process."""
+"""Version of all weights of this process."""
 _all: "weakref.WeakSet[PackedWeight]" = weakref.WeakSet()
 
 

@@ -1,7 +1,7 @@
 """How long passes took, by their size, as sums in /server_info: what `asyncrl.serving.pass_sums` reads.
 
 SGLang 0.5.23 times them for a load report of its own. It keeps no squares of prefills, and of decode passes
-nothing of what their requests hold: nobody could tell the costs apart. Both hooks run in the scheduler.
+nothing of what their requests hold: the costs could not be told apart. Both hooks run in the scheduler.
 """
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType

@@ -55,7 +55,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a layer computes, in its order."""
+    """Modules of a layer, in the order of their computation."""
 
     input_norm: Norm
     qkv: Product

@@ -3,7 +3,7 @@
 SGLang 0.5.23 looks a request up in its prefix cache when it is scheduled, so the samples of a group, which
 arrive together, compute their prompt once each. Here the first goes alone and the others follow one round
 later, when its prompt is in the cache. The cache is then not told what it holds already, nor of responses
-that ended: nobody continues those. All hooks run in the scheduler.
+that ended: those are never continued. All hooks run in the scheduler.
 """
 
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN
@@ -38,7 +38,7 @@ class HeldMates:
             scheduler.waiting_queue = [*scheduler.waiting_queue, *held]
 
     def _choose(self, scheduler):
-        """The waiting requests whose leader is not done; leaders that nobody waits for are forgotten."""
+        """The waiting requests whose leader is not done; leaders that no request waits for are forgotten."""
         in_work = {id(req) for req in _in_work(scheduler)}
         leaders, held = {}, []
         for req in scheduler.waiting_queue:

@@ -1,7 +1,7 @@
 """Weights that a server does not find on its own disk: given a URL, it fetches the folder before it loads it.
 
 Owns a folder under the temporary one (TMPDIR moves it) with the last publication that was fetched, which ends
-with the process. The digests of the files are compared here, those of the tensors by whoever sent the URL.
+with the process. The digests of the files are compared here, those of the tensors by the sender of the URL.
 """
 
 import asyncio

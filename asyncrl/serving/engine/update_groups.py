@@ -1,4 +1,4 @@
-"""The groups in which weights arrive from the trainer: a wait for weights ends, and leaving waits for nobody.
+"""The groups in which weights arrive from the trainer: a wait for weights ends, and leaving never waits.
 
 SGLang 0.5.23 waits for a broadcast as long as its group exists. On NCCL its scheduler would then hang for 30
 minutes where the trainer or another server died, and the watchdog would end the process.

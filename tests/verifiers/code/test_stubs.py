@@ -32,7 +32,7 @@ def parse(gold):
     ("assert Fraction(1, 2) + Fraction(1, 2) == 1", "asks nothing of the program"),
     ("def f(x):\n    return x\nassert f(1) == 1", "asks nothing of the program"),
     ("assert True", "asks nothing of the program"),
-    ("def test_f(value):\n    assert f(value) == 2", "test_f takes 'value' and nobody calls it"),
+    ("def test_f(value):\n    assert f(value) == 2", "test_f takes 'value' and is never called"),
     ("import pytest\n@pytest.fixture\ndef value():\n    return 1\ndef test_f():\n    assert f(1) == 2", "uses pytest.fixture"),
     ("import pytest\n@pytest.mark.skip\ndef test_f():\n    assert f(1) == 2", "uses pytest.mark.skip"),
     ("class TestF:\n    def test_f(self, tmp_path):\n        assert f(1) == 2", "takes 'tmp_path'"),
@@ -112,8 +112,8 @@ def test_calls_that_compare_in_the_program_s_box_are_refused_where_no_judge_can_
 
 @pytest.mark.parametrize(("test", "why"), [
     ("class TestF:\n    def setup_class(self):\n        self.x = 1\n    def test_f(self):\n        assert f(self.x) == 2",
-     "nobody calls its 'setup_class'"),
-    ("def setup_module():\n    pass\ndef test_f():\n    assert f(1) == 2", "nobody calls its 'setup_module'"),
+     "its 'setup_class' is never called"),
+    ("def setup_module():\n    pass\ndef test_f():\n    assert f(1) == 2", "its 'setup_module' is never called"),
     ("def test_f(capsys):\n    f(1)\n    assert capsys.readouterr().err == 'x'", "only standard output is captured"),
 ])  # fmt: skip
 def test_tests_that_rely_on_what_the_judge_does_not_do_are_refused(test, why):
