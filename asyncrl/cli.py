@@ -1,12 +1,14 @@
 """The `asyncrl` command: imports only the subcommand that it runs, so that each starts fast.
 
 Exit codes: 0 done, 1 the run failed, 2 something the user can correct, 130 Ctrl-C, 129 SIGHUP and 143 SIGTERM
-(a run: 130), 141 closed output pipe (a run: 1). `sandbox run` exits as its program did.
+(a run: 130), 141 closed output pipe (a run: 1); 1 where the output takes nothing more. `sandbox run` exits as
+its program did.
 """
 
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -16,8 +18,9 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from asyncrl.proxies import loopback_direct
+from asyncrl.streams import OutputRefused, discard_output, guard_streams
 
-STANDARD_OUTPUT = 1
+UNUSABLE_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR)
 COMMANDS = {
     "train": "train by a recipe; run again to resume",
     "eval": "compare a model and its checkpoints on benchmarks and held-out tasks",
@@ -50,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if not arguments or arguments[0] not in COMMANDS:
         return _usage(arguments)
+    guard_streams()
+    if not _is_somewhere():
+        return 2
     os.environ.update(loopback_direct(os.environ))
     with _ends_as_ctrl_c() as received:
         code = _run(arguments[0], arguments[1:])
@@ -74,10 +80,42 @@ def _run(name: str, words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python flushes once more at exit, which would fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
+        # The reader (head, less) has seen enough.
+        discard_output()
         return 128 + signal.SIGPIPE
+    except OutputRefused as error:
+        discard_output()
+        with contextlib.suppress(OutputRefused):
+            print(error, file=sys.stderr)
+        return 1
+    except (OSError, RuntimeError) as error:
+        if (said := _explain_name(error)) is None:
+            raise
+        print(said, file=sys.stderr)
+        return 2
     return code
+
+
+def _is_somewhere() -> bool:
+    """Whether the current folder still exists; says so where it does not."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        print(
+            "The current folder was deleted. Change to one that exists, then run this again.", file=sys.stderr
+        )
+        return False
+    return True
+
+
+def _explain_name(error: Exception) -> str | None:
+    """The sentence for a path that can name no file, wherever it was used; None for other errors."""
+    if isinstance(error, OSError) and error.errno in UNUSABLE_NAMES and error.filename is not None:
+        name = str(error.filename)
+        shown = name if len(name) <= 80 else f"{name[:60]}... ({len(name)} characters)"
+        return f"{shown} is no usable path: {error.strerror}. Name a file or folder that can exist."
+    # How Path.resolve of Python 3.11 and 3.12 says ELOOP.
+    return f"{error}. Name a path without it." if str(error).startswith("Symlink loop") else None
 
 
 @contextlib.contextmanager

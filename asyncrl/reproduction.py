@@ -7,8 +7,6 @@ what is needed.
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from asyncrl.checkpoints import newest_version
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import compacted_before
@@ -17,6 +15,7 @@ from asyncrl.journal.starts import recipes_of_steps
 from asyncrl.observe.metrics import Row, read_metrics
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 
 LAYOUT = (
@@ -73,7 +72,7 @@ def _check_step(journal: JournalReader, step: int) -> None:
 
 def _recipe(journal: JournalReader, run_folder: Path, first: int, last: int) -> Recipe:
     recipes = [
-        parse_recipe(yaml.safe_load(text), source=str(journal.path))
+        parse_recipe(read_yaml(text), source=str(journal.path))
         for text in recipes_of_steps(journal, first, last)
     ]
     for key in LAYOUT:

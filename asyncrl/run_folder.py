@@ -9,8 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.queue_state import newest_commit, read_totals
@@ -20,6 +18,7 @@ from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
+from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.resuming import Resumption, find_resumption
 from asyncrl.whole_file import write_whole
 
@@ -86,13 +85,12 @@ class RunFolder:
 
     def check(self, recipe: Recipe) -> bool:
         """True when the folder holds a run that `recipe` resumes. Raises InputError when it cannot."""
-        if not (self.path / RECIPE).is_file():
+        if not os.path.isfile(self.path / RECIPE):
             if self.path.is_dir() and any(entry.name != ".lock" for entry in self.path.iterdir()):
                 raise InputError(
                     f"run_folder {self.path} is not empty and holds no run. Name another one, or empty it."
                 )
-            if self.path.exists() and not self.path.is_dir():
-                raise InputError(f"run_folder {self.path} is a file. Name a folder.")
+            _check_place(self.path)
             return False
         there = load_recipe(self.path / RECIPE)
         self.resumption = find_resumption(self.path)
@@ -232,5 +230,18 @@ def _differences(there: Any, now: Any, prefix: str = "") -> list[tuple[str, Any,
     return [(prefix.removesuffix("."), _plain(there), _plain(now))]
 
 
+def _check_place(path: Path) -> None:
+    """Raises InputError where no folder can be made at `path`: at a file, below one, at a link to nowhere."""
+    for place in (path, *path.parents):
+        if os.path.isdir(place):
+            return
+        if os.path.islink(place) and not os.path.exists(place):
+            raise InputError(
+                f"run_folder {path}: {place} is a link to nothing. Remove it, or name another folder."
+            )
+        if os.path.lexists(place):
+            raise InputError(f"run_folder {path}: {place} is a file. Name a folder.")
+
+
 def _plain(value: Any) -> Any:
-    return yaml.safe_load(yaml.safe_dump(value))
+    return read_yaml(write_yaml(value))

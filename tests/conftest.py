@@ -37,7 +37,12 @@ HEAVY = (
     # They draw reports, search the processes of the machine, or wait for trackers.
     *("report", "commands/test_report.py", "commands/test_compare.py"),
     *("observe/test_any_text.py", "observe/test_faults.py", "launch/test_trackers.py"),
-    *("newcomer/test_newcomer.py", "commands/test_plan.py", "commands/test_track.py"),
+    *(
+        "newcomer/test_border.py",
+        "newcomer/test_newcomer.py",
+        "commands/test_plan.py",
+        "commands/test_track.py",
+    ),
     # A browser, a terminal, a command or a local hub for each test.
     *("page/test_in_browser.py", "page/test_trajectories.py", "page/test_comparison.py", "page/test_app.py"),
     *("page/test_view_command.py", "launch/test_run_page.py", "observe/test_pseudo_terminal.py"),

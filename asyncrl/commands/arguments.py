@@ -1,6 +1,7 @@
 """Arguments of commands on a recipe: the recipe and overrides, in any order, between options."""
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,4 +43,4 @@ class _RecipeAndOverrides(argparse.Action):
 
 def is_override(word: str) -> bool:
     """Whether a word of the command line is a "section.key=value"; a file of that name is a recipe."""
-    return _OVERRIDE.match(word) is not None and not Path(word).is_file()
+    return _OVERRIDE.match(word) is not None and not os.path.isfile(word)

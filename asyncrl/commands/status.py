@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -57,8 +58,8 @@ class _Reader:
 
     def read(self) -> RunNow:
         path = self._folder / METRICS_FILE
-        size = path.stat().st_size if path.exists() else 0
-        if size != self._size:
+        size = path.stat().st_size if os.path.isfile(path) else 0
+        if size != self._size and size:
             self._size, self._metrics = size, read_metrics(path)
         return read_run(self._folder, metrics=self._metrics)
 

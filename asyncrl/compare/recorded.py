@@ -4,6 +4,7 @@ A journal that another version of asyncrl wrote, or that was not copied, is no e
 by what metrics.jsonl says, and `remarks` tells so. A damaged one is.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from asyncrl.journal.machines import recorded_machines
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
+from asyncrl.recipe.yaml_text import read_yaml
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def open_runs(folders: Sequence[Path], names: Sequence[str] | None = None) -> li
     Raises InputError for a folder that is no run's, one that is named twice, and a damaged file."""
     places: dict[Path, Path] = {}
     for folder in folders:
-        place = folder.resolve()
+        place = Path(os.path.realpath(folder))
         if place in places:
             raise InputError(
                 f"{folder} is the same run as {places[place]}. Name two different runs to compare them."
@@ -114,7 +116,7 @@ def _open(folder: Path, label: str) -> RecordedRun:
 def _recipe(file: Path) -> Keys:
     """The keys as the file has them: a run of another version may have others than this one knows."""
     try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
+        read = read_yaml(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         first = str(error).splitlines()[0]
         raise InputError(f"{file} is not the recipe of a run: {first}.") from error

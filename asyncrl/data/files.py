@@ -7,6 +7,7 @@ reads: splits and configurations as the repository declares them, into its usual
 import codecs
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -182,6 +183,11 @@ def _read_parquet(path: Path, key: str, make: ToRow | None) -> Iterator[Publishe
     try:
         # Read in pieces: a row group may hold a million rows, and buffers made ahead stay until the end.
         with pyarrow.parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            columns = Counter(file.schema_arrow.names)
+            if repeated := [name for name, count in columns.items() if count > 1]:
+                raise InputError(
+                    f"{key} is {path}, in which several columns are called {repeated[0]}. Rename them."
+                )
             names = names_read(make, file.schema_arrow)
             number = 0
             for batch in file.iter_batches(_ROWS_PER_BATCH, columns=names):

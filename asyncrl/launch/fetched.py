@@ -8,13 +8,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from asyncrl.cache import cache_folder
 from asyncrl.files.fetch import fetch_alone, fetch_file
 from asyncrl.files.listing import LISTING
 from asyncrl.files.service import RECIPE, checkpoints_url, model_url, recipe_url, term_url
 from asyncrl.recipe.file import object_files, with_changed_files
+from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 
 
 def fetch_model(controller: str, *, token: str) -> Path:
@@ -27,7 +26,7 @@ def fetch_model(controller: str, *, token: str) -> Path:
 
 def fetch_recipe(controller: str, *, token: str) -> dict[str, Any]:
     """The resolved recipe of the run at `controller`, with the controller's paths. Raises FetchFailed."""
-    raw: dict[str, Any] = yaml.safe_load(fetch_file(recipe_url(controller), token=token))
+    raw: dict[str, Any] = read_yaml(fetch_file(recipe_url(controller), token=token).decode())
     return raw
 
 
@@ -46,7 +45,7 @@ def fetch_run(controller: str, name: str, *, token: str) -> Path:
         _fetch_to(terms[file], term_url(controller, number), token)
     raw["algorithm"] = with_changed_files(raw["algorithm"], lambda file: str(terms[file]))
     fetch_alone(checkpoints_url(controller), folder / "checkpoints", token=token)
-    (folder / RECIPE).write_text(yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    (folder / RECIPE).write_text(write_yaml(raw), encoding="utf-8")
     return folder
 
 

@@ -1,7 +1,8 @@
 """A Hugging Face model folder, checked without torch: config.json and the headers of the safetensors files.
 
 Owns which architectures the trainer knows and which tensors each of them has. Anything this trainer would
-compute differently from transformers (sliding windows, biases it has no place for) is refused here.
+compute differently from transformers (sliding windows, biases it has no place for) is refused here or in
+`settings`.
 """
 
 import hashlib
@@ -12,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.model.settings import refuse_unknown_settings
+from asyncrl.model.weights import read_weights
 from asyncrl.recipe.file import PATH_RULE
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Constants of Llama 3 RoPE scaling that megatron-core has built in; only `factor` is free."""
-TRAINED_FROM = ("F32", "BF16", "F16")
-"""Types of tensors that can be trained from, as safetensors names them."""
 SAMPLE_BYTES = 65536
 """Of the weights at each end of a file: models of one shape and size differ there."""
 SIZES = (
@@ -70,7 +71,7 @@ def check_model_folder(path: Path) -> ModelShape:
             f"or a hub id (owner/name). {PATH_RULE}"
         )
     shape = _read_shape(path / "config.json")
-    found = {name: size for file in weight_files(path) for name, size in _read_header(file)}
+    found = read_weights(path)
     for name, size in expected_tensors(shape):
         if name not in found:
             raise InputError(
@@ -92,14 +93,6 @@ def check_model_folder(path: Path) -> ModelShape:
 def read_shape(path: Path) -> ModelShape:
     """The shape that config.json of `path` says, weights unseen. Raises InputError."""
     return _read_shape(path / "config.json")
-
-
-def weight_files(path: Path) -> list[Path]:
-    """The safetensors files of a model folder. Raises InputError when there are none."""
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise InputError(f"{path} holds no *.safetensors file. Convert the weights to safetensors first.")
-    return files
 
 
 def other_files(path: Path) -> list[Path]:
@@ -182,8 +175,9 @@ def _read_shape(file: Path) -> ModelShape:
         raise InputError(
             f"{file}: architecture {architecture} cannot be trained. Known: {', '.join(ARCHITECTURES)}."
         )
-    _refuse_unsupported(file, config)
     _check_sizes(file, config)
+    _refuse_unsupported(file, config)
+    refuse_unknown_settings(file, config, architecture)
     theta, factor = _read_rope(file, config)
     try:
         return ModelShape(
@@ -237,11 +231,6 @@ def _refuse_unsupported(file: Path, config: dict[str, Any]) -> None:
         raise InputError(
             f"{file}: the model is quantised ({method}), which cannot be trained. Take the original."
         )
-    wanted: dict[str, object] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
-    wanted |= {"use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
-    for key, value in wanted.items():
-        if config.get(key) not in (None, value):
-            raise InputError(f"{file}: {key} is {config[key]!r}; only {value!r} can be trained.")
     if other := set(config.get("layer_types") or ()) - {"full_attention"}:
         raise InputError(f"{file}: layer_types has {sorted(other)}; only full_attention can be trained.")
 
@@ -258,33 +247,6 @@ def _read_rope(file: Path, config: dict[str, Any]) -> tuple[float, float | None]
     raise InputError(
         f"{file}: rotary positions {rope} cannot be trained; only default and llama3 {LLAMA3_ROPE}."
     )
-
-
-def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, size) of each tensor: 8 bytes of length, then JSON (the safetensors format)."""
-    try:
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(length))
-        header.pop("__metadata__", None)
-        end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        kinds = {name: entry["dtype"] for name, entry in header.items()}
-        shapes = [(name, tuple(entry["shape"])) for name, entry in header.items()]
-        size = file.stat().st_size
-    except (ValueError, KeyError, AttributeError, TypeError, OSError, MemoryError, OverflowError) as error:
-        raise InputError(f"{file} is not a safetensors file: {error}") from error
-    if size != end:
-        raise InputError(
-            f"{file} has {size:,} bytes, its header says {end:,}: it was not copied or downloaded in full. "
-            f"Fetch it again."
-        )
-    for name, kind in kinds.items():
-        if kind not in TRAINED_FROM:
-            raise InputError(
-                f"{file}: tensor {name} is stored as {kind}; a quantised model cannot be trained. Take the "
-                f"original, with weights of {', '.join(TRAINED_FROM)}."
-            )
-    yield from shapes
 
 
 def _holds_weights(file: Path) -> bool:

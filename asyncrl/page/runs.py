@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
@@ -20,6 +18,7 @@ from asyncrl.observe.metrics import MetricsFollower
 from asyncrl.observe.summary import JOURNAL_FILE, METRICS_FILE, RECIPE_FILE
 from asyncrl.observe.token_text import TokenTexts
 from asyncrl.recipe import Model
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run_status import STATUS
 
 MOST_OPEN = 200
@@ -41,7 +40,7 @@ class Run:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """As the run resolved it."""
-        return dict(yaml.safe_load((self.folder / RECIPE_FILE).read_text(encoding="utf-8")))
+        return dict(read_yaml((self.folder / RECIPE_FILE).read_text(encoding="utf-8")))
 
     @cached_property
     def journal(self) -> JournalReader:

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.section import NonNegativeFloat, PositiveFloat, Section
+from asyncrl.recipe.yaml_text import read_yaml
 
 
 class StatedCosts(Section):
@@ -61,7 +62,7 @@ class Stated(Section):
 def read_stated(path: Path) -> Stated:
     """Raises InputError that names the file and the key."""
     try:
-        raw = yaml.safe_load(path.read_text()) or {}
+        raw = read_yaml(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:
         raise InputError(f"--costs {path} cannot be read: {error}.") from error
     if not isinstance(raw, dict):

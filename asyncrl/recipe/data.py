@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator, model_validator
 
-from asyncrl.recipe.section import Count, Positive, PositiveFloat, Section
+from asyncrl.recipe.section import Positive, PositiveFloat, Section, Seed
 
 
 def _kind_of(text: str, mapping: str, several: str | None = None) -> Callable[[Any], str]:
@@ -63,7 +63,7 @@ class Source(Section):
     Needs `make setup GYM=1`. Several: list a source for each, with weights."""
     size: Positive | None = None
     """How many tasks of a gym are made. Default: 500."""
-    seed: Count | None = None
+    seed: Seed | None = None
     """Of a gym. Task i is made from seed + i. Default: 0 in data.train, 1000000 in data.heldout."""
     config: (
         Annotated[

@@ -9,7 +9,7 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from asyncrl.errors import InputError
 from asyncrl.hub import is_hub_id
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 
 PATH_RULE = (
     "Paths in a recipe are relative to the recipe's folder, those on the command line to the current one."
@@ -36,6 +37,12 @@ OBJECTS = ("prepare.target", "verifying", "algorithm", "trackers")
 """Keys that may hold "./file.py:name", at any depth."""
 JOURNAL = "journal.sqlite"
 """A file next to it makes a recipe that of a run."""
+HINTS = {
+    "bool_type": " Write true or false.",
+    "int_type": " Write digits without quotes, colons or leading zeros.",
+    "float_type": " Write digits without quotes, colons or leading zeros, such as 0.5 or 1e-6.",
+}
+"""How each kind of value is written. Kinds are strict: 010, 1:30 and yes are text."""
 _OBJECT_IN_FILE = re.compile(r"[^:\n]+\.py:[A-Za-z_]\w*")
 
 
@@ -72,7 +79,7 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_UniqueKeys)
+        raw = read_yaml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"There is no recipe at {path}. The ones shipped are in recipes/.") from None
     except IsADirectoryError:
@@ -86,23 +93,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             f"{path} holds {type(raw).__name__}, not the sections of a recipe (name, model, data, ...)."
         )
     return raw
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a repeated key, of which YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        lines: dict[object, int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.constructor.ConstructorError(
-                    problem=f"{key.value} is there twice, in lines {lines[key.value]} and {line}. Keep one."
-                )
-            lines[key.value] = line
-        return super().construct_mapping(node, deep)
 
 
 def parse_recipe(raw: dict[str, Any], *, source: str) -> Recipe:
@@ -132,7 +122,7 @@ def _origin(details: Any, overrides: Sequence[str]) -> str | None:
 
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML: every key, defaults included; `load_recipe` reads it back."""
-    return yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
+    return write_yaml(recipe.model_dump())
 
 
 def absolute(value: str, folder: Path) -> str:
@@ -166,7 +156,7 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
         if not isinstance(place, dict):
             raise InputError(f'"{override}": {parent} is a value, not a section.')
     try:
-        given = {last: yaml.load(value, Loader=_UniqueKeys)}
+        given = {last: read_yaml(value)}
     except yaml.YAMLError as error:
         raise InputError(f'"{override}": the value is not YAML: {error}') from error
     for parent in reversed(parents):
@@ -357,7 +347,8 @@ def _explain(details: Any) -> str:
     if details["type"] == "value_error":
         return str(details["ctx"]["error"])
     message = details["msg"][0].lower() + details["msg"][1:]
-    return f"{location} is {repr(details['input'])[:200]}: {message}."
+    hint = HINTS.get(details["type"], "")
+    return f"{location} is {repr(details['input'])[:200]}: {message}.{hint}"
 
 
 def _nearest(location: tuple[str | int, ...]) -> str:

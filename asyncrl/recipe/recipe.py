@@ -16,7 +16,7 @@ from asyncrl.recipe.prepare import Prepare
 from asyncrl.recipe.prompt import Prompt
 from asyncrl.recipe.replay import Replay
 from asyncrl.recipe.rollout import Rollout
-from asyncrl.recipe.section import Count, PositiveFloat, Section
+from asyncrl.recipe.section import PositiveFloat, Section, Seed
 from asyncrl.recipe.serving import Serving
 from asyncrl.recipe.trackers import Trackers
 from asyncrl.recipe.trainer import Trainer
@@ -29,7 +29,7 @@ class Recipe(Section):
 
     name: str
     """Name of the run folder."""
-    seed: Count = 0
+    seed: Seed = 0
     """Seeds data order, initialization and, where the engine allows it, sampling."""
     run_folder: str = "runs/{name}"
     """Output folder, relative to the recipe's folder; {name} is replaced. Running again on it resumes."""
@@ -250,12 +250,6 @@ class Recipe(Section):
                 )
         if self.placement.colocated:
             self._check_colocated()
-        for option in ("--base-gpu-id", "--gpu-id-step"):
-            if any(argument.split("=")[0] == option for argument in serving.extra_arguments):
-                raise ValueError(
-                    f"serving.extra_arguments has {option}, but each server sees its own GPUs only. Remove "
-                    f"it, and name the GPUs in placement.servers."
-                )
 
     def _check_colocated(self) -> None:
         serving, trainer = self.serving, self.trainer

@@ -11,9 +11,14 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 """Adam moves each weight by about this much per step."""
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+"""Servers, ranks and tasks of a gym add their number to it, and numpy takes 32 bits."""
 
 
 class Section(BaseModel):
-    """Frozen; refuses unknown keys. The string under a field documents its key in `asyncrl keys`."""
+    """Frozen; refuses unknown keys, and values of another kind such as "8" for 8 or 1 for true.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    The string under a field documents its key in `asyncrl keys`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from asyncrl.recipe.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.server_options import refuse_options
 
 CPU_CACHE_TOKENS = 32768
 """Of a server on a CPU, where nobody says."""
@@ -58,7 +59,15 @@ class Serving(Section):
     gathered meanwhile, so that the trainer's GPUs hold two. Servers hold one next to their weights.
     Default: 1 GiB on GPUs, 64 MiB on CPUs, where a buffer that stays in use costs less than a fresh one."""
     extra_arguments: list[str] = []
-    """Appended to the command line of local servers."""
+    """Options appended to the command line of local servers: those of SGLang that decide about memory,
+    scheduling, kernels, CUDA graphs and logs. Others, which could change tokens, log-probs, versions or
+    weights, are refused with the reason; asyncrl/recipe/server_options.py lists both."""
+
+    @field_validator("extra_arguments")
+    @classmethod
+    def _refuse_options(cls, arguments: list[str]) -> list[str]:
+        refuse_options(arguments)
+        return arguments
 
     def cache_tokens(self, *, has_gpu: bool) -> int | None:
         """Of each local server; None where the engine decides."""

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from asyncrl.environment import Environment, differences
 from asyncrl.journal import environments
 from asyncrl.journal.conservation import GENERATED, TRAINED, Conservation, read_conservation
@@ -30,6 +28,7 @@ from asyncrl.observe.metrics import Metrics, Row, read_metrics
 from asyncrl.observe.summary import Summary, summarize
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.report import schema
 from asyncrl.report.costs import Prices, cost_of, energy_of, flops_of, is_number, time_of
 from asyncrl.run_folder import METRICS, RunFolder, read_run_recipe
@@ -276,5 +275,5 @@ def _seeds(recipe: Recipe) -> schema.Seeds:
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(dump_recipe(recipe))
+    found: dict[str, Any] = read_yaml(dump_recipe(recipe))
     return found

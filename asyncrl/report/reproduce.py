@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from asyncrl.compare.bootstrap import Interval, combined
@@ -19,6 +18,7 @@ from asyncrl.model.folder import model_digest
 from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.observe.formats import NOTHING, compact
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.report.schema import Evaluation, RunReport, Share
 from asyncrl.report.tables import Table, share
 from asyncrl.run_folder import RECIPE, data_digests
@@ -60,7 +60,7 @@ def write_recipe(report: RunReport, path: Path, target: Path) -> None:
     folder = path.absolute().parent
     run = folder if (folder / RECIPE).is_file() else folder / report.run.name
     raw = report.recipe | {"run_folder": f"{run}{SUFFIX}"}
-    target.write_text(yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    target.write_text(write_yaml(raw), encoding="utf-8")
 
 
 def environment_remarks(report: RunReport, gpu_names: Sequence[str]) -> list[str]:

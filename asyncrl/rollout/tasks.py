@@ -227,7 +227,11 @@ class TaskMaker:
             raise InputError(f"{row.where}: {error}") from error
         if not self._parses(row, key, verifier, gold):
             return
-        is_short = bool(text.strip()) and self.codec.most_tokens(text) <= self._longest_prompt
+        is_short = (
+            bool(text.strip())
+            and self.codec.takes_any_text
+            and self.codec.most_tokens(text) <= self._longest_prompt
+        )
         rendered = _Rendered(row, text, adds_special_tokens, key, is_short)
         if is_short and not self._waiting:
             self._keep(rendered, packer)

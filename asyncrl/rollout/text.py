@@ -44,6 +44,9 @@ class TextCodec:
         self._keeps_ascii = type(self._normalizer).__name__ in ("NFC", "NFD", "NFKC", "NFKD")
         self._only_cuts = _only_cuts(self._tokenizer)
         self._num_special_tokens = self._tokenizer.num_special_tokens_to_add(False)
+        self.takes_any_text = _takes_any_text(self._tokenizer)
+        """No text is refused by `encode`, except for lone surrogates, which rows cannot hold."""
+        self._opening = self._opening_token()
         config = read_json(model_folder / "tokenizer_config.json")
         self._template = read_chat_template(model_folder, config, now=now)
         rollout = rollout or Rollout()
@@ -111,11 +114,12 @@ class TextCodec:
     def prompt_text(self, prompt: str | list[dict[str, Any]]) -> tuple[str, bool]:
         """Text of a row's prompt, and whether the tokenizer adds its special tokens to it.
 
-        A string stays as it is; chat messages are rendered by the model's template, and stay open where they
-        end in one of the assistant's. Raises InputError.
+        A string stays as it is, and opens with one beginning-of-sequence token. Chat messages are rendered by
+        the model's template, and stay open where they end in one of the assistant's. Raises InputError.
         """
         if isinstance(prompt, str):
-            return prompt, True
+            # A prompt that opens with <bos> itself would get a second one.
+            return prompt, self._opening is None or not prompt.startswith(self._opening)
         if self._template is None:
             raise InputError("the prompt is chat messages but the model folder has no chat template")
         # The template already wrote the special tokens that open a conversation.
@@ -125,6 +129,17 @@ class TextCodec:
         """Text and tokens of a row's prompt. Raises InputError."""
         text, adds_special_tokens = self.prompt_text(prompt)
         return text, self.encode(text, add_special_tokens=adds_special_tokens)
+
+    def _opening_token(self) -> str | None:
+        """The text of the one special token that the tokenizer adds, where it adds it in front."""
+        if self._num_special_tokens != 1:
+            return None
+        try:
+            first = self._tokenizer.encode("a", add_special_tokens=True).ids[0]
+            bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        except Exception:  # as `encode`: a tokenizer that has no token for this letter
+            return None
+        return self.piece(first) if [first] != bare[:1] else None
 
     def most_tokens(self, text: str) -> int:
         """At least as many as `text` has, found without counting them.
@@ -159,6 +174,15 @@ def _only_cuts(tokenizer: Tokenizer) -> bool:
         or (one["type"] == "ByteLevel" and one["add_prefix_space"] is False)
         for one in steps
     )
+
+
+def _takes_any_text(tokenizer: Tokenizer) -> bool:
+    """Whether a word that is not in the vocabulary is no error: BPE leaves out what it does not know."""
+    model = tokenizer.model
+    if type(model).__name__ == "BPE":
+        return True
+    unknown = getattr(model, "unk_token", None)
+    return unknown is not None and tokenizer.token_to_id(unknown) is not None
 
 
 def _shorten(text: str) -> str:

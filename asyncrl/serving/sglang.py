@@ -19,6 +19,7 @@ import aiohttp
 
 from asyncrl.access import Keys, bearer
 from asyncrl.errors import ServerError
+from asyncrl.recipe.server_options import reason_against
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.pass_sums import PassSums
@@ -289,6 +290,7 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
     try:
         version, engine = str(found["sglang"]), Engine(str(found["process"]), int(found["num_ranks"]))
         missing = [target for target, is_applied in found["hooks"].items() if not is_applied]
+        options = [str(option) for option in found["options"]]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ServerError(f"{url}{HOOKS_PATH} answered {found!r:.200}, expected hooks") from None
     if missing:
@@ -301,6 +303,9 @@ async def check_hooks(session: aiohttp.ClientSession, url: str) -> Engine:
             f"{url} runs SGLang {version}; asyncrl's hooks, such as {next(iter(found['hooks']), 'none')}, "
             f"are written for SGLang {SGLANG_VERSION}."
         )
+    for option in options:
+        if (why := reason_against(option)) is not None:
+            raise ServerError(f"{url} was started with {option}: {why}. Start it without.")
     return engine
 
 

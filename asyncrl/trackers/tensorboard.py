@@ -7,7 +7,6 @@ earlier files. Points have the time at which the run wrote their row.
 import time
 from collections.abc import Mapping
 
-import yaml
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -15,6 +14,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from asyncrl.recipe import Tracker as Settings
+from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.trackers.tracker import Note, TrackedRun
 
 
@@ -24,7 +24,7 @@ class TensorBoard:
         folder = run.folder / "tensorboard"
         self._writer = EventFileWriter(str(folder))
         if run.run_id is None:
-            recipe = yaml.safe_dump(dict(run.recipe), sort_keys=False, allow_unicode=True)
+            recipe = write_yaml(dict(run.recipe))
             # Markdown: indented text is shown as it is.
             self._text("recipe", "".join(f"    {line}\n" for line in recipe.splitlines()), step=0)
 

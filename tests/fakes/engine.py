@@ -58,6 +58,7 @@ class FakeEngine:
             "sglang": SGLANG_VERSION,
             "process": "1",
             "num_ranks": 1,
+            "options": ["--model-path"],
             "hooks": {"a.hook": True},
         }
         """What it says of asyncrl's plugin."""

@@ -56,11 +56,6 @@ from asyncrl.errors import InputError
             "names servers that run already. Remove placement.servers",
         ),
         ({"placement": {"trainer": [-1]}}, "placement.trainer"),
-        (
-            {"serving": {"extra_arguments": ["--base-gpu-id", "1"]}},
-            "Remove it, and name the GPUs",
-        ),
-        ({"serving": {"extra_arguments": ["--gpu-id-step=2"]}}, "extra_arguments has --gpu-id-step"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(sections: dict[str, Any], said: str) -> None:

@@ -78,6 +78,16 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, line: str, said: st
         read(tmp_path, row(), line)
 
 
+def test_a_short_prompt_that_the_tokenizer_cannot_encode_is_named_by_file_and_line(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["model"]["unk_token"] = "[UNK]"
+    file.write_text(json.dumps(tokenizer))
+    (tmp_path / "rows.jsonl").write_text(f"{row(prompt='1+1=')}\n{row(prompt='1é=')}\n")
+    with pytest.raises(InputError, match=r"rows\.jsonl:2: the tokenizer has no tokens for '1\\xe9='"):
+        read_train_tasks(recipe_on(tmp_path / "rows.jsonl"), TextCodec(tmp_path), VerifierCache(tmp_path), 32)
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no rows"):
         read(tmp_path, "")

@@ -154,3 +154,23 @@ def test_what_decides_about_a_prompt_has_a_digest_unless_the_time_does(tmp_path:
     assert TextCodec(tmp_path).fingerprint != chat
     (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
     assert TextCodec(tmp_path).fingerprint is None
+
+
+def test_a_text_prompt_that_opens_with_bos_gets_no_second_one(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path) / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<bos>"])
+    tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    codec = TextCodec(tmp_path)
+    one, plus = codec.encode("1", add_special_tokens=False)[0], codec.encode("+", add_special_tokens=False)[0]
+    assert codec.render_prompt("1+")[1] == (0, one, plus)
+    assert codec.render_prompt("<bos>1+")[1] == (0, one, plus)
+    # Not at the start: part of the text.
+    assert codec.render_prompt("1<bos>+")[1] == (0, one, 0, plus)
+
+
+def test_words_without_an_unknown_token_may_be_refused(tmp_path: Path) -> None:
+    assert TextCodec(write_tokenizer(tmp_path / "unknown")).takes_any_text
+    folder = write_tokenizer(tmp_path / "none")
+    Tokenizer(models.WordLevel({"1": 3}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+    assert not TextCodec(folder).takes_any_text

@@ -385,12 +385,28 @@ async def test_a_folder_that_is_never_written_is_not_waited_for_once_the_next_on
     [
         ({}, "has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server._setup_and_run_http_server"),
         (
-            {"sglang": "0.5.23", "process": "1", "num_ranks": 1, "hooks": {"a.b": True, "c.d": False}},
+            {
+                "sglang": "0.5.23",
+                "process": "1",
+                "num_ranks": 1,
+                "options": [],
+                "hooks": {"a.b": True, "c.d": False},
+            },
             "runs SGLang 0.5.23, to which 1 hook(s) of asyncrl did not apply: c.d.",
         ),
         (
-            {"sglang": "0.6.0", "process": "1", "num_ranks": 1, "hooks": {"a.b": True}},
+            {"sglang": "0.6.0", "process": "1", "num_ranks": 1, "options": [], "hooks": {"a.b": True}},
             "runs SGLang 0.6.0; asyncrl's hooks, such as a.b, are written for SGLang 0.5.23.",
+        ),
+        (
+            {
+                "sglang": "0.5.23",
+                "process": "1",
+                "num_ranks": 1,
+                "hooks": {"a.b": True},
+                "options": ["--model-path", "--speculative-algorithm"],
+            },
+            "was started with --speculative-algorithm: asyncrl's hooks give each token the version of",
         ),
         ({"hooks": 3}, "expected hooks"),
     ],

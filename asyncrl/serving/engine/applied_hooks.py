@@ -5,10 +5,12 @@ the others load the same plugin into the same SGLang.
 """
 
 import multiprocessing
+import sys
 import uuid
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from asyncrl.recipe.server_options import option_names
 from asyncrl.serving.sglang import HOOKS_PATH
 
 PROCESS = uuid.uuid4().hex
@@ -30,14 +32,15 @@ def _add_route(*_, **__):
 
 
 def describe():
-    """SGLang's version, the process, the ranks that hold weights, and each hook's target with whether it was
-    applied."""
+    """SGLang's version, the process and its options, the ranks that hold weights, and each hook's target
+    with whether it was applied."""
     import sglang
     from sglang.srt.runtime_context import get_parallel
 
     return {
         "sglang": sglang.__version__,
         "process": PROCESS,
+        "options": option_names(sys.argv[1:]),
         "num_ranks": get_parallel().tp_size,
         "hooks": {target: target in HookRegistry._patched for target in HookRegistry._hooks},
     }

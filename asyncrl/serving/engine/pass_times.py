@@ -24,7 +24,9 @@ def _add_pass(original, scheduler, batch, result):
     if prefill > 0.0:
         one = PassSums(prefill=LineSums.of_pass(float(batch.extend_num_tokens), prefill))
     elif decode > 0.0:
-        held = float(batch.seq_lens_cpu.sum())
+        # Some schedules keep the lengths on the device alone.
+        lengths = batch.seq_lens_cpu
+        held = float(sum(req.seqlen for req in batch.reqs) if lengths is None else lengths.sum())
         one = PassSums(DecodeSums.of_decode(float(len(batch.reqs)), held, decode))
     else:
         return

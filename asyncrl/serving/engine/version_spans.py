@@ -6,6 +6,8 @@ version, and forgets that parts of a long prompt may have been computed before t
 the scheduler, with and without a GPU.
 """
 
+from collections import Counter
+
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_serving
 from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_version_spans
@@ -54,11 +56,11 @@ def _begin_with_the_old_version(req, old_version):
 
 
 def _give_pending_tokens(result_queue, old_version):
-    """Under the overlap schedule one step is sampled but not yet appended when the version changes."""
-    for batch, _ in result_queue:
-        for req in batch.reqs:
-            if _yields_a_token(batch, req):
-                _extend_last_event(req, old_version)
+    """Under the overlap schedule a step, or several, are sampled but not yet appended when the version
+    changes."""
+    pending = Counter(req for batch, _ in result_queue for req in batch.reqs if _yields_a_token(batch, req))
+    for req, num_pending in pending.items():
+        _extend_last_event(req, old_version, num_pending)
 
 
 def _yields_a_token(batch, req):
@@ -66,8 +68,8 @@ def _yields_a_token(batch, req):
     return not req.finished() and (batch.forward_mode.is_decode() or req.inflight_middle_chunks <= 0)
 
 
-def _extend_last_event(req, old_version):
-    num_tokens = len(req.output_ids) + 1
+def _extend_last_event(req, old_version, num_pending):
+    num_tokens = len(req.output_ids) + num_pending
     event = WeightVersionEvent(old_version=old_version, num_output_tokens=num_tokens)
     # `record_weight_version_change` has just recorded one for requests that have tokens already.
     if req.output_ids:

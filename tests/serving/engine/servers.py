@@ -90,7 +90,10 @@ def running_server(
 ) -> Iterator[tuple[str, int]]:
     """URL and process id of a server with weight version 0; `sizes` are fields of the recipe's serving."""
     (port,) = free_ports(1)
-    serving = Serving(extra_arguments=["--weight-version", "0", *extra_arguments], **sizes)
+    # The version is not for recipes to set.
+    serving = Serving(**sizes).model_copy(
+        update={"extra_arguments": ["--weight-version", "0", *extra_arguments]}
+    )
     arguments = engine_arguments(
         serving,
         Model(path=str(model_folder), dtype=dtype),

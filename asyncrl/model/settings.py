@@ -1,0 +1,124 @@
+"""Which settings of a config.json are understood. Any other that is set is refused by name.
+
+A setting is one of four kinds: its value shapes the model (`SHAPING`), one value of it can be trained
+(`ONLY`), it has no effect on what the model computes (`WITHOUT_EFFECT`), or it is unknown. An unknown one
+may change what transformers and SGLang compute, so only an empty value of it passes.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import InputError
+
+SHAPING = frozenset(
+    (
+        *("architectures", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+        *("head_dim", "intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps"),
+        *("tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters", "layer_types"),
+        "quantization_config",
+    )
+)
+"""Read or refused by `asyncrl.model.folder`, for each architecture."""
+EXPERTS = frozenset(
+    ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
+)
+"""Read too where the architecture has experts."""
+ONLY: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "attention_dropout": (0.0,),
+    "use_sliding_window": (False,),
+    "partial_rotary_factor": (1.0,),
+    "rope_is_neox_style": (True,),
+    "decoder_sparse_step": (1,),
+    "mlp_only_layers": ([],),
+}
+"""The values under which this trainer computes what transformers does; null is one, too."""
+MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+"""By model_type transformers chooses the class that it computes with, whatever `architectures` says."""
+ROPE_KEYS = frozenset(
+    (
+        *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
+        *("original_max_position_embeddings", "partial_rotary_factor"),
+    )
+)
+"""Understood in rope_parameters and rope_scaling."""
+_EXPERT_ARCHITECTURES = ("Qwen3MoeForCausalLM",)
+_WINDOW_ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+_WINDOWS = frozenset(("sliding_window", "max_window_layers"))
+"""Without effect in these architectures, because use_sliding_window must be false."""
+_BOOKKEEPING = (
+    *("name_or_path", "_name_or_path", "_commit_hash", "transformers_version", "auto_map"),
+    *("dtype", "torch_dtype", "use_cache", "attn_implementation", "_attn_implementation"),
+    *("_attn_implementation_autoset", "is_llama_config", "transformers.js_config", "tokenizer_class"),
+    *("unsloth_fixed", "unsloth_version", "pretraining_tp", "chunk_size_feed_forward"),
+)
+_OUTPUTS = (
+    *("return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "id2label"),
+    *("label2id", "problem_type", "is_encoder_decoder", "num_labels"),
+)
+_TRAINING = ("initializer_range", "router_aux_loss_coef")
+_GENERATION = (
+    *("bos_token_id", "eos_token_id", "pad_token_id", "max_length", "min_length", "do_sample", "num_beams"),
+    *("num_beam_groups", "num_return_sequences", "temperature", "top_k", "top_p", "typical_p"),
+    *("repetition_penalty", "length_penalty", "max_new_tokens"),
+)
+WITHOUT_EFFECT = frozenset((*_BOOKKEEPING, *_OUTPUTS, *_TRAINING, *_GENERATION))
+"""None of these changes the logits; how rollouts are sampled is for the recipe to say."""
+
+
+def refuse_unknown_settings(file: Path, config: dict[str, Any], architecture: str) -> None:
+    """Raises InputError for the first setting of `config` that this trainer would ignore, with its value."""
+    kind = config.get("model_type")
+    if kind not in (None, MODEL_TYPES[architecture]):
+        raise InputError(
+            f"{file}: model_type is {kind!r}, but architectures names {architecture}, whose model_type is "
+            f"{MODEL_TYPES[architecture]!r}: transformers and asyncrl would compute different models."
+        )
+    known = (
+        SHAPING
+        | {"model_type"}
+        | WITHOUT_EFFECT
+        | (EXPERTS if architecture in _EXPERT_ARCHITECTURES else frozenset())
+    )
+    if architecture in _WINDOW_ARCHITECTURES:
+        known |= _WINDOWS
+    for key, value in config.items():
+        if key in ONLY:
+            if value is not None and value not in ONLY[key]:
+                raise InputError(f"{file}: {key} is {value!r}; only {ONLY[key][0]!r} can be trained.")
+        elif key not in known and not _is_empty(value):
+            raise InputError(
+                f"{file}: {key} is {_short(value)}, which asyncrl does not know for {architecture}: it "
+                f"may train another model than this one. If the setting has no effect, remove it."
+            )
+    for name in ("rope_parameters", "rope_scaling"):
+        _refuse_unknown_rope(file, name, config.get(name) or {})
+
+
+def _refuse_unknown_rope(file: Path, name: str, rope: dict[str, Any]) -> None:
+    for key, value in rope.items():
+        allowed = ONLY.get(key)
+        if allowed is not None and value is not None and value not in allowed:
+            raise InputError(f"{file}: {name}.{key} is {value!r}; only {allowed[0]!r} can be trained.")
+        if key not in ROPE_KEYS and not _is_empty(value):
+            raise InputError(
+                f"{file}: {name}.{key} is {_short(value)}, which asyncrl does not know: positions may be "
+                f"rotated differently than would be trained. If it has no effect, remove it."
+            )
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a setting of this value is off: null, false, 0, or nothing in it."""
+    return value is None or value == 0 or value in ("", [], {})
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

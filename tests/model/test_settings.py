@@ -1,0 +1,137 @@
+"""Every setting of a config.json is read, fixed, without effect, or refused by its name."""
+
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.errors import InputError
+from asyncrl.model.settings import (
+    EXPERTS,
+    MODEL_TYPES,
+    ONLY,
+    SHAPING,
+    WITHOUT_EFFECT,
+    refuse_unknown_settings,
+)
+
+FILE = Path("config.json")
+OTHER_FAMILIES = (
+    *(
+        "granite",
+        "gemma2",
+        "phi3",
+        "olmo2",
+        "cohere",
+        "glm4",
+        "smollm3",
+        "mistral",
+        "deepseek_v3",
+        "qwen2_moe",
+    ),
+    *("starcoder2", "nemotron", "stablelm", "minicpm3", "gpt_oss", "qwen3_next"),
+)
+NOT_OF_THE_FORWARD_PASS = {
+    "_attn_implementation": "chooses between kernels of one attention",
+    "pad_token_id": "freezes a row of the embedding, which training does not follow; its value counts",
+    "initializer_range": "of new weights",
+    "router_aux_loss_coef": "of a loss that is ours to choose",
+    "output_router_logits": "of that loss",
+}
+WINDOWS = {"sliding_window", "layer_types"}
+"""Off, because use_sliding_window must be false; layer_types that name others are refused."""
+
+
+def defaults(family: str) -> dict[str, Any]:
+    module = importlib.import_module(f"transformers.models.{family}.configuration_{family}")
+    name = family.replace("_", "") + "config"
+    found = next(kind for key, kind in vars(module).items() if key.lower() == name)
+    values: dict[str, Any] = found().to_dict()
+    return values
+
+
+def refuse(config: dict[str, Any], architecture: str = "LlamaForCausalLM") -> None:
+    refuse_unknown_settings(FILE, config, architecture)
+
+
+@pytest.mark.parametrize("architecture", MODEL_TYPES)
+def test_a_config_as_transformers_writes_it_passes(architecture: str) -> None:
+    refuse(defaults(MODEL_TYPES[architecture]), architecture)
+
+
+@pytest.mark.parametrize("architecture", MODEL_TYPES)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("logits_scaling", 8.0),
+        ("attention_multiplier", 0.0078125),
+        ("partial_rotary_factor", 0.5),
+        ("dual_chunk_attention_config", {"chunk_size": 262144}),
+        ("rope_parameters", {"rope_theta": 1e4, "rope_type": "default", "mrope_section": [16, 24, 24]}),
+        ("rope_parameters", {"rope_theta": 1e4, "partial_rotary_factor": 0.25}),
+        ("attention_dropout", 0.1),
+        ("model_type", "mistral"),
+    ],
+)
+def test_a_setting_that_changes_the_model_is_refused_by_name(
+    architecture: str, key: str, value: object
+) -> None:
+    with pytest.raises(InputError, match=key):
+        refuse(defaults(MODEL_TYPES[architecture]) | {key: value}, architecture)
+
+
+@pytest.mark.parametrize("value", [None, False, 0, 0.0, "", [], {}])
+def test_a_setting_that_is_off_passes(value: object) -> None:
+    refuse({"final_logit_softcapping": value})
+
+
+def test_a_window_is_refused_where_nothing_turns_it_off() -> None:
+    refuse({"sliding_window": 4096, "use_sliding_window": False}, "Qwen2ForCausalLM")
+    with pytest.raises(InputError, match="sliding_window is 4096"):
+        refuse({"sliding_window": 4096})
+
+
+def settings_of_other_families() -> Iterator[tuple[str, str, Any]]:
+    for family in OTHER_FAMILIES:
+        if importlib.util.find_spec(f"transformers.models.{family}") is None:
+            continue
+        for key, value in defaults(family).items():
+            if key not in SHAPING | WITHOUT_EFFECT | {"model_type"} and value:
+                yield family, key, value
+
+
+def test_what_other_families_set_is_refused_unless_it_is_a_value_that_is_trained() -> None:
+    found = list(settings_of_other_families())
+    assert len(found) > 50
+    for family, key, value in found:
+        if value in ONLY.get(key, ()):
+            continue
+        with pytest.raises(InputError, match=re.escape(key)):
+            refuse({key: value})
+            pytest.fail(f"{key} of {family} passed")
+
+
+@pytest.mark.parametrize("family", MODEL_TYPES.values())
+def test_nothing_that_transformers_computes_with_counts_as_without_effect(family: str) -> None:
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    source = inspect.getsource(module)
+    read = set(re.findall(r"config\.(\w+)", source))
+    read |= set(re.findall(r'getattr\((?:self\.)?config, "(\w+)"', source))
+    assert read - NOT_OF_THE_FORWARD_PASS.keys() - WINDOWS <= SHAPING | EXPERTS | ONLY.keys()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "qwen3_moe"])
+def test_nothing_that_sglang_computes_with_counts_as_without_effect(family: str) -> None:
+    # SGLang's package is found, not imported: that loads its engine.
+    found = importlib.util.find_spec("sglang")
+    assert found is not None and found.submodule_search_locations is not None
+    root = Path(found.submodule_search_locations[0])
+    source = (root / "srt" / "models" / f"{family}.py").read_text(encoding="utf-8")
+    read = set(re.findall(r"config\.(\w+)", source))
+    read |= set(re.findall(r'(?:getattr|hasattr)\(\s*(?:self\.)?config,\s*"(\w+)"', source))
+    assert not (read & WITHOUT_EFFECT) - NOT_OF_THE_FORWARD_PASS.keys()
