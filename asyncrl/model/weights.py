@@ -12,6 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from asyncrl.errors import InputError
+from asyncrl.text_file import read_text
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -78,9 +79,11 @@ def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _read_index(index: Path) -> dict[str, str]:
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        found = json.loads(read_text(index))["weight_map"]
         if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
             raise TypeError("weight_map is not an object of file names")
+    except InputError:
+        raise
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise InputError(f"{index} is not an index of safetensors files: {error!r}") from error
     return found
