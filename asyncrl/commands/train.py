@@ -11,6 +11,7 @@ from asyncrl.disk import FULL_DISK
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.launch import local
 from asyncrl.launch.base_model import fetch_model_to_train
+from asyncrl.launch.failure import first_cause
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_machine, read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -54,7 +55,7 @@ def explained(work: Callable[[], int]) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
     except BaseExceptionGroup as group:
-        cause = local.first_cause(group)
+        cause = first_cause(group)
         if not _is_explained(cause):
             raise
         return _explain(cause)

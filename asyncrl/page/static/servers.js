@@ -36,7 +36,7 @@ function table(servers, isRunning) {
   return element("div", { className: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
 }
 
-function content({ state, is_running: isRunning, age_seconds: age, status }) {
+function content({ state, cause, is_running: isRunning, age_seconds: age, status }) {
   const { queue, waiting } = status;
   const total = status.servers.reduce((sum, server) => sum + server.tokens_per_second, 0);
   const waits = [["trainer", waiting.trainer], ["rollouts", waiting.rollouts]];
@@ -56,6 +56,7 @@ function content({ state, is_running: isRunning, age_seconds: age, status }) {
   ];
   if (isRunning) parts.push(element("h3", { textContent: "Who waits for whom" }), element("table", { className: "waits" }, element("tbody", {}, ...waits.map(wait))));
   else parts.push(element("p", { className: "hint", textContent: `The run wrote this ${duration(age)} ago; it is ${state}.` }));
+  if (cause !== null) parts.push(element("h3", { textContent: "What ended it" }), element("pre", { className: "cause", textContent: cause }));
   parts.push(element("h3", { textContent: "Servers" }));
   parts.push(status.servers.length > 0 ? table(status.servers, isRunning) : element("p", { className: "hint", textContent: "No server has joined." }));
   return parts;
