@@ -13,19 +13,18 @@ function busy(share) {
 }
 
 function serverRow(server, isRunning) {
-  const cell = (value, className = "number") => element("td", { className }, value);
-  const state = element("td", { textContent: isRunning ? server.state : "no longer running" });
+  const cell = (label, value, className = "number") => element("td", { className, dataset: { label } }, value);
   return element(
     "tr",
     {},
     element("td", { textContent: server.url }),
-    state,
-    cell(server.version === null ? "–" : `v${server.version}`),
-    cell(whole(server.requests)),
-    cell(whole(server.tokens_per_second)),
-    cell(busy(server.busy_share)),
-    cell(String(server.restarts), server.restarts > 0 ? "number warn" : "number"),
-    cell(String(server.retractions)),
+    element("td", { textContent: isRunning ? server.state : "no longer running" }),
+    cell("version", server.version === null ? "–" : `v${server.version}`),
+    cell("requests", whole(server.requests)),
+    cell("tokens/s", whole(server.tokens_per_second)),
+    cell("busy", busy(server.busy_share)),
+    cell("restarts", String(server.restarts), server.restarts > 0 ? "number warn" : "number"),
+    cell("retractions", String(server.retractions)),
   );
 }
 
