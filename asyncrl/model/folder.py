@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.kinds import kind_of
+from asyncrl.kinds import as_written, kind_of
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.weights import read_weights
 from asyncrl.recipe.file import PATH_RULE
@@ -211,10 +211,10 @@ def _check_sizes(file: Path, config: dict[str, Any]) -> None:
     for key in SIZES:
         value = config.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InputError(f"{file}: {key} is {value!r}, expected a whole number above 0.")
+            raise InputError(f"{file}: {key} is {as_written(value)}, expected a whole number above 0.")
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(config.get(key) or {}, dict):
-            raise InputError(f"{file}: {key} is {config[key]!r}, expected an object.")
+            raise InputError(f"{file}: {key} is {as_written(config[key])}, expected an object.")
 
 
 def _read_experts(config: dict[str, Any]) -> dict[str, Any]:

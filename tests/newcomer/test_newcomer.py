@@ -319,7 +319,7 @@ TABLE = [
          config(rope_scaling=[1])),
     Case("a word for eos_token_id", CHECK, "config.json: eos_token_id is 'a', expected a token id", 2,
          both(without("model/generation_config.json"), config(eos_token_id="a"))),
-    Case("words for eos_token_id", CHECK, "eos_token_id is ['a'], expected a token id", 2,
+    Case("words for eos_token_id", CHECK, 'eos_token_id is ["a"], expected a token id', 2,
          both(without("model/generation_config.json"), config(eos_token_id=["a"]))),
     Case("a chat template without a name", CHECK,
          'tokenizer_config.json: chat_template has the entry {\'foo\': 1}, expected an object with "name"', 2,
